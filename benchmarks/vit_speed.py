@@ -34,7 +34,7 @@ from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
 from headway.settings.train import TrainSettings
 from headway.settings.vision import PictureEncoderSettings, PictureSettings
-from headway.tasks.task import TaskLoss
+from headway.tasks.objective import TaskLoss
 from headway.training.cuda_graph import GraphedStep
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer

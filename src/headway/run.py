@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
     from headway.tasks.answers import Answer, Answers
-    from headway.tasks.kind import Use
     from headway.tasks.opened import Opened
     from headway.tasks.predict import Stream
     from headway.tasks.scores import Scores
+    from headway.tasks.task import Use
     from headway.tokens.tokenizer import Tokenizer
     from headway.training.history import History
 
@@ -375,8 +375,8 @@ class Run:
         """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
         `live`: each answer as soon as there is one."""
         from headway.tasks.inputs import Asked
-        from headway.tasks.kind import Use
         from headway.tasks.predict import Stream
+        from headway.tasks.task import Use
 
         use = Use(self.opened, self.settings, options, progress)
         return Stream(use, map(Asked, questions), keep=True, again=False, live=live)
@@ -384,12 +384,11 @@ class Run:
     def score(
         self, files: DataSettings, options: Mapping[str, object], progress: Progress = SILENT
     ) -> Scores:
-        from headway.tasks.kind import Use
-        from headway.tasks.table import kind_of
+        from headway.tasks.task import Use, find_task
 
         use = Use(self.opened, self.settings, options, progress)
         with use.opened.lock:
-            return kind_of(self.settings).evaluation(use, files)
+            return find_task(self.settings).evaluation(use, files)
 
     # -- options
 
@@ -406,7 +405,7 @@ class Run:
 
     def _use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
         """What one call asks, checked. It changes nothing about the run."""
-        from headway.tasks.kind import Use
+        from headway.tasks.task import Use
 
         known = self.options()
         for name in options:
@@ -446,20 +445,20 @@ class Run:
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
         from headway.data.memory import in_files
-        from headway.tasks.table import kind_of
+        from headway.tasks.task import find_task
 
         use = self._use(options)
         use = replace(use, progress=Progress(enabled=False, heard=use.opened.give_way))
-        kind = kind_of(self.settings)
+        task = find_task(self.settings)
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
             with in_files(self.task, data, needs, usual, what) as found, use.opened.lock:
-                return kind.evaluation(use, test_set(usual, found))
+                return task.evaluation(use, test_set(usual, found))
         files = self._files(needs)
         if not files:
             return self._validated(use)
         with use.opened.lock:
-            return kind.evaluation(use, test_set(self.settings.data, files))
+            return task.evaluation(use, test_set(self.settings.data, files))
 
     def _files(self, needs: Mapping[str, object]) -> dict[str, object]:
         """Files of a test set, by what they hold."""
@@ -475,19 +474,20 @@ class Run:
         """As at the end of its training."""
         import torch
 
-        from headway.tasks.table import kind_of
+        from headway.tasks.items import Pass
+        from headway.tasks.task import find_task
 
         if len(self.folders) > 1 or not (self.folder / "data").is_dir():
             raise UserError(
                 f"the validation set of {self.name} is not there. Give a test set: "
                 'run.evaluate("test.tsv").'
             )
-        kind = kind_of(self.settings)
+        task = find_task(self.settings)
         asked = replace(self.settings, decode=use.settings.decode)
-        task = kind.task(asked, kind.load_prepared(self.folder))
+        objective = task.objective(asked, task.load_prepared(self.folder))
         with use.opened.lock, torch.no_grad():
-            return task.evaluate(
-                use.opened.model, use.opened.device, lambda: False, True, use.opened.give_way
+            return objective.evaluate(
+                Pass(use.opened.model, use.opened.device, on_progress=use.opened.give_way)
             )
 
     @InPython()

@@ -20,7 +20,6 @@ from headway.settings.folder import load_run
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
 from headway.tasks.continue_ import Continue
-from headway.tasks.kind import Use
 from headway.tasks.opened import open_run
 from headway.tasks.specs import (
     ClassifySettings,
@@ -28,7 +27,9 @@ from headway.tasks.specs import (
     EmbedSettings,
     FillSettings,
     TagSettings,
+    spec_of,
 )
+from headway.tasks.task import Use
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 MODEL = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]
@@ -216,7 +217,9 @@ def test_the_mark_of_a_field_ends_it(said: Said) -> None:
 
 def test_a_waiting_person_gets_a_field_at_once(folder: Path) -> None:
     run = load_run(folder / "fields")
-    writer = Continue().predictor(Use(open_run(folder / "fields", device="cpu"), run, {}))
+    writer = Continue(spec_of("complete")).predictor(
+        Use(open_run(folder / "fields", device="cpu"), run, {})
+    )
     answered = Event()
 
     def lines() -> Iterator[str]:

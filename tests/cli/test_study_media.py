@@ -16,7 +16,7 @@ from headway.inside.measure.pruning_curve import load_found
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
-from headway.tasks.table import kind_of
+from headway.tasks.task import find_task
 from headway.web.pack import unpack
 
 from ..interop.padded_runs import LABELS, media_lines, media_run
@@ -70,7 +70,7 @@ def test_a_run_is_studied_on_its_own_validation_data(
     run, listed = studied(tmp_path, name)
     settings = load_run(run)
     data = replace(settings.data, media=(str(listed),), valid_media=(str(listed),))
-    kind_of(settings).prepare(replace(settings, data=data), run, SILENT)
+    find_task(settings).prepare(replace(settings, data=data), run, SILENT)
     opened = open_plain(run)
     corpus = Corpus.own(opened)
     assert len(corpus) == 12

@@ -139,10 +139,10 @@ class Tiny:
     @cached_property
     def task(self) -> Any:
         """As the loop has it."""
-        from headway.tasks.table import kind_of
+        from headway.tasks.task import find_task
 
-        kind = kind_of(self.run.settings)
-        return kind.task(self.run.settings, kind.load_prepared(self.folder))
+        kind = find_task(self.run.settings)
+        return kind.objective(self.run.settings, kind.load_prepared(self.folder))
 
     @cached_property
     def model(self) -> Any:

@@ -16,7 +16,7 @@ from headway.errors import DataError
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label_data import labelled_examples
-from headway.tasks.table import kind_of
+from headway.tasks.task import find_task
 
 SETS = [["art"], ["art", "food"], [], ["food"]]
 
@@ -36,7 +36,7 @@ def texts(n: int = 40) -> list[dict[str, Any]]:
 
 
 def prepared(settings: RunSettings, folder: Path) -> Prepared:
-    found: Prepared = kind_of(settings).prepare(settings, folder, SILENT)
+    found: Prepared = find_task(settings).prepare(settings, folder, SILENT)
     return found
 
 
@@ -77,7 +77,7 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path) -> None:
     both = np.concatenate([found.train["number"], found.valid["number"]])
     assert sorted(both.tolist()) == [row["label"] for row in rows]
     assert found.labels == ()
-    facts = kind_of(settings).facts(settings, found)
+    facts = find_task(settings).facts(settings, found)
     assert (facts.answer, facts.mean) == ("number", pytest.approx(found.train["number"].mean()))
     examples, truth_N = labelled_examples(settings, settings.data)
     assert truth_N.tolist() == [row["label"] for row in rows]

@@ -1,7 +1,7 @@
 """All that golden files know of headway's inside, in one place: who changes a seam mends this.
 
-The rest of the folder goes through the command line and the protocols of `tasks.kind` and
-`tasks.task`.
+The rest of the folder goes through the command line and what `tasks.task` and
+`tasks.objective` declare.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
     from headway.models.folder import model_weights, save_weights
     from headway.progress import SILENT
     from headway.settings.run import load_run_settings, resolved_toml
-    from headway.tasks.table import kind_of
+    from headway.tasks.task import find_task
     from headway.training.resolve import resolve_run
 
     settings = load_run_settings(None, [], given)
-    kind = kind_of(settings)
+    kind = find_task(settings)
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     settings = dataclasses.replace(settings, fingerprint=prepared.fingerprint)
@@ -80,9 +80,9 @@ def make_run(given: dict[str, Any], folder: Path) -> Made:
 
 
 def task_of(made: Made) -> Any:
-    from headway.tasks.table import kind_of
+    from headway.tasks.task import find_task
 
-    return kind_of(made.settings).task(made.settings, made.prepared)
+    return find_task(made.settings).objective(made.settings, made.prepared)
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def in_training(made: Made) -> tuple[Any, Any, nn.Module]:
 
     worker = Worker(made.settings, made.prepared, Ranks(), None)
     fill_weights(worker.model)
-    return worker.task, worker.loss_of, worker.model
+    return worker.objective, worker.loss_of, worker.model
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

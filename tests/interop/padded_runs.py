@@ -25,10 +25,9 @@ from headway.settings.model import (
     SoundSettings,
 )
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import FillSettings, IdentifySettings
-from headway.tasks.table import kind_of
+from headway.tasks.task import Use, find_task
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts
 
@@ -198,7 +197,7 @@ def answers(
     opened = opened_by(folder, engine)
     settings = decoding(opened.settings, **decode)
     use = Use(opened, settings, {"json": True, **(options or {})})
-    return [answer.to_dict() for answer in kind_of(settings).predictor(use).answers(lines)]
+    return [answer.to_dict() for answer in find_task(settings).predictor(use).answers(lines)]
 
 
 def opened_by(folder: Path, engine: Engine | None = None) -> Opened:

@@ -23,9 +23,8 @@ from headway.interop.plain.padded import Array
 from headway.models.folder import load_model
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run
-from headway.tasks.kind import Use
 from headway.tasks.opened import open_plain
-from headway.tasks.table import kind_of
+from headway.tasks.task import Use, find_task
 
 from .padded_runs import (
     LINES,
@@ -118,7 +117,7 @@ def test_a_recording_that_is_too_long_for_a_graph_is_named_and_the_others_are_an
     for graph in engine.graphs.values():
         graph.n_positions = 30  # type: ignore[misc]
     use = Use(opened_by(run, engine), settings)
-    found = list(kind_of(use.settings).predictor(use).answers(iter(lines), False))
+    found = list(find_task(use.settings).predictor(use).answers(iter(lines), False))
     short = [not one.error for one in found]
     assert any(short)
     assert not all(short)
@@ -144,7 +143,7 @@ def test_scores_of_a_test_set_are_those_of_torch(tmp_path: Path) -> None:
         found = []
         for engine in (None, OnnxEngine(run, settings)):
             use = Use(opened_by(run, engine), settings)
-            facts = kind_of(settings).evaluation(use, given).facts
+            facts = find_task(settings).evaluation(use, given).facts
             found.append({k: v for k, v in facts.items() if k not in ("speed", "tokens_per_s")})
         found[0]["loss"] = found[1].setdefault("loss", found[0].get("loss"))
         assert_same_facts(*found)

@@ -21,9 +21,9 @@ from headway.settings.start import DistilSettings
 from headway.storage import replace_text
 from headway.tasks.distil import load_teacher
 from headway.tasks.losses import cosine_loss, distil, plain, rdrop, soft_loss
+from headway.tasks.objective import Objective, TaskLoss
 from headway.tasks.specs import SPECS
-from headway.tasks.table import kind_of
-from headway.tasks.task import Task, TaskLoss
+from headway.tasks.task import find_task
 from headway.training.arguments import beginning, check_beginning
 from headway.training.distributed import Ranks
 from headway.training.worker import Worker
@@ -50,7 +50,7 @@ def deeper(made: Made, seed: int = 7) -> nn.Module:
     return build_model(shape, seed=seed).eval().requires_grad_(False)
 
 
-def batch_of(task: Task) -> Any:
+def batch_of(task: Objective[Any]) -> Any:
     return task.batch(task.parts(task.epoch(0)[0], 256)[0], CPU, None)
 
 
@@ -110,7 +110,7 @@ def with_token(made: Made) -> Made:
     heads = ("classes", "distilled")
     shape = replace(shape, picture=picture, heads=heads, pooling="first")
     settings = replace(made.settings, model=shape)
-    task = kind_of(settings).task(settings, made.prepared)
+    task = find_task(settings).objective(settings, made.prepared)
     return Made(settings, made.prepared, task, build_model(shape, seed=1))
 
 
@@ -199,7 +199,7 @@ def test_a_run_of_any_task_can_teach(tiny: Any, name: str, tmp_path: Path) -> No
     student = every.make(name, tmp_path / "student", teacher)
     worker = Worker(student.settings, student.prepared, Ranks(), lambda text: None)
     assert worker.teacher is not None
-    found = worker.loss_of(worker.model.train(), batch_of(worker.task))
+    found = worker.loss_of(worker.model.train(), batch_of(worker.objective))
     found.sum.backward()
     assert torch.isfinite(found.sum)
 

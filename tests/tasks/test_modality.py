@@ -15,7 +15,7 @@ from headway.errors import UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label import Label
 from headway.tasks.modality import row_of
-from headway.tasks.table import kind_of
+from headway.tasks.task import find_task
 from headway.training.run import Training
 
 SIDE = 8
@@ -100,7 +100,7 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
         (("watch", path), "videos"),
         (("classify", path, "model.sound.bands=20"), "sounds"),
     ):
-        kind = kind_of(settings(*words))
+        kind = find_task(settings(*words))
         assert isinstance(kind, Label)
         assert kind.row.modality == what
 
@@ -109,8 +109,8 @@ def test_data_in_memory_is_looked_at_when_it_lies_in_files(tmp_path: Path) -> No
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
-    assert isinstance(training.kind, Label)
-    assert training.kind.row.modality == "sounds"
+    assert isinstance(training.task, Label)
+    assert training.task.row.modality == "sounds"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
     data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}
     assert "12 recordings" in str(headway.check("classify", data))

@@ -21,9 +21,8 @@ from headway.nn.layout import Layout
 from headway.settings import run as config_run
 from headway.settings.run import RunSettings
 from headway.tasks import opened as opened_module
-from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_plain, open_run
-from headway.tasks.table import kind_of
+from headway.tasks.task import Use, find_task
 from headway.tasks.write_answers import writer_of
 
 from ..interop.padded_runs import decoding, lines_for, tiny_run
@@ -194,7 +193,7 @@ ASKED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
 
 def answers(opened: Opened, decode: dict[str, Any], options: dict[str, Any]) -> list[Any]:
     settings = decoding(opened.settings, **decode)
-    predictor = kind_of(settings).predictor(Use(opened, settings, options))
+    predictor = find_task(settings).predictor(Use(opened, settings, options))
     return [
         (answer.text, answer.to_dict()) for answer in predictor.answers(lines_for(settings.task))
     ]
@@ -219,7 +218,7 @@ def test_calls_that_take_turns_do_not_hear_each_other(runs: Path) -> None:
     opened = open_run(runs / "translate", device="cpu")
     lines = lines_for("translate") * 3
     wide, narrow = (decoding(opened.settings, beam=beam, batch_tokens=16) for beam in (4, 1))
-    kind = kind_of(wide)
+    kind = find_task(wide)
 
     def asked(settings: RunSettings) -> Iterator[str]:
         found = kind.predictor(Use(opened, settings)).answers(lines, live=True)

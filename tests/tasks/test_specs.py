@@ -20,7 +20,6 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml, run_settings
-from headway.tasks.kind import Kind
 from headway.tasks.specs import (
     ALIASES,
     LABEL,
@@ -32,6 +31,7 @@ from headway.tasks.specs import (
     possible,
     spec_of,
 )
+from headway.tasks.task import Task
 from headway.training.arguments import settings_for
 
 ROWS = [row for spec in SPECS.values() for row in spec.rows]
@@ -63,7 +63,7 @@ def test_rows_have_names_of_their_own() -> None:
 def test_the_class_of_a_row_does_what_runs_ask_of_it(row: Spec) -> None:
     module, name = row.objective.split(".")
     cls = getattr(import_module(f"headway.tasks.{module}"), name)
-    asked = [name for name in vars(Kind) if not name.startswith("_")]
+    asked = [name for name in vars(Task) if not name.startswith("_")]
     assert "predictor" in asked
     assert [name for name in asked if not callable(getattr(cls, name, None))] == []
 

@@ -13,9 +13,9 @@ from torch import nn
 from headway.models.build import build_model
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, load_run_settings
+from headway.tasks.objective import Objective
 from headway.tasks.specs import spec_of
-from headway.tasks.table import kind_of
-from headway.tasks.task import Task
+from headway.tasks.task import find_task
 from headway.training.resolve import resolve_run
 
 from . import captioned, labelled, shown, spoken
@@ -28,7 +28,7 @@ Files = dict[str, Any]
 class Made:
     settings: RunSettings
     prepared: Any
-    task: Task
+    task: Objective[Any]
     model: nn.Module
 
 
@@ -118,9 +118,9 @@ def make(name: str, folder: Path, teacher: Path | None = None, **changes: Any) -
     if name == "embed":
         del given["train.micro_tokens"]
     settings = load_run_settings(None, [], given)
-    kind = kind_of(settings)
+    kind = find_task(settings)
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     assert settings.model is not None
     model = build_model(settings.model, seed=1).eval()
-    return Made(settings, prepared, kind.task(settings, prepared), model)
+    return Made(settings, prepared, kind.objective(settings, prepared), model)

@@ -14,7 +14,7 @@ from headway.errors import Stopped
 from headway.models.folder import model_weights
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved, RunSettings, load_run_settings
-from headway.tasks.kind import Kind
+from headway.tasks.task import Task
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
 from headway.training.log import RunLog
@@ -72,7 +72,7 @@ def asked(task: str, text: str, **changes: Any) -> RunSettings:
     return load_run_settings(None, [], given)
 
 
-def resolved(kind: Kind, settings: RunSettings, folder: Path) -> tuple[Resolved, Any]:
+def resolved(kind: Task, settings: RunSettings, folder: Path) -> tuple[Resolved, Any]:
     prepared = kind.prepare(settings, folder, SILENT)
     return resolve_run(settings, prepared, CPU), prepared
 

@@ -26,9 +26,10 @@ from headway.settings.load import model_settings
 from headway.settings.model import PictureSettings
 from headway.settings.run import RunSettings
 from headway.tasks.caption import Caption
+from headway.tasks.items import Pass
 from headway.tasks.losses import plain as plain_loss
+from headway.tasks.objective import Chosen, Part
 from headway.tasks.specs import CaptionSettings, spec_of
-from headway.tasks.task import Chosen, Part
 from headway.tasks.write import Writing
 from headway.training.distributed import Ranks
 from headway.training.feed import Cursor, step_item, walk
@@ -51,11 +52,11 @@ def settings_of(media: Path, valid: Path | None = None, **more: Any) -> RunSetti
 
 
 def prepared_and_task(folder: Path, settings: RunSettings) -> tuple[Prepared, Writing]:
-    kind = Caption()
+    kind = Caption(spec_of("caption"))
     prepared = kind.prepare(settings, folder, SILENT)
     settings = resolve_run(settings, prepared, CPU)
     train = replace(settings.train, batch_tokens=40, smoothing=0.2)
-    task = kind.task(replace(settings, train=train), prepared)
+    task = kind.objective(replace(settings, train=train), prepared)
     return prepared, task
 
 
@@ -154,7 +155,7 @@ def test_every_batch_of_an_epoch_has_the_fixed_shapes(
 def test_captions_are_augmented_in_training_alone(made: tuple[Prepared, Writing]) -> None:
     prepared, task = made
     changed = replace(task.settings, augment=AugmentSettings(erase=0.99))
-    noisy = Caption().task(changed, prepared)
+    noisy = Caption(spec_of("caption")).objective(changed, prepared)
     model = model_of(task)
     batch = noisy.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
     with torch.no_grad():
@@ -168,7 +169,9 @@ def test_words_are_hidden_from_the_decoder_in_training_alone(
     made: tuple[Prepared, Writing],
 ) -> None:
     prepared, task = made
-    blind = Caption().task(replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared)
+    blind = Caption(spec_of("caption")).objective(
+        replace(task.settings, caption=CaptionSettings(hide=0.5)), prepared
+    )
     model = model_of(task)
     batch = blind.batch(Part(Chosen(0, np.array([0, 1, 2, 3])), 0), CPU, None)
     read_N = batch.streams[1].values
@@ -218,8 +221,8 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
     _, task = made
     model = model_of(task).eval()
     with torch.no_grad():
-        quick = task.evaluate(model, CPU, lambda: False, full=False)
-        full = task.evaluate(model, CPU, lambda: False, full=True)
+        quick = task.evaluate(Pass(model, CPU, full=False))
+        full = task.evaluate(Pass(model, CPU))
         assert set(spec_of("caption").scores) == set(full)
         assert quick["loss"] == pytest.approx(full["loss"])
         assert 0 <= full["exact"] <= 100
@@ -231,16 +234,16 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
         assert " left of " in full.samples[0]["target"]
         assert full.figures["described"][0]["picture"].startswith("data:image/png;base64,")
         with pytest.raises(Stopped):
-            task.evaluate(model, CPU, lambda: True, full=False)
-        few = task.evaluate(model, CPU, lambda: False, full=True, most=3)
+            task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
+        few = task.evaluate(Pass(model, CPU, most=3))
         assert len(few.samples) == 3
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no pictures with captions"):
-        Caption().prepare(RunSettings(task="caption"), tmp_path, SILENT)
+        Caption(spec_of("caption")).prepare(RunSettings(task="caption"), tmp_path, SILENT)
     settings = settings_of(write_scenes(tmp_path, 30))
-    prepared = Caption().prepare(settings, tmp_path / "run", SILENT)
+    prepared = Caption(spec_of("caption")).prepare(settings, tmp_path / "run", SILENT)
     mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
     with pytest.raises(ConfigError, match="two captions cannot be mixed"):
         resolve_run(mixing, prepared, CPU)
@@ -264,14 +267,14 @@ def fine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetting
     texts = ["red", "red left of blue", "green and blue left of red and green", "blue left"]
     media = write_texts(folder, texts * 24, 32)
     settings = settings_of(media, **{"model.picture.patch": 2, "model.d_model": 32})
-    return Caption().prepare(settings, folder, SILENT), settings
+    return Caption(spec_of("caption")).prepare(settings, folder, SILENT), settings
 
 
 def fine_task(made: tuple[Prepared, RunSettings], device: torch.device) -> Writing:
     prepared, settings = made
     settings = resolve_run(settings, prepared, device)
     train = replace(settings.train, batch_tokens=16 * 256, micro_tokens=16 * 256, pool=1)
-    return Caption().task(replace(settings, train=train), prepared)
+    return Caption(spec_of("caption")).objective(replace(settings, train=train), prepared)
 
 
 def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
@@ -315,7 +318,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetting
     n_words = np.random.default_rng(0).normal(7.8, 2.6, 3600).round().astype(int).clip(3, 14)
     media = write_texts(folder, [" ".join(["red"] * n) for n in n_words], 16)
     settings = settings_of(media, write_scenes(folder, 2))
-    return Caption().prepare(settings, folder / "run", SILENT), settings
+    return Caption(spec_of("caption")).prepare(settings, folder / "run", SILENT), settings
 
 
 @pytest.mark.parametrize("n_parts", [1, 2])
@@ -329,7 +332,9 @@ def test_mixed_steps_of_captions_are_even_and_fill_one_form_but_for_a_twentieth(
     def new_task() -> Writing:
         model = model_settings({"family": "picture-seq2seq", "picture": asdict(front)})
         train = replace(settings.train, batch_tokens=batch_tokens, pool=1)
-        return Caption().task(replace(settings, model=model, train=train), prepared)
+        return Caption(spec_of("caption")).objective(
+            replace(settings, model=model, train=train), prepared
+        )
 
     task, micro = new_task(), batch_tokens // n_parts
     fixed = task.fixed(micro)

@@ -21,14 +21,14 @@ from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
 from headway.tasks.answers import Show
-from headway.tasks.kind import Use
+from headway.tasks.items import Pass
 from headway.tasks.label import Labeller, Labelling
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
+from headway.tasks.objective import Chosen, Part
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import spec_of
-from headway.tasks.table import kind_of_row
-from headway.tasks.task import Chosen, Part
+from headway.tasks.task import Use, make_task
 from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
@@ -40,7 +40,7 @@ from tests.training.labelled import (
     write_tsv,
 )
 
-CLASSIFY = kind_of_row(spec_of("classify"))
+CLASSIFY = make_task(spec_of("classify"))
 
 Made = tuple[RunSettings, Prepared]
 
@@ -239,7 +239,7 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
         logs = torch.stack(
             [logs_of(model, tokens_of(prepared, i, "valid")) for i in range(len(labels))]
         )
-        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        scores = task.evaluate(Pass(model, CPU))
     right = logs.argmax(1).numpy() == labels
     assert scores["accuracy"] == pytest.approx(100 * right.mean())
     nll = -logs[torch.arange(len(labels)), torch.from_numpy(labels)].mean()
@@ -249,13 +249,13 @@ def test_scores_are_those_of_each_text_alone(made: Made) -> None:
     assert scores.baselines["majority class"]["accuracy"] < 60
     assert scores.samples[0]["target"] in prepared.labels
     with pytest.raises(Stopped):
-        task.evaluate(model, CPU, lambda: True, full=False)
+        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
 
 
 def test_a_look_on_the_way_reads_the_first_texts_only(made: Made) -> None:
     task, model = task_of(made), model_of(made[0])
     task.quick_size = 5
-    quick, full = (task.evaluate(model, CPU, lambda: False, full=f) for f in (False, True))
+    quick, full = (task.evaluate(Pass(model, CPU, full=f)) for f in (False, True))
     assert np.sum(quick.figures["confusion"]["counts"]) == 5
     assert quick.samples == full.samples[:5]
     assert "baselines" not in vars(quick)

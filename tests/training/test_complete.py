@@ -25,9 +25,10 @@ from headway.progress import SILENT
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
 from headway.tasks.continue_ import Continue, ContinueTask
-from headway.tasks.items import READ_AT_ONCE, Batch, Draw
+from headway.tasks.items import READ_AT_ONCE, Batch, Draw, Pass
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.task import Part
+from headway.tasks.objective import Part
+from headway.tasks.specs import spec_of
 from headway.training.begin import begin
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
@@ -74,13 +75,17 @@ def settings_for(text: str, **more: Any) -> RunSettings:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("plain")
-    return resolved(Continue(), settings_for(write_lines(folder / "text")), folder)
+    return resolved(
+        Continue(spec_of("complete")), settings_for(write_lines(folder / "text")), folder
+    )
 
 
 @pytest.fixture(scope="module")
 def fielded(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("fields")
-    return resolved(Continue(), settings_for(write_fields(folder / "text.jsonl")), folder)
+    return resolved(
+        Continue(spec_of("complete")), settings_for(write_fields(folder / "text.jsonl")), folder
+    )
 
 
 @pytest.fixture(params=["plain", "fielded"])
@@ -216,7 +221,7 @@ def test_validation_is_the_sum_over_windows(made: Made) -> None:
                 target = torch.from_numpy(labels)
                 nll += float(torch.nn.functional.cross_entropy(logs_NV, target, reduction="sum"))
                 n += size
-        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        scores = task.evaluate(Pass(model, CPU))
     values = scores
     assert values["loss"] == pytest.approx(nll / n, rel=1e-5)
     assert values["ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
@@ -242,21 +247,23 @@ def test_validation_is_the_same_in_batches_of_any_size(
         monkeypatch.setitem(READ_AT_ONCE, "cpu", size)
         with torch.no_grad():
             task, model = task_of(made), model_of(made[0]).eval()
-            found.append(task.evaluate(model, CPU, lambda: False, full=False)["loss"])
+            found.append(task.evaluate(Pass(model, CPU, full=False))["loss"])
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def test_an_evaluation_stops_when_asked_to(plain: Made) -> None:
     with pytest.raises(Stopped), torch.no_grad():
-        task_of(plain).evaluate(model_of(plain[0]).eval(), CPU, lambda: True, full=False)
+        task_of(plain).evaluate(
+            Pass(model_of(plain[0]).eval(), CPU, full=False, stopped=lambda: True)
+        )
 
 
 def test_a_context_shorter_than_a_sample_is_no_obstacle(tmp_path: Path) -> None:
     settings = settings_for(write_lines(tmp_path / "text"), model__max_len=8)
-    settings, prepared = resolved(Continue(), settings, tmp_path)
+    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     task = ContinueTask(settings, prepared)
     with torch.no_grad():
-        task.evaluate(model_of(settings).eval(), CPU, lambda: False, full=False)
+        task.evaluate(Pass(model_of(settings).eval(), CPU, full=False))
 
 
 def test_examples_can_be_shown(plain: Made) -> None:
@@ -275,7 +282,7 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"{line} {i % 3}\n" for i, line in enumerate(lines)))
     text = str(tmp_path / "text")
     settings = settings_for(text, train__steps=60, data__valid_text=[text])
-    settings, prepared = resolved(Continue(), settings, tmp_path)
+    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     task, model = ContinueTask(settings, prepared), model_of(settings)
     step = Step(
         model, plain_loss(task), build_optimizer(model, settings.train, device="cpu"), Ranks()
@@ -287,7 +294,7 @@ def test_a_little_text_is_learned_by_heart(tmp_path: Path) -> None:
                 step.add(task.batch(part, CPU, None), sum(part.n_targets for part in parts))
             step.finish(1e-2)
     with torch.no_grad():
-        scores = task.evaluate(model.eval(), CPU, lambda: False, full=True)
+        scores = task.evaluate(Pass(model.eval(), CPU))
     assert scores["loss"] < 0.35  # log 2 for the first word and log 3 for the last, of nine or so
 
 
@@ -299,7 +306,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     else:
         text = write_fields(tmp_path / "text.jsonl")
     settings = settings_for(text, **more, model__dropout=0.2, train__lr=1e-3)
-    settings, prepared = resolved(Continue(), settings, tmp_path)
+    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
     written = [
         {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.*"))
@@ -317,7 +324,7 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
 def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     text = (write_fields if fields else write_lines)(tmp_path / ("t.jsonl" if fields else "t"))
     plain = RunSettings(task="complete", data=settings_for(text).data)
-    prepared = Continue().prepare(plain, tmp_path, SILENT)
+    prepared = Continue(spec_of("complete")).prepare(plain, tmp_path, SILENT)
     found = resolve_run(plain, prepared, CPU)
     assert isinstance(found.model, DecoderSettings)
     longest = int(ContinueTask(found, prepared).train_items.source.lengths(USUAL).max())
@@ -325,7 +332,7 @@ def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     assert (found.model.positions, found.model.dropout) == ("rotary", 0.2)
     assert (found.train.metric, found.train.optimizer) == ("loss", "muon")
     assert found.decode.sample
-    assert "documents of" in Continue().describe(prepared)
+    assert "documents of" in Continue(spec_of("complete")).describe(prepared)
     assert found.train.steps == 100
     if fields:
         marks = [prepared.tokenizer.special(f"</{name}>") for name in ("title", "date", "body")]
@@ -343,7 +350,7 @@ def test_settings_that_cannot_work_are_refused(tmp_path: Path, plain: Made) -> N
             resolve_run(settings_for(text, **more), plain[1], CPU)
     settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
     with pytest.raises(ConfigError, match=r"complete.context=40 is more .*model.max_len=16"):
-        Continue().task(settings, plain[1])
+        Continue(spec_of("complete")).objective(settings, plain[1])
     with pytest.raises(ConfigError, match="context=1 must be at least 2"):
         settings_for(text, complete__context=1)
 
@@ -367,7 +374,7 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
         write_lines(tmp_path / "text"), model__embeddings=vectors, train__steps=3,
         model__tune_embeddings=tuned,
     )  # fmt: skip
-    settings, prepared = resolved(Continue(), settings, tmp_path)
+    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     said: list[str] = []
     fresh = Worker(settings, prepared, Ranks(), said.append).model
     n = prepared.tokenizer.vocab_size
@@ -393,6 +400,6 @@ def test_word_vectors_of_another_width_are_refused(tmp_path: Path, vectors: str)
     settings = settings_for(
         write_lines(tmp_path / "text"), model__embeddings=vectors, model__d_model=16
     )
-    settings, prepared = resolved(Continue(), settings, tmp_path)
+    settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
     with pytest.raises(DataError, match=r"32 numbers.* model.d_model=16. Set model.d_model=32"):
         begin(model_of(settings), settings, prepared, lambda text: None)

@@ -39,17 +39,17 @@ from headway.tasks.distil import (
 )
 from headway.tasks.gaps import Gaps
 from headway.tasks.intake import Gone
-from headway.tasks.items import Batch
+from headway.tasks.items import Batch, Pass
 from headway.tasks.label import Labelling
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
 from headway.tasks.mask import Mask, Masking, Words
+from headway.tasks.objective import Objective
 from headway.tasks.parent import begun_with
 from headway.tasks.read import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
 from headway.tasks.targets import OneLabel
-from headway.tasks.task import Task
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
 from headway.training.step import Step
@@ -158,7 +158,7 @@ def batch_of(task: str) -> Any:
     return Batch((Input(tokens_N, layout),), torch.tensor([2, 0]), torch.ones(2))
 
 
-def task_like(task: str) -> Task:
+def task_like(task: str) -> Objective[Any]:
     """One without data: it knows how to read and what that costs."""
     kind = {"fill": Masking, "complete": ContinueTask, "classify": Labelling}[task]
     made: Any = object.__new__(kind)
@@ -247,7 +247,7 @@ def school(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, RunSetti
     return prepared, replace(wanted, model=student_model(origin(wanted), wanted))
 
 
-def disagreement(task: Task, teacher: nn.Module, student: nn.Module) -> float:
+def disagreement(task: Objective[Any], teacher: nn.Module, student: nn.Module) -> float:
     part = task.parts(task.epoch(90)[0], 500)[0]
     batch = task.batch(part, CPU, None)
     with torch.no_grad():
@@ -288,7 +288,7 @@ def test_both_are_compared_in_size_speed_and_score(
     task: Any = Masking(settings, prepared)
     assert settings.model is not None
     student = build_model(settings.model)
-    facts = compare(load_teacher(settings, CPU), student, task, CPU)
+    facts = compare(load_teacher(settings, CPU), Pass(student, CPU), task)
     one, other = facts["teacher"], facts["student"]
     assert other["parameters"] == sum(weight.numel() for weight in student.parameters())
     assert facts["smaller"] == pytest.approx(1 - other["parameters"] / one["parameters"])
@@ -300,12 +300,12 @@ def test_both_are_compared_in_size_speed_and_score(
     assert "times as fast" in line
     asked = []
 
-    def evaluate(model: Any, device: Any, stopped: Any, full: bool, *_: Any, most: Any) -> Scores:
-        asked.append((full, most))
+    def evaluate(self: Masking, one: Pass) -> Scores:
+        asked.append((one.full, one.most))
         return Scores(values={"loss": 1.0})
 
-    monkeypatch.setattr(Masking, "evaluate", lambda _, *words, **named: evaluate(*words, **named))
-    compare(student, student, task, CPU, most=7, careful=False)
+    monkeypatch.setattr(Masking, "evaluate", evaluate)
+    compare(student, Pass(student, CPU, full=False, most=7), task)
     assert asked == [(False, 7)] * 2  # where time is short, no more than it is planned for
 
 

@@ -31,12 +31,12 @@ from headway.settings.train import TrainSettings
 from headway.storage import replace_text
 from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
 from headway.tasks.intake_text import TextIntake
-from headway.tasks.items import Batch
-from headway.tasks.kind import Use
+from headway.tasks.items import Batch, Pass
 from headway.tasks.losses import plain as plain_loss
+from headway.tasks.objective import Part
 from headway.tasks.opened import open_run
 from headway.tasks.specs import SPECS, EmbedSettings
-from headway.tasks.task import Part
+from headway.tasks.task import Use
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
@@ -202,18 +202,18 @@ def test_trained_on_pairs_it_finds_new_partners(
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
-        untrained = task.evaluate(build_model(shape(prepared)).eval(), CPU, lambda: False, False)
-        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        untrained = task.evaluate(Pass(build_model(shape(prepared)).eval(), CPU, False))
+        scores = task.evaluate(Pass(model, CPU))
     assert scores["accuracy"] > max(80, untrained["accuracy"])
     assert scores["accuracy"] <= scores["mrr"] <= 100
     assert scores["loss"] < untrained["loss"]
     assert set(scores.baselines["bag of words"]) == {"accuracy", "mrr"}
     assert scores.baselines["bag of words"]["accuracy"] < 100
     with torch.no_grad():  # among few it is easier, for whoever looks
-        alone = task.evaluate(model, CPU, lambda: False, True, most=1)
+        alone = task.evaluate(Pass(model, CPU, most=1))
     assert alone["accuracy"] == alone.baselines["bag of words"]["accuracy"] == 100
     with pytest.raises(Stopped):
-        task.evaluate(model, CPU, lambda: True, full=False)
+        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
 
 
 def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_texts_alone_are_pairs_with_themselves(alone: Prepared, tmp_path: Path) 
     trained(task, made, 6)
     with torch.no_grad():
         assert float(plain_loss(task)(made, batch).sum) < 0.5 * before
-        assert task.evaluate(made.eval(), CPU, lambda: False, full=False)["mrr"] > 0
+        assert task.evaluate(Pass(made.eval(), CPU, full=False))["mrr"] > 0
 
 
 def test_each_reading_lacks_other_words_where_that_is_wanted(
@@ -275,7 +275,7 @@ def test_texts_too_long_to_read_at_once_are_the_mean_of_their_windows(
     intake = TextIntake(tokenizer, 12)
     columns = Columns({"text": TokenStore.of([np.array(tokens), np.array(tokens[:4])])})
     cuts, settings = intake.cut(columns), settings_of(tmp_path, model=shape(prepared))
-    found = vectors_of(model, settings, intake, Side(columns, cuts), CPU)
+    found = vectors_of(Pass(model, CPU), settings, intake, Side(columns, cuts))
     _, starts, sizes = cuts.reader.windows
     assert len(starts) > 3
     parts = [

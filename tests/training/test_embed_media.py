@@ -27,6 +27,7 @@ from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
 from headway.tasks.contrast import Contrast, Contrasting, Pairs
+from headway.tasks.items import Pass
 from headway.tasks.losses import plain
 from headway.tasks.specs import SPECS, EmbedSettings
 from headway.training.distributed import Ranks
@@ -122,8 +123,8 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
     task = task_of(SEES, Columns({"image": pictures(40)}), Columns({"image": pictures(20, 7)}),
                    crop=5)  # fmt: skip
     model = build_model(SEES, seed=1)
-    before = task.evaluate(model.eval(), CPU, lambda: False, full=True)
-    assert before == task.evaluate(model, CPU, lambda: False, full=True)  # always the same changes
+    before = task.evaluate(Pass(model.eval(), CPU))
+    assert before == task.evaluate(Pass(model, CPU))  # always the same changes
     assert before.baselines["chance"]["accuracy"] == pytest.approx(5.0)
     model.train()
     optimizer = build_optimizer(model, TrainSettings(optimizer="muon"), device="cpu")
@@ -134,7 +135,7 @@ def test_trained_on_pictures_alone_it_finds_the_same_picture_elsewhere() -> None
             [part] = task.parts(examples, 1)
             step.add(task.batch(part, CPU, None), part.n_targets)
             step.finish(4e-3)
-    after = task.evaluate(model.eval(), CPU, lambda: False, full=True)
+    after = task.evaluate(Pass(model.eval(), CPU))
     assert after["loss"] < 0.6 * before["loss"]
     assert after["accuracy"] > before["accuracy"]
 
@@ -225,7 +226,7 @@ def test_pairs_of_pictures_stand_on_the_lines_of_a_list(tmp_path: Path) -> None:
     assert again.train.n == prepared.train.n
     task = task_of(SEES, prepared.train, prepared.valid)
     assert len(task.train_items.sides) == 2
-    scores = task.evaluate(build_model(SEES, seed=1).eval(), CPU, lambda: False, full=True)
+    scores = task.evaluate(Pass(build_model(SEES, seed=1).eval(), CPU))
     assert 0 <= scores["accuracy"] <= 100
 
 

@@ -24,10 +24,11 @@ from headway.settings.start import StartSettings
 from headway.settings.train import TrainSettings
 from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, room_of
+from headway.tasks.items import Pass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.mask import Mask, Masking, answered
+from headway.tasks.objective import Part
 from headway.tasks.specs import SPECS, FillSettings
-from headway.tasks.task import Part
 from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.trainer import train_on_texts
 from headway.training.distributed import Ranks
@@ -214,8 +215,8 @@ def test_it_learns_the_sentences_and_beats_frequency(
 ) -> None:
     task = task_of(prepared, tmp_path)
     with torch.no_grad():
-        untrained = task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full=True)
-        scores = task.evaluate(filler, CPU, lambda: False, full=True)
+        untrained = task.evaluate(Pass(model_of(prepared).eval(), CPU))
+        scores = task.evaluate(Pass(filler, CPU))
     [trivial] = scores.baselines.values()
     assert scores["accuracy"] > 70 > trivial["accuracy"]
     assert scores["loss"] < 0.5 * trivial["loss"] < untrained["loss"]
@@ -230,7 +231,7 @@ def test_validation_is_the_same_every_time_whatever_the_training_hides(
     tasks = [task_of(prepared, tmp_path, fill=fill) for fill in
              (FillSettings(), FillSettings(mask=0.5, whole_words=True))]  # fmt: skip
     with torch.no_grad():
-        first, second = (task.evaluate(filler, CPU, lambda: False, full=True) for task in tasks)
+        first, second = (task.evaluate(Pass(filler, CPU)) for task in tasks)
     assert first == second
     items = tasks[1].valid_items
     batch = items.batch(np.arange(len(items.lengths)), CPU)
@@ -252,7 +253,7 @@ def test_the_scores_are_those_of_every_hidden_word(
             nll -= float(logs_RV.gather(1, words_R[:, None]).sum())
             right += int((logs_RV.argmax(-1) == words_R).sum())
             n += len(words_R)
-        values, _ = task.head.values(answered("words", filler, valid, CPU))
+        values, _ = task.head.values(answered(Pass(filler, CPU), "words", valid))
     assert values["loss"] == pytest.approx(nll / n, rel=1e-4)
     assert values["accuracy"] == pytest.approx(100 * right / n)
 
@@ -261,7 +262,7 @@ def test_an_evaluation_stops_when_asked_to(
     prepared: Prepared, tmp_path: Path, filler: Encoder
 ) -> None:
     with pytest.raises(Stopped), torch.no_grad():
-        task_of(prepared, tmp_path).evaluate(filler, CPU, lambda: True, full=False)
+        task_of(prepared, tmp_path).evaluate(Pass(filler, CPU, full=False, stopped=lambda: True))
 
 
 @pytest.mark.parametrize("mask", ["[MASK]", "<mask>"])

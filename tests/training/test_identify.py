@@ -20,18 +20,18 @@ from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.answers import Answer
 from headway.tasks.identify import Identifying, item_vectors, threshold_of, verification
 from headway.tasks.intake import intake_of
-from headway.tasks.kind import Use
+from headway.tasks.items import Pass
 from headway.tasks.label import LabelItems
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.read import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.table import kind_of_row
 from headway.tasks.targets import turned
+from headway.tasks.task import Use, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
 
 CPU = torch.device("cpu")
-IDENTIFY = kind_of_row(spec_of("identify"))
+IDENTIFY = make_task(spec_of("identify"))
 SPEAKERS = {"ada": 300.0, "bea": 700.0, "cy": 1500.0}
 STRANGERS = {"dan": 450.0, "eve": 1100.0, "fay": 2600.0}
 TRAINING = {"train__steps": 25, "train__batch_tokens": 120, "train__micro_tokens": 120}
@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
-    scores = worker.task.evaluate(worker.model, CPU, lambda: False, full=True)
+    scores = worker.objective.evaluate(Pass(worker.model, CPU))
     with (folder / "metrics.jsonl").open("a") as file:
         import json
 
@@ -229,7 +229,7 @@ def test_pairs_of_vectors_that_fall_apart_have_no_errors() -> None:
 def test_vectors_of_all_items_stand_in_their_order(run: Path) -> None:
     task = Identifying(load_run(run), IDENTIFY.load_prepared(run))
     opened = open_run(run, device="cpu")
-    whole = item_vectors(opened.model, task.train_items, CPU, most=9)
+    whole = item_vectors(Pass(opened.model, CPU, most=9), task.train_items)
     assert len(whole) == 9
     one = read_items(opened, [task.prepared.train.sounds[7]], OneVector(unit=True))
     np.testing.assert_allclose(whole[7], one[0].numpy(), atol=1e-5)

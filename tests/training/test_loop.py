@@ -87,7 +87,7 @@ def test_evaluations_and_saves_come_as_often_as_asked(
 
 def test_logged_numbers_are_those_of_the_step(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=3, lr=0.05)
-    before = loop.loss_of(loop.model, torch.tensor(loop.task.epoch(0)[0]))
+    before = loop.loss_of(loop.model, torch.tensor(loop.objective.epoch(0)[0]))
     loop.run()
     first = log_of(loop).entries[0]
     assert first["loss"] == pytest.approx(before.sum.item() / PER_STEP, rel=1e-6)
@@ -213,7 +213,7 @@ def test_too_many_in_a_row_stop_it_with_the_examples_at_hand(tmp_path: Path) -> 
         loop.run()
     ((item, state),) = found
     assert (state.step, state.bad_steps) == (6, 4)
-    assert [part.rows for part in item.parts] == [loop.task.epoch(1)[0]]
+    assert [part.rows for part in item.parts] == [loop.objective.epoch(1)[0]]
 
 
 @pytest.mark.parametrize("stop_after", [4, 5, 6])
@@ -313,7 +313,7 @@ def test_after_a_stop_it_goes_on_with_the_smaller_parts(tmp_path: Path) -> None:
     again = toy_loop(tmp_path / "a")
     again.resume()
     again.run()
-    assert again.task.cut_to[0] == again.state.micro_tokens == PER_STEP // 2
+    assert again.objective.cut_to[0] == again.state.micro_tokens == PER_STEP // 2
     straight = toy_loop(tmp_path / "b", task=short_of_memory(ToyTask(), 3))
     straight.run()
     assert torch.equal(weights(again), weights(straight))

@@ -23,7 +23,7 @@ from headway.settings.run import (
     resolved_toml,
 )
 from headway.settings.train import TrainSettings
-from headway.tasks.table import kind_of
+from headway.tasks.task import find_task
 from headway.training.arguments import check_beginning
 from headway.training.resolve import resolve, resolve_run
 from headway.training.run_folder import Home
@@ -97,7 +97,7 @@ def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = load_run_settings(
         None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
     )
-    prepared = kind_of(settings).prepare(settings, tmp_path, SILENT)
+    prepared = find_task(settings).prepare(settings, tmp_path, SILENT)
     monkeypatch.setattr(MediaItems, "__getitem__", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
     assert found.why["model.picture.height"] == "goes with the form of the data"

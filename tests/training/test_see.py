@@ -20,14 +20,14 @@ from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.fronts import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.tasks.intake import intake_of
-from headway.tasks.items import Batch
+from headway.tasks.items import Batch, Pass
 from headway.tasks.label import LabelItems, Labelling
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.opened import open_run
 from headway.tasks.read import readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.table import kind_of_row
 from headway.tasks.targets import OneLabel, top_share
+from headway.tasks.task import make_task
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.training.distributed import Ranks
 from headway.training.worker import Worker
@@ -35,7 +35,7 @@ from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
 
 CPU = torch.device("cpu")
-SEE, WATCH = (kind_of_row(spec_of(name)) for name in ("see", "watch"))
+SEE, WATCH = (make_task(spec_of(name)) for name in ("see", "watch"))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def read_items(model: Any, items: list[Any], settings: Any) -> torch.Tensor:
 
 def test_sides_are_learned(learned: Path, pictures: str) -> None:
     task = Labelling(load_run(learned), SEE.load_prepared(learned))
-    scores = task.evaluate(open_run(learned, device="cpu").model, CPU, lambda: False, full=True)
+    scores = task.evaluate(Pass(open_run(learned, device="cpu").model, CPU))
     assert scores["accuracy"] == 100.0
     assert "top5" not in scores  # of three classes all would be among them
     assert scores.baselines["majority class"]["accuracy"] < 50.0
@@ -166,10 +166,10 @@ def test_videos_are_told_apart_by_what_happens(tmp_path: Path) -> None:
                "model__picture__patch": 4, "augment__crop": 0}  # fmt: skip
     settings = asked("watch", write_videos(tmp_path, 80), **changes)
     settings, prepared = resolved(WATCH, settings, tmp_path)
-    task = WATCH.task(settings, prepared)
+    task = WATCH.objective(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
     assert task.train_items.lengths.max() == 1 + 4 * 4
-    assert task.evaluate(worker.model, CPU, lambda: False, full=True)["accuracy"] >= 90.0
+    assert task.evaluate(Pass(worker.model, CPU))["accuracy"] >= 90.0
 
 
 TAUGHT = {"model__picture__distil_token": True, "train__steps": 3}

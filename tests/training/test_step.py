@@ -15,7 +15,7 @@ from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
-from headway.tasks.task import TaskLoss
+from headway.tasks.objective import TaskLoss
 from headway.tasks.write_items import WriteItems
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer

@@ -25,12 +25,14 @@ from headway.settings.folder import load_run
 from headway.settings.model import family_of
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.tasks.continue_ import Continue
-from headway.tasks.kind import Use
+from headway.tasks.items import Pass
 from headway.tasks.losses import plain as plain_loss
+from headway.tasks.objective import Chosen, Part
 from headway.tasks.opened import open_run
+from headway.tasks.specs import spec_of
 from headway.tasks.tag_answers import Tagger, words_of
 from headway.tasks.tags import Tagging, Tags, as_bio
-from headway.tasks.task import Chosen, Part
+from headway.tasks.task import Use
 from headway.training.begin import begin
 from headway.training.run import Training
 from tests.training.labelled import (
@@ -49,7 +51,7 @@ Made = tuple[RunSettings, Prepared]
 
 def prepared_in(folder: Path, **changes: Any) -> Made:
     text = write_conll(folder / "train.conll", people())
-    return resolved(Tags(), asked("tag", text, model__dropout=0.0, **changes), folder)
+    return resolved(Tags(spec_of("tag")), asked("tag", text, model__dropout=0.0, **changes), folder)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,7 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
     settings, prepared = made_crf if crf else made
     task, model = Tagging(settings, prepared), model_of(settings)
     with torch.no_grad():
-        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        scores = task.evaluate(Pass(model, CPU))
         tagger = Tagger([model], prepared.tokenizer, settings, CPU)
         sentences = [example["words"] for example in prepared.valid_examples]
         guesses = [tagger.tags([words])[0] for words in sentences]
@@ -158,15 +160,15 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
     assert scores.baselines["most frequent tag"]["f1"] > 50
     assert scores["loss"] > 0
     with pytest.raises(Stopped):
-        task.evaluate(model, CPU, lambda: True, full=False)
+        task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
 
 
 def test_a_look_on_the_way_reads_the_first_sentences_only(made_crf: Made) -> None:
     settings, prepared = made_crf
     model = model_of(settings)
-    quick = Tagging(settings, prepared, quick_size=5).evaluate(model, CPU, lambda: False, False)
+    quick = Tagging(settings, prepared, quick_size=5).evaluate(Pass(model, CPU, False))
     first = replace(prepared, valid=_first(prepared.valid, 5))
-    whole = Tagging(settings, first).evaluate(model, CPU, lambda: False, True)
+    whole = Tagging(settings, first).evaluate(Pass(model, CPU))
     assert dict(quick) == pytest.approx(dict(whole))
 
 
@@ -228,7 +230,9 @@ def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> Non
     some = people(60)
     long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
     text = write_conll(tmp_path / "t.conll", [*some, *long])
-    settings, prepared = resolved(Tags(), asked("tag", text, model__max_len=24), tmp_path)
+    settings, prepared = resolved(
+        Tags(spec_of("tag")), asked("tag", text, model__max_len=24), tmp_path
+    )
     task = Tagging(settings, prepared)
     assert len(task.train_items.lengths) > prepared.train.n
     rows = np.arange(len(task.train_items.lengths))
@@ -238,7 +242,7 @@ def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> Non
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)
     with pytest.raises(DataError, match=r"sentences are longer than the 24 tokens.*data\.long"):
-        resolved(Tags(), wanted, tmp_path / "other")
+        resolved(Tags(spec_of("tag")), wanted, tmp_path / "other")
 
 
 # Answers
@@ -260,7 +264,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
 
 
 def tagger_of(run: tuple[Path, RunSettings]) -> Any:
-    return Tags().predictor(Use(open_run(run[0], device="cpu"), run[1]))
+    return Tags(spec_of("tag")).predictor(Use(open_run(run[0], device="cpu"), run[1]))
 
 
 def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> None:
@@ -299,14 +303,14 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     out, settings = run
     test = write_conll(tmp_path / "test.conll", people(20))
     files = replace(settings.data, text=(test,))
-    found = Tags().evaluation(Use(open_run(out, device="cpu"), settings), files)
+    found = Tags(spec_of("tag")).evaluation(Use(open_run(out, device="cpu"), settings), files)
     rows = {name.strip(): (value, remark) for name, value, remark in found.rows}
     assert float(rows["span F1"][0]) > 95
     assert set(rows) >= {"per", "loc", "most frequent tag", "precision", "recall", "accuracy"}
     assert found.facts["baselines"]["most frequent tag"] < found.facts["f1"]
     json.dumps(found.facts)
     strange = write_conll(tmp_path / "odd.conll", [*people(20), [("Gold", "B-metal")]])
-    found = Tags().evaluation(
+    found = Tags(spec_of("tag")).evaluation(
         Use(open_run(out, device="cpu"), settings), replace(files, text=(strange,))
     )
     assert found.facts["unknown_tags"] == {"words": 1, "tags": ["B-metal"]}
@@ -314,7 +318,9 @@ def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> N
     shutil.copytree(out, copy, ignore=shutil.ignore_patterns("data", "checkpoints"))
     rows = {
         r[0]: r[1:]
-        for r in Tags().evaluation(Use(open_run(copy, device="cpu"), settings), files).rows
+        for r in Tags(spec_of("tag"))
+        .evaluation(Use(open_run(copy, device="cpu"), settings), files)
+        .rows
     }
     assert rows["most frequent tag"][0] == "–"
 
@@ -326,17 +332,17 @@ def test_broken_columns_are_named_with_their_line(
     bad.write_text("a\tO\nalone\nb\tO\n")
     files = replace(run[1].data, text=(str(bad),))
     with pytest.raises(DataError, match=r"bad\.conll, line 2"):
-        Tags().evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
+        Tags(spec_of("tag")).evaluation(Use(open_run(run[0], device="cpu"), run[1]), files)
 
 
 def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     sentences = [[(w, {"O": "X"}.get(t, t[2:].upper())) for w, t in s] for s in people()]
     text = write_conll(tmp_path / "pos.conll", sentences)
-    settings, prepared = resolved(Tags(), asked("tag", text), tmp_path)
+    settings, prepared = resolved(Tags(spec_of("tag")), asked("tag", text), tmp_path)
     task, model = Tagging(settings, prepared), model_of(settings)
     assert task.metric.name == "accuracy"
     with torch.no_grad():
-        scores = task.evaluate(model, CPU, lambda: False, full=True)
+        scores = task.evaluate(Pass(model, CPU))
     assert set(scores) == {"loss", "accuracy"}
     assert {one["label"] for one in scores.figures["classes"]} >= {"X", "PER", "LOC"}
     tagger = Tagger([model], prepared.tokenizer, settings, CPU)
@@ -349,7 +355,7 @@ def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__smoothing": 0.1, "tag__crf": True}
     with pytest.raises(ConfigError, match=r"smoothing has no effect with tag.crf"):
-        resolved(Tags(), asked("tag", text, **changes), tmp_path)
+        resolved(Tags(spec_of("tag")), asked("tag", text, **changes), tmp_path)
 
 
 def test_bioes_comes_out_as_bio() -> None:
@@ -363,13 +369,13 @@ def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, 
     settings = asked(
         "tag", text, train__steps=12, train__eval_every=5, model__dropout=0.2, tag__crf=crf
     )
-    settings, prepared = resolved(Tags(), settings, tmp_path)
+    settings, prepared = resolved(Tags(spec_of("tag")), settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
 
 def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings]) -> None:
     opened = (open_run(*[run[0]] * n, device="cpu") for n in (1, 2))
-    one, two = (Tags().predictor(Use(runs, run[1])) for runs in opened)
+    one, two = (Tags(spec_of("tag")).predictor(Use(runs, run[1])) for runs in opened)
     lines = ["the mister Ada Turing in Rome", "slowly"]
     assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]
 
@@ -379,7 +385,7 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     lines = "".join(" ".join(word for word, _ in sentence) + "\n" for sentence in people())
     (tmp_path / "text").write_text(lines, encoding="utf-8")
     before = asked("complete", str(tmp_path / "text"), data__unit="line", tokenizer__kind="words")
-    written, words = resolved(Continue(), before, tmp_path / "complete")
+    written, words = resolved(Continue(spec_of("complete")), before, tmp_path / "complete")
     model = build_model(written.model, seed=5)
     folder = tmp_path / "complete"
     (folder / "config.toml").write_text(resolved_toml(written), encoding="utf-8")
@@ -388,7 +394,9 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     given = {"task": "tag", "data.text": [text], "data.valid_size": 12, "start.run": str(folder)}
     given |= {"train.steps": 60, "train.batch_tokens": 256, "train.lr": 5e-3, "model.dropout": 0.0}
-    settings, prepared = resolved(Tags(), load_run_settings(None, [], given), tmp_path)
+    settings, prepared = resolved(
+        Tags(spec_of("tag")), load_run_settings(None, [], given), tmp_path
+    )
     assert (family_of(settings.model), settings.model.heads) == ("decoder", ("tags",))
     fresh = build_model(settings.model, seed=6)
     begin(fresh, settings, prepared, lambda text: None)
@@ -397,5 +405,5 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     assert any("blocks" in name for name in ours.keys() & theirs.keys())
     worker = trained(settings, prepared, tmp_path / "steps")
     with torch.no_grad():
-        scores = worker.task.evaluate(worker.model, CPU, lambda: False, full=True)
+        scores = worker.objective.evaluate(Pass(worker.model, CPU))
     assert scores["f1"] > 90

@@ -24,10 +24,11 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings
 from headway.settings.train import TrainSettings
-from headway.tasks.items import Batch
+from headway.tasks.items import Batch, Pass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
-from headway.tasks.task import Chosen, Part
+from headway.tasks.objective import Chosen, Part
+from headway.tasks.specs import spec_of
 from headway.tasks.translate import Translate
 from headway.tasks.write import Writing
 from headway.tasks.write_items import Words
@@ -65,7 +66,7 @@ def task_of(
         tokenizer=TokenizerSettings(lowercase=lowercase),
         model=preset("transformer-test"),
     )
-    return Writing(settings, Translate(), prepared, quick_size=quick_size)  # type: ignore[arg-type]
+    return Writing(settings, Translate(spec_of("translate")), prepared, quick_size=quick_size)  # type: ignore[arg-type]
 
 
 def model_of(prepared: Prepared, dropout: float = 0.0) -> Seq2Seq:
@@ -259,7 +260,7 @@ def parrot(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> type[Parrot]:
 
 def evaluated(task: Writing, prepared: Prepared, full: bool = False) -> Any:
     with torch.no_grad():
-        return task.evaluate(model_of(prepared).eval(), CPU, lambda: False, full)
+        return task.evaluate(Pass(model_of(prepared).eval(), CPU, full))
 
 
 def test_the_right_translations_score_100(prepared: Prepared, parrot: type[Parrot]) -> None:
@@ -310,12 +311,16 @@ def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
         looks += 1
         return False
 
-    task.evaluate(model_of(prepared).eval(), CPU, count, full=False)
+    task.evaluate(Pass(model_of(prepared).eval(), CPU, full=False, stopped=count))
     assert looks > 7
     for at in (0, 1, looks // 2, looks - 1):
         left = iter([False] * at + [True])
         with pytest.raises(Stopped):
-            task.evaluate(model_of(prepared).eval(), CPU, lambda left=left: next(left), full=False)
+            task.evaluate(
+                Pass(
+                    model_of(prepared).eval(), CPU, full=False, stopped=lambda left=left: next(left)
+                )
+            )
 
 
 def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it_is(
@@ -324,7 +329,7 @@ def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it
     told: list[tuple[int, int]] = []
     with torch.no_grad():
         scores = task_of(prepared, quick_size=6).evaluate(
-            model_of(prepared).eval(), CPU, lambda: False, False, lambda *at: told.append(at)
+            Pass(model_of(prepared).eval(), CPU, False, on_progress=lambda *at: told.append(at))
         )
     n = prepared.valid.n
     assert ((n, n) in told, told[-1]) == (True, (6, 6))  # the loss, then what it writes

@@ -19,6 +19,7 @@ from headway.progress import SILENT, Stage
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
+from headway.tasks.items import Pass
 from headway.tasks.scores import Scores
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
@@ -47,24 +48,15 @@ class Judge(ToyTask):
 
     n_valid = 100
 
-    def evaluate(
-        self,
-        model: Any,
-        device: Any,
-        stopped: Any,
-        full: bool,
-        on_progress: Any = None,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        self.full.append(full)
-        if stopped():
+    def evaluate(self, asked: Pass) -> Scores:
+        self.full.append(asked.full)
+        if asked.stopped():
             raise Stopped
         return Scores(values={"loss": self.verdicts[len(self.full) - 1]})
 
 
 def chosen(loop: Any, *verdicts: float, average: int = 3, stop: bool = False) -> dict[str, Any]:
-    loop.task = Judge(*verdicts)
+    loop.objective = Judge(*verdicts)
     loop.stop_asked = lambda: stop
     settings = SimpleNamespace(train=SimpleNamespace(average=average))
     return choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
@@ -88,7 +80,7 @@ def test_the_average_is_kept_where_it_is_better(tmp_path: Path) -> None:
     assert torch.equal(weights(loop), mean)
     assert found["kept"] == "average of the last 3"
     assert "averaging gains +0.50" in found["text"]
-    assert loop.task.full == [True, True]
+    assert loop.objective.full == [True, True]
 
 
 def test_the_best_is_kept_where_that_is_better(tmp_path: Path) -> None:
@@ -238,7 +230,7 @@ def test_a_budget_knows_of_a_warmup_that_was_asked_for(tmp_path: Path, asked: li
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     worker = Worker(settings, prepared, Ranks())
     run: Any = SimpleNamespace(budget_s=60.0, ranks=Ranks(), started=0.0, now=lambda: 0.0)
-    budget = Training._budget(run, settings, worker.task, Journal(None))
+    budget = Training._budget(run, settings, worker.objective, Journal(None))
     first = budget.decide(0, None)
     assert first is not None
     assert first.warmup == (400 if asked else 0)
@@ -312,7 +304,7 @@ def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
     settings = SimpleNamespace(
         train=SimpleNamespace(average=3), distil=SimpleNamespace(teacher=None)
     )
-    loop.task = Judge()
+    loop.objective = Judge()
     found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
     assert found["kept"].startswith("best checkpoint")
     assert found["examples"] == 0
@@ -326,18 +318,15 @@ def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: 
     clock, sizes = [0.0], []
 
     class Slow(Judge):
-        def evaluate(
-            self, model: Any, device: Any, stopped: Any, full: bool, on_progress: Any = None,
-            *, most: int | None = None,
-        ) -> Scores:  # fmt: skip
-            assert most is not None
-            sizes.append((most, full))
-            clock[0] += most * 0.5
-            if stopped():
+        def evaluate(self, asked: Pass) -> Scores:
+            assert asked.most is not None
+            sizes.append((asked.most, asked.full))
+            clock[0] += asked.most * 0.5
+            if asked.stopped():
                 raise Stopped
             return Scores(values={"loss": 1.0})
 
-    loop.task = Slow()
+    loop.objective = Slow()
     wanted = Wanted(n_quick=100, n_valid=100)
     loop.budget = Budget(100.0, wanted, Journal(None), started=0.0, now=lambda: clock[0])
     loop.budget.timed(1.0, 0.05)  # as it was until now
@@ -399,10 +388,10 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
     clock, stages, order = [0.0], list[str](), list[str]()
 
     class Shown(Judge):
-        def evaluate(self, *words: Any, **more: Any) -> Scores:
+        def evaluate(self, asked: Pass) -> Scores:
             clock[0] += evaluation_s / 2
             order.append("evaluation")
-            found = super().evaluate(*words, **more)
+            found = super().evaluate(asked)
             return Scores(found, find_baselines=self.baselines)
 
         def baselines(self) -> dict[str, dict[str, float]]:
@@ -414,7 +403,7 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
         stages.append(what)
         return SILENT.stage(what)
 
-    loop.task, loop.log.stage = Shown(2.0, 1.0), stage
+    loop.objective, loop.log.stage = Shown(2.0, 1.0), stage
     found = budgeted(loop, 100.0, 37.0, clock)
     assert found["kept"] == "average of the last 3"
     looked = evaluation_s == 1.0

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from headway.errors import Stopped
 from headway.nn.feedforward import FeedForward
-from headway.progress import SILENT, OnProgress, Stage, unheard
+from headway.progress import SILENT, Stage
 from headway.settings.train import TrainSettings
+from headway.tasks.items import Pass
+from headway.tasks.objective import Part, TaskLoss
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
-from headway.tasks.task import Part, TaskLoss, n_examples
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
 from headway.training.ema import Ema
@@ -74,23 +75,14 @@ class ToyTask:
 
     n_valid = n_quick = N
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        assert not model.training
+    def evaluate(self, asked: Pass) -> Scores:
+        assert not asked.model.training
         assert not torch.is_grad_enabled()
         self.on_evaluate()
-        if self.heeds and stopped():
+        if self.heeds and asked.stopped():
             raise Stopped
-        n = n_examples(self, full, most)  # type: ignore[arg-type]
-        return Scores(values=self.scores(float(self.loss_of(model, torch.arange(n)).nll) / n))
+        n = N if asked.most is None else min(N, asked.most)
+        return Scores(values=self.scores(float(self.loss_of(asked.model, torch.arange(n)).nll) / n))
 
 
 class Events:
@@ -160,7 +152,7 @@ def toy_loop(
     log = Events()
     task = task or ToyTask()
     return Loop(
-        task=task,
+        objective=task,
         loss_of=task.loss_of,
         model=model,
         optimizer=build_optimizer(model, train, device="cpu"),

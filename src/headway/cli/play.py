@@ -16,8 +16,8 @@ from headway.settings.run import Resolved
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    from headway.tasks.kind import Predictor
     from headway.tasks.opened import Opened
+    from headway.tasks.task import Predictor
 
 PROMPT = "> "
 HELP = """\
@@ -79,11 +79,10 @@ class Player:
     def predictor(self) -> Predictor:
         """Made anew after every change of a setting."""
         if self._predictor is None:
-            from headway.tasks.kind import Use
-            from headway.tasks.table import kind_of
+            from headway.tasks.task import Use, find_task
 
             use = Use(self.opened, self.settings, self._options())
-            self._predictor, self.number = kind_of(self.settings).predictor(use), 0
+            self._predictor, self.number = find_task(self.settings).predictor(use), 0
         return self._predictor
 
     @property

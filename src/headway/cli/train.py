@@ -146,7 +146,7 @@ def _show_plan(run: Training, folder: Path) -> int:
     from headway.training.estimate import memory_needed
     from headway.training.schedule import schedule_line
 
-    prepared = run.kind.prepare(run.settings, folder, run.progress)
+    prepared = run.task.prepare(run.settings, folder, run.progress)
     for line in prepared.report.lines():
         print(f"# {line}")
     if prepared.report.impossible:

@@ -20,9 +20,9 @@ from headway.tasks.caption_scores import by_picture, described_pictures
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.intake_vision import PictureCuts
-from headway.tasks.kind import Predictor, Use
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
+from headway.tasks.task import Predictor, Use
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import PicturePlan, WriteItems
 
@@ -39,7 +39,6 @@ MODEL: dict[str, dict[str, Any]] = {
 class Caption(Write):
     """From pictures and videos."""
 
-    name = "caption"
     samples = 12
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:

@@ -21,9 +21,9 @@ from headway.progress import OnProgress, Progress
 from headway.settings.data import DataSettings
 from headway.settings.model import PictureSettings
 from headway.tasks.intake import front_of
-from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import spec_of
+from headway.tasks.task import Use
 from headway.tasks.thumbnails import data_uri
 from headway.tasks.write import commonest
 from headway.tasks.write_answers import writer_of

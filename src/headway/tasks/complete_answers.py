@@ -21,8 +21,8 @@ from headway.settings.folder import run_folder
 from headway.settings.listed import listed
 from headway.tasks.answers import Answer, Facts, LabelAnswer, Show
 from headway.tasks.continue_ import check_language, context_of
-from headway.tasks.kind import Predictor, Use
 from headway.tasks.opened import Opened, open_run
+from headway.tasks.task import Predictor, Use
 from headway.tasks.write_answers import Texts, answer_of
 from headway.tokens.tokenizer import Tokenizer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,22 +28,22 @@ from headway.models.decoder import Decoder
 from headway.models.parts.heads import Input
 from headway.nn.layout import loss_weights
 from headway.nn.loss import Smoothing
-from headway.progress import SILENT, OnProgress, Progress, unheard
+from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.model import DecoderSettings, family_of
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
-from headway.tasks.items import Batch, Draw, Unit, batches_of
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
 from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.objective import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.opened import Opened
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
+from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 
 BLOCK = 1024
@@ -154,25 +154,16 @@ class ContinueTask(Objective[Tensor]):
     def n_quick(self) -> int:
         return self.n_valid
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        assert isinstance(model, Decoder)
-        total, count = likelihood(model, self.valid_items, device, stopped, on_progress, most)
+    def evaluate(self, asked: Pass) -> Scores:
+        assert isinstance(asked.model, Decoder)
+        total, count = likelihood(asked, self.valid_items)
         share = count / max(1, int(self.valid_items.cut.length.sum()))
         values = language_scores(total, count, share * self.prepared.valid.n_bytes)
         if self.settings.data.fields:  # the bytes are those of the body alone
             del values["bits_per_byte"]
         return Scores(
             values=values,
-            samples=self._samples(model),
+            samples=self._samples(asked.model),
             find_baselines=lambda: {TOKENS: self._unigram(values)},
         )
 
@@ -218,18 +209,13 @@ class ContinueTask(Objective[Tensor]):
         ]
 
 
-class Continue:
-    """The task as a run sees it."""
-
+class Continue(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         kind: TextKind = "fields" if settings.data.fields else "documents"
         return prepare(
             kind, settings, folder, progress,
             tokenizer=tokenizer_of(settings), specials=mark_names(settings.data.fields),
         )  # fmt: skip
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
         n = prepared.train.n
@@ -264,9 +250,7 @@ class Continue:
             because("a page or so: such text need not end", "decode", {"max_len": 256}),
         )
 
-    def check(self, settings: Resolved, prepared: Prepared) -> None: ...
-
-    def task(self, settings: Resolved, prepared: Prepared) -> ContinueTask:
+    def objective(self, settings: Resolved, prepared: Prepared) -> ContinueTask:
         return ContinueTask(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -321,19 +305,12 @@ def check_language(opened: Opened) -> None:
 # Scores
 
 
-def likelihood(
-    model: nn.Module,
-    items: Documents,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    on_progress: OnProgress = unheard,
-    most: int | None = None,
-) -> tuple[float, int]:
+def likelihood(asked: Pass, items: Documents) -> tuple[float, int]:
     """Minus the log-likelihood of all documents or of the first `most` windows, and the number of
     tokens it is about."""
-    rows, total = np.arange(len(items.cut))[:most], 0.0
-    for _, batch in batches_of(items, rows, device, stopped, on_progress):
-        total += float(word_loss(NEXT.read(model, *batch.streams), batch.targets, PLAIN).nll)
+    rows, total = np.arange(len(items.cut))[: asked.most], 0.0
+    for _, batch in asked.batches(items, rows):
+        total += float(word_loss(NEXT.read(asked.model, *batch.streams), batch.targets, PLAIN).nll)
     return total, items.n_targets(rows)
 
 
@@ -374,7 +351,7 @@ def evaluate_language(
     context = settings.complete.context or context_of(opened.settings)
     items = documents(texts, tokenizer, settings, context)
     with progress.stage("reading") as stage:
-        total, count = likelihood(model, items, device, on_progress=stage.update)
+        total, count = likelihood(Pass(model, device, on_progress=stage.update), items)
     n_bytes = texts.n_bytes
     values = language_scores(total, count, n_bytes)
     rows: list[Row] = [

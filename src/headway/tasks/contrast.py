@@ -25,11 +25,11 @@ from headway.data.media.open_item import UNITS
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.media.source import Target
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.store import Columns, Prepared
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
-from headway.progress import OnProgress, Progress, unheard
+from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
@@ -40,8 +40,7 @@ from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, t
 from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
 from headway.tasks.intake_text import TextIntake
-from headway.tasks.items import Batch, Draw, Unit, batches_of, mean_by_owner, n_owners
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Draw, Pass, Unit, mean_by_owner, n_owners
 from headway.tasks.label import LabelItems
 from headway.tasks.label_defaults import (
     FROM_SCRATCH,
@@ -55,11 +54,12 @@ from headway.tasks.label_defaults import (
 )
 from headway.tasks.mask import check_unmixed
 from headway.tasks.media_given import what_of
+from headway.tasks.objective import Chosen, Objective, Part, TaskLoss
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Spec
-from headway.tasks.task import Chosen, Objective, Part, TaskLoss
+from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
@@ -193,25 +193,16 @@ class Pairs:
 
 @torch.no_grad()
 def vectors_of(
-    model: nn.Module,
-    settings: Resolved,
-    intake: Intake,
-    side: Side,
-    device: torch.device,
-    *,
-    changed: int | None = None,
-    stopped: Callable[[], bool] = lambda: False,
-    on_progress: OnProgress = unheard,
-    most: int | None = None,
+    asked: Pass, settings: Resolved, intake: Intake, side: Side, *, changed: int | None = None
 ) -> Vectors:
-    """Of every example, or of the first `most`; that of one too long to be read at once is the mean
+    """Of every example that is asked; that of one too long to be read at once is the mean
     over its windows. `changed`: as in training, by chance, but always alike for the same number."""
     items, readout = LabelItems(side.cuts), readout_of(settings)
-    n = n_owners(items) if most is None else min(most, n_owners(items))
-    rows = np.flatnonzero(items.owner < n)
+    n = n_owners(items) if asked.most is None else min(asked.most, n_owners(items))
+    model, device = asked.model, asked.device
 
     def found() -> Iterator[tuple[Rows, NDArray[np.float64]]]:
-        for some, batch in batches_of(items, rows, device, stopped, on_progress):
+        for some, batch in asked.examples(items):
             stream = side.cuts.shown(batch.streams[0])
             if changed is not None:
                 with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -245,23 +236,11 @@ class Partners:
         one, two = (Side(half, intake.cut(half)) for half in halves)
         return cls(intake, (one, two))
 
-    def vectors(
-        self,
-        model: nn.Module,
-        settings: Resolved,
-        device: torch.device,
-        stopped: Callable[[], bool] = lambda: False,
-        on_progress: OnProgress = unheard,
-        most: int | None = None,
-    ) -> tuple[Vectors, Vectors]:
+    def vectors(self, asked: Pass, settings: Resolved) -> tuple[Vectors, Vectors]:
         one, two = (
-            vectors_of(
-                model, settings, self.intake, side, device,
-                changed=number if self.changed else None,
-                stopped=stopped, on_progress=on_progress, most=most,
-            )
-            for number, side in enumerate(self.sides)
-        )  # fmt: skip
+            vectors_of(asked, settings, self.intake, side, changed=n if self.changed else None)
+            for n, side in enumerate(self.sides)
+        )
         return one, two
 
     def retrieved(self, one_ND: Vectors, two_ND: Vectors) -> Retrieval:
@@ -345,19 +324,8 @@ class Contrasting(Objective[Apart]):
     def n_quick(self) -> int:
         return self.n_valid
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        one_ND, two_ND = self.valid.vectors(
-            model, self.settings, device, stopped, on_progress, most
-        )
+    def evaluate(self, asked: Pass) -> Scores:
+        one_ND, two_ND = self.valid.vectors(asked, self.settings)
         loss = valid_loss(one_ND, two_ND, self.settings.embed.temperature)
         return Scores(
             values={"loss": loss, **percent(self.valid.retrieved(one_ND, two_ND))},
@@ -382,12 +350,7 @@ class Contrasting(Objective[Apart]):
         return found
 
 
-@dataclass(frozen=True)
-class Contrast:
-    """The task as a run sees it."""
-
-    row: Spec
-
+class Contrast(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         what = self.row.modality
         if what == "text":
@@ -396,9 +359,6 @@ class Contrast:
         check_unmixed(settings, what)
         shape, target = media_shape(settings, what), target_of(settings.data)
         return prepare_media(what, settings, folder, progress, target=target, shape=shape)
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
         kind = "pairs" if "other" in prepared.train else unit_of(self.row)
@@ -506,7 +466,7 @@ class Contrast:
                 "model.dropout=0.1."
             )
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Contrasting:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Contrasting:
         return Contrasting(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -516,7 +476,7 @@ class Contrast:
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         """How often an example finds its partner among all, beside who does without a model."""
-        settings, device, unit = use.settings, use.opened.device, unit_of(self.row)
+        settings, unit = use.settings, unit_of(self.row)
         words = None if use.opened.words is None else use.opened.words.target
         asked = replace(settings, data=files)
         if words is not None:
@@ -528,9 +488,8 @@ class Contrast:
             ).items
         partners = Partners.of(columns, intake_of(settings, words))
         with use.progress.stage("reading", columns.n, unit) as stage:
-            one_ND, two_ND = partners.vectors(
-                use.opened.model, settings, device, on_progress=stage.update
-            )
+            one = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
+            one_ND, two_ND = partners.vectors(one, settings)
         found, n = partners.retrieved(one_ND, two_ND), columns.n
         name, trivial = partners.trivial(words, n)
         what = "its partner"

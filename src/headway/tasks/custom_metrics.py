@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-import torch
-from torch import nn
-
 from headway.errors import ConfigError, UserError
-from headway.progress import OnProgress, unheard
+from headway.tasks.items import Pass
+from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric, Spec, named_metric
-from headway.tasks.task import Task
 
 Function = Callable[[Sequence[Any], Sequence[Any]], float]
 """Of what was answered and what is right: texts, names of classes, lists of tags; of captions a
@@ -77,29 +74,20 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
 class Measured:
     """A task with more scores; all else is the task's."""
 
-    def __init__(self, inner: Task, own: Mapping[str, Own], by: str = "") -> None:
+    def __init__(self, inner: Objective[Any], own: Mapping[str, Own], by: str = "") -> None:
         self.inner, self.own = inner, own
         self.metric = own[by].metric if by else inner.metric
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        scores = self.inner.evaluate(model, device, stopped, full, on_progress, most=most)
+    def evaluate(self, asked: Pass) -> Scores:
+        scores = self.inner.evaluate(asked)
         more = {name: one.of(scores) for name, one in self.own.items()}
         return scores.changed(more, own=[one.metric for one in self.own.values()])
 
 
-def measured(task: Task, own: Mapping[str, Own], by: str = "") -> Task:
+def measured(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
     """The task with these metrics beside its own; `by` names the one that a better model is better
     at, if it is one of them."""
-    return cast(Task, Measured(task, own, by)) if own else task
+    return cast(Objective[Any], Measured(objective, own, by)) if own else objective

@@ -7,7 +7,6 @@ The student has the teacher's shape with fewer layers and starts from every othe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,12 +21,13 @@ from headway.settings.facts import Origin
 from headway.settings.inherit import WITHOUT_VECTORS, changed, check_same
 from headway.settings.model import ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
-from headway.tasks.kind import Note
+from headway.tasks.items import Pass
 from headway.tasks.losses import plain
+from headway.tasks.objective import Objective
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.read import readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Task
+from headway.tasks.task import Note
 
 TIMED_S = 1.0
 """For each of the two models whose speed is compared."""
@@ -116,33 +116,24 @@ def _opened(settings: RunSettings, device: torch.device) -> Opened:
 
 @torch.no_grad()
 def compare(
-    teacher: nn.Module,
-    student: nn.Module,
-    task: Task,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    progress: Progress = SILENT,
-    most: int | None = None,
-    *,
-    careful: bool = True,
+    teacher: nn.Module, student: Pass, objective: Objective[Any], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Size, speed and scores of both: parameters, batches of the task a second, and an evaluation,
-    of `most` examples. Both run as they are, in the type they were trained or loaded in."""
-    facts: dict[str, Any] = {"metric": task.metric.name}
-    for name, model in (("teacher", teacher), ("student", student)):
+    """Size, speed and scores of both: parameters, batches of the task a second, and an evaluation.
+    Both run as they are, in the type they were trained or loaded in."""
+    facts: dict[str, Any] = {"metric": objective.metric.name}
+    for name, model in (("teacher", teacher), ("student", student.model)):
         model.eval()
         with progress.stage(f"evaluating the {name}") as stage:
+            asked = replace(student, model=model, on_progress=stage.update)
             facts[name] = {
                 "parameters": sum(weight.numel() for weight in model.parameters()),
-                "batches_per_s": _speed(model, task, device),
-                "scores": dict(
-                    task.evaluate(model, device, stopped, careful, stage.update, most=most)
-                ),
+                "batches_per_s": _speed(model, objective, student.device),
+                "scores": dict(objective.evaluate(asked)),
             }
     one, other = facts["teacher"], facts["student"]
     facts["smaller"] = 1.0 - other["parameters"] / one["parameters"]
     facts["faster"] = other["batches_per_s"] / one["batches_per_s"]
-    facts["kept"] = _kept(one["scores"], other["scores"], task)
+    facts["kept"] = _kept(one["scores"], other["scores"], objective)
     return facts
 
 
@@ -158,20 +149,20 @@ def comparison_line(facts: dict[str, Any]) -> str:
     )
 
 
-def _kept(teacher: dict[str, float], student: dict[str, float], task: Task) -> float:
-    one, other = teacher[task.metric.name], student[task.metric.name]
-    if task.metric.lower:
+def _kept(teacher: dict[str, float], student: dict[str, float], objective: Objective[Any]) -> float:
+    one, other = teacher[objective.metric.name], student[objective.metric.name]
+    if objective.metric.lower:
         one, other = other, one
     return other / one if one else 0.0
 
 
-def _speed(model: nn.Module, task: Task, device: torch.device) -> float:
+def _speed(model: nn.Module, objective: Objective[Any], device: torch.device) -> float:
     """Batches a second of reading alone, on the first examples of training."""
-    step = task.epoch(0)[0]
-    parts = task.parts(step, 2048)[:4]
-    batches = [task.batch(part, device, None) for part in parts]
+    step = objective.epoch(0)[0]
+    parts = objective.parts(step, 2048)[:4]
+    batches = [objective.batch(part, device, None) for part in parts]
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    loss_of = plain(task)
+    loss_of = plain(objective)
     for batch in batches:  # what is allocated first is not what takes time later
         loss_of(model, batch)
     wait()

@@ -17,10 +17,11 @@ from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer, save_array
 from headway.tasks.contrast import Side, unit_of, vectors_of
 from headway.tasks.intake import Line, intake_of
-from headway.tasks.kind import Use
+from headway.tasks.items import Pass
 from headway.tasks.media_answers import noted, unread
 from headway.tasks.media_given import Given
 from headway.tasks.specs import spec_of
+from headway.tasks.task import Use
 
 TOP = 5
 
@@ -44,10 +45,8 @@ class Vectorizer:
         columns, opened = self.intake.columns(values), self.use.opened
         side = Side(columns, self.intake.cut(columns))
         self.intake.refuse(side.cuts.needed, self.n_given)
-        return vectors_of(
-            opened.model, self.settings, self.intake, side, opened.device,
-            on_progress=self.use.between,
-        )  # fmt: skip
+        asked = Pass(opened.model, opened.device, on_progress=self.use.between)
+        return vectors_of(asked, self.settings, self.intake, side)
 
     def asked(self, lines: Iterable[Line]) -> Iterator[Given]:
         return self.intake.asked(lines, self.use.opened.folder, self.settings)

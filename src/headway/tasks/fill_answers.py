@@ -21,9 +21,9 @@ from headway.progress import OnProgress, unheard
 from headway.settings.model import EncoderSettings
 from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
 from headway.tasks.gaps import ENDS, room_of
-from headway.tasks.kind import Use
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow
+from headway.tasks.task import Use
 from headway.tokens.tokenizer import MASK_NAMES, Tokenizer
 
 GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))

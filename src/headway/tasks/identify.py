@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from headway.data.media.items import media_items
 from headway.data.media.manifest import is_manifest
@@ -24,14 +24,14 @@ from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
 from headway.tasks.intake import front_of, intake_of
-from headway.tasks.items import Batch, each_read
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Pass
 from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
 from headway.tasks.label_data import ScoredSet, scored_set
 from headway.tasks.media_answers import FIRST_WINDOW, noted, unread
 from headway.tasks.media_given import Given, given_media
-from headway.tasks.read import OneVector, Read
+from headway.tasks.read import OneVector
 from headway.tasks.scores import Row, Scores
+from headway.tasks.task import Predictor, Use
 from headway.training.history import read_history
 
 Vectors = NDArray[np.float32]
@@ -46,7 +46,7 @@ MOST_PAIRS = 2_000_000
 class Identify(Label):
     """As classes of recordings, with vectors that are compared."""
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Identifying:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Identifying:
         return Identifying(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -63,54 +63,29 @@ class Identify(Label):
 
 
 class Identifying(Labelling):
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        scores = super().evaluate(model, device, stopped, full, on_progress, most=most)
-        found = self.verified(model, device, stopped, most) if full else None
+    def evaluate(self, asked: Pass) -> Scores:
+        scores = super().evaluate(asked)
+        found = self.verified(asked) if asked.full else None
         if found is not None:
             scores.figures["verification"] = found.facts
         return scores
 
-    def verified(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool] = lambda: False,
-        most: int | None = None,
-    ) -> Verification | None:
+    def verified(self, asked: Pass) -> Verification | None:
         """How well the vectors of validation recordings tell whether the speaker is the same; None
         where no two are of one speaker."""
-        most = min(MOST_VERIFIED, most or MOST_VERIFIED)
-        vectors_ND = item_vectors(model, self.valid_items, device, stopped, most)
+        most = min(MOST_VERIFIED, asked.most or MOST_VERIFIED)
+        quietly = replace(asked, most=most, on_progress=unheard)
+        vectors_ND = item_vectors(quietly, self.valid_items)
         return verification(vectors_ND, self.valid_truth_N[:most])
 
 
 @torch.no_grad()
-def item_vectors(
-    model: nn.Module,
-    items: LabelItems,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    most: int | None = None,
-    on_progress: OnProgress = unheard,
-) -> Vectors:
-    """A vector of length one for each of the first `most` items."""
-    unit = OneVector(unit=True)
-
-    def read(batch: Batch[Tensor]) -> Read:
-        return unit.read(model, items.cuts.shown(batch.streams[0]))
-
-    found: dict[int, Vectors] = {}
-    for rows, one in each_read(read, items, device, stopped, most, on_progress):
-        found |= dict(zip(rows.tolist(), one.answers().cpu().numpy(), strict=True))
+def item_vectors(asked: Pass, items: LabelItems) -> Vectors:
+    """A vector of length one for each of the first items."""
+    unit, found = OneVector(unit=True), dict[int, Vectors]()
+    for rows, batch in asked.examples(items):
+        read = unit.read(asked.model, items.cuts.shown(batch.streams[0]))
+        found |= dict(zip(rows.tolist(), read.answers().cpu().numpy(), strict=True))
     return np.stack([found[row] for row in sorted(found)])
 
 
@@ -214,7 +189,7 @@ class Comparer:
             return np.zeros((0, 0), np.float32)
         intake = intake_of(self.settings)
         found = LabelItems(intake.cut(intake.columns(items)))
-        return item_vectors(self.model, found, self.device, on_progress=self.between)
+        return item_vectors(Pass(self.model, self.device, on_progress=self.between), found)
 
     def _missing(self) -> Vectors:
         """In the place of what cannot be read."""
@@ -333,9 +308,8 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     judged_N = ~is_known_N if unseen else is_known_N
     items = LabelItems(labeller.intakes[0].cut(test.columns))
     with use.progress.stage("comparing voices", len(labels_N)) as stage:
-        vectors_ND = item_vectors(
-            use.opened.model, items, use.opened.device, on_progress=stage.update
-        )
+        asked = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
+        vectors_ND = item_vectors(asked, items)
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
         raise DataError(

@@ -13,13 +13,12 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.errors import Stopped
 from headway.models.parts.heads import Input
 from headway.progress import OnProgress, unheard
-from headway.tasks.read import Read
 
 T = TypeVar("T")
 
@@ -113,14 +112,9 @@ def n_owners(items: Items[T]) -> int:
 
 
 def batches_of(
-    items: Items[T],
-    rows: Rows,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    on_progress: OnProgress = unheard,
+    items: Items[T], rows: Rows, device: torch.device, on_progress: OnProgress = unheard
 ) -> Iterator[tuple[Rows, Batch[T]]]:
-    """These items, those of like length together, as batches that are only read. Raises `Stopped`
-    between two of them."""
+    """These items, those of like length together, as batches that are only read."""
     if not len(rows):
         return
     lengths = items.lengths[:, -1]
@@ -132,25 +126,36 @@ def batches_of(
         yield some, items.batch(some, device)
         done += len(some)
         on_progress(done, len(order))
-        if stopped():
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A model that reads a set of examples once, without learning."""
+
+    model: nn.Module
+    device: torch.device
+    full: bool = True
+    """Of a validation set: carefully, as at the end; else quickly, as between steps."""
+
+    most: int | None = None
+    """Of so many of the first examples and no more, where time is short."""
+
+    on_progress: OnProgress = unheard
+    stopped: Callable[[], bool] = lambda: False
+    """Asked between two batches; `Stopped` is raised when it turns true."""
+
+    def tell(self, done: int, total: int) -> None:
+        self.on_progress(done, total)
+        if self.stopped():
             raise Stopped
 
+    def batches(self, items: Items[T], rows: Rows) -> Iterator[tuple[Rows, Batch[T]]]:
+        return batches_of(items, rows, self.device, self.tell)
 
-@torch.no_grad()
-def each_read(
-    read: Callable[[Batch[T]], Read],
-    items: Items[T],
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    most: int | None = None,
-    on_progress: OnProgress = unheard,
-) -> Iterator[tuple[Rows, Read]]:
-    """What a model makes of the items of the first `most` examples, a batch at a time, beside their
-    numbers. Items of like length are read together; what stands beside one does not change it."""
-    last = n_owners(items) if most is None else most
-    rows = np.flatnonzero(items.owner < last)
-    for some, batch in batches_of(items, rows, device, stopped, on_progress):
-        yield some, read(batch)
+    def examples(self, items: Items[T]) -> Iterator[tuple[Rows, Batch[T]]]:
+        """The items of the first `most` examples. What stands beside one does not change it."""
+        last = n_owners(items) if self.most is None else self.most
+        return self.batches(items, np.flatnonzero(items.owner < last))
 
 
 def mean_by_owner(found: Iterable[tuple[Rows, Numbers]], items: Items[T], n: int) -> Numbers:

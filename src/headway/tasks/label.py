@@ -6,7 +6,7 @@ Training, evaluation and answers read the same items. What depends on the front 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,17 +29,17 @@ from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.tasks.answers import Answer
 from headway.tasks.hard_teacher import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
-from headway.tasks.items import Batch, Draw, Numbers, each_read, mean_by_owner, n_owners
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Draw, Numbers, Pass, mean_by_owner, n_owners
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
 from headway.tasks.label_defaults import CHOICES, Head, answer_facts
 from headway.tasks.media_answers import noted, unread
 from headway.tasks.media_given import Given
+from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, SPECS, Spec, spec_of
+from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.targets import Known, Target, Truth, target_of
-from headway.tasks.task import Frequencies, Objective, Part, TaskLoss, n_examples
+from headway.tasks.task import Predictor, Task, Use
 
 SAMPLES = 8
 
@@ -120,23 +120,12 @@ class Labelling(Objective[Tensor]):
             total = total + other.share * self.target.loss(other, taught_BC).sum
         return TaskLoss(total, own.nll)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        target, most = self.target, n_examples(self, full, most)
-        truth_N = self.valid_truth_N[:most]
-        said_NC = shares(
-            target, model, self.settings, self.valid_items, device, stopped, most, on_progress
-        )
-        figures = target.figures(said_NC, truth_N, full)
-        if full and target.has_classes:
+    def evaluate(self, asked: Pass) -> Scores:
+        target, asked = self.target, replace(asked, most=self.n_asked(asked))
+        truth_N = self.valid_truth_N[: asked.most]
+        said_NC = shares(asked, target, self.settings, self.valid_items)
+        figures = target.figures(said_NC, truth_N, asked.full)
+        if asked.full and target.has_classes:
             figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
         return Scores(
             values=target.values(said_NC, truth_N),
@@ -178,25 +167,16 @@ class Labelling(Objective[Tensor]):
 
 
 @torch.no_grad()
-def shares(
-    target: Target,
-    model: nn.Module,
-    settings: Resolved,
-    items: LabelItems,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    most: int | None = None,
-    on_progress: OnProgress = unheard,
-) -> Numbers:
-    """What a model answers to each of the first `most` examples."""
-    readout, cuts = readout_of(settings), items.cuts
+def shares(asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Numbers:
+    """What a model answers to each of the first examples."""
+    readout = readout_of(settings)
 
-    def read(batch: Batch[Tensor]) -> Read:
-        return readout.read(model, cuts.shown(batch.streams[0]))
+    def said() -> Iterator[tuple[Rows, Numbers]]:
+        for rows, batch in asked.examples(items):
+            read = readout.read(asked.model, items.cuts.shown(batch.streams[0]))
+            yield rows, target.shares(read.answers()).cpu().numpy()
 
-    found = each_read(read, items, device, stopped, most, on_progress)
-    said = ((rows, target.shares(one.answers()).cpu().numpy()) for rows, one in found)
-    return mean_by_owner(said, items, n_owners(items) if most is None else most)
+    return mean_by_owner(said(), items, n_owners(items) if asked.most is None else asked.most)
 
 
 def guesses(
@@ -269,9 +249,8 @@ class Labeller:
             intake.refuse(items.cuts.needed, self.n_given)
             if not found:
                 self.n_windowed += int((np.bincount(items.owner) > 1).sum())
-            found.append(
-                shares(self.target, model, run, items, opened.device, on_progress=on_progress)
-            )
+            asked = Pass(model, opened.device, on_progress=on_progress)
+            found.append(shares(asked, self.target, run, items))
         return np.mean(found, axis=0)
 
     def summary(self) -> str:
@@ -343,17 +322,9 @@ def _for_nothing(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[s
     return {name: target.values(one, test.truth_N) for name, one in found.items()}, remarks
 
 
-@dataclass(frozen=True)
-class Label:
-    """The task as a run sees it."""
-
-    row: Spec
-
+class Label(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         return prepare_labelled(self.row.modality, settings, folder, progress)
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
         amount, names = f"{prepared.train.n:,} {self.row.counts}s", len(prepared.labels)
@@ -386,7 +357,7 @@ class Label:
         parts = [intake.cut(part) for part in (prepared.train, prepared.valid)]
         intake.refuse(np.concatenate([part.needed for part in parts]))
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Labelling:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Labelling:
         return Labelling(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:

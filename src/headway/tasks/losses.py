@@ -18,8 +18,9 @@ from headway.models.parts.heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
+from headway.tasks.items import Batch
+from headway.tasks.objective import Objective, TaskLoss
 from headway.tasks.read import Read, divergence
-from headway.tasks.task import Task, TaskLoss
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
@@ -30,36 +31,38 @@ CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Scores of teacher or student held at a time."""
 
 
-def loss_for(task: Task, settings: RunSettings, teacher: nn.Module | None = None) -> LossOf:
+def loss_for(
+    objective: Objective[Any], settings: RunSettings, teacher: nn.Module | None = None
+) -> LossOf:
     """What a run minimises."""
     if teacher is not None:
-        return distil(task, teacher, settings.distil)
-    return rdrop(task, settings.train.rdrop) if settings.train.rdrop else plain(task)
+        return distil(objective, teacher, settings.distil)
+    return rdrop(objective, settings.train.rdrop) if settings.train.rdrop else plain(objective)
 
 
-def plain(task: Task) -> LossOf:
+def plain(objective: Objective[Any]) -> LossOf:
     """The task's own loss."""
 
-    def loss(model: nn.Module, batch: object) -> TaskLoss:
-        given = task.vary(model, batch)
-        return task.loss(task.read(model, given), given)
+    def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
+        given = objective.vary(model, batch)
+        return objective.loss(objective.read(model, given), given)
 
     return loss
 
 
-def rdrop(task: Task, weight: float) -> LossOf:
+def rdrop(objective: Objective[Any], weight: float) -> LossOf:
     """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
 
     ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
     """
-    usual = plain(task)
+    usual = plain(objective)
 
-    def loss(model: nn.Module, batch: object) -> TaskLoss:
+    def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
         if not model.training:
             return usual(model, batch)
-        given = task.vary(model, batch)
-        reads = [task.read(model, given).held() for _ in range(2)]
-        one, two = (task.loss(read, given) for read in reads)
+        given = objective.vary(model, batch)
+        reads = [objective.read(model, given).held() for _ in range(2)]
+        one, two = (objective.loss(read, given) for read in reads)
         total = (one.sum + two.sum) / 2 + weight / 4 * _disagreement(*reads)
         return TaskLoss(total, (one.nll + two.nll) / 2)
 
@@ -86,16 +89,16 @@ def _kl(p_RC: Tensor, q_RC: Tensor) -> Tensor:
     return F.kl_div(q_RC, p_RC, reduction="none", log_target=True).sum(-1)
 
 
-def distil(task: Task, teacher: nn.Module, settings: DistilSettings) -> LossOf:
+def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettings) -> LossOf:
     """The task's own loss, what separates a student's answers from its teacher's on the very same
     batch, and how far its hidden states point elsewhere."""
 
-    def loss(model: nn.Module, batch: object) -> TaskLoss:
-        given = task.vary(model, batch)
-        student = task.read(model, given)
+    def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
+        given = objective.vary(model, batch)
+        student = objective.read(model, given)
         with torch.no_grad():
-            aims = task.read(teacher, given)
-        hard = task.loss(student, given)
+            aims = objective.read(teacher, given)
+        hard = objective.loss(student, given)
         total = settings.hard * hard.sum
         if settings.soft:
             total = total + settings.soft * soft_loss(student, aims, settings.temperature)

@@ -20,12 +20,12 @@ from headway.data.batches import StepPlan
 from headway.data.media.open_item import UNITS
 from headway.data.media.prepared import evaluation_media, prepare_media
 from headway.data.prepare import evaluation_set, prepare
-from headway.data.store import Prepared, load_prepared
+from headway.data.store import Prepared
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
 from headway.nn.devices import CPU
 from headway.nn.loss import Smoothing
-from headway.progress import OnProgress, Progress, unheard
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.model import EncoderSettings, PictureSettings, family_of
@@ -34,8 +34,7 @@ from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.fronts import media_shape
 from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
-from headway.tasks.items import Batch, batches_of
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Pass, batches_of
 from headway.tasks.label_defaults import (
     augment_for,
     epochs_for,
@@ -46,19 +45,19 @@ from headway.tasks.label_defaults import (
 )
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.media_given import what_of
-from headway.tasks.parent import begun_with, tokenizer_of
-from headway.tasks.read import EachRow, Read
-from headway.tasks.scores import Baselines, Row, Scores
-from headway.tasks.specs import METRICS, Modality, Spec
-from headway.tasks.task import (
+from headway.tasks.objective import (
     TOKENS,
     Frequencies,
     Objective,
     Part,
     TaskLoss,
-    n_examples,
     text_frequencies,
 )
+from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.read import EachRow, Read
+from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.specs import METRICS, Modality
+from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import MASK, Tokenizer
 
 OF_LABELS = ("mixup", "cutmix")
@@ -244,20 +243,12 @@ def read_hidden(name: str, model: nn.Module, given: Batch[Gone]) -> Read:
 
 
 @torch.no_grad()
-def answered(
-    name: str,
-    model: nn.Module,
-    items: Hiding,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    on_progress: OnProgress = unheard,
-    most: int | None = None,
-) -> Iterator[tuple[Read, Tensor]]:
+def answered(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read, Tensor]]:
     """Of the first items."""
-    rows = np.arange(len(items.lengths))[:most]
-    for _, batch in batches_of(items, rows, device, stopped, on_progress):
-        given = items.without(model, batch, training=False)
-        yield read_hidden(name, model, given), given.targets.aims
+    rows = np.arange(len(items.lengths))[: asked.most]
+    for _, batch in asked.batches(items, rows):
+        given = items.without(asked.model, batch, training=False)
+        yield read_hidden(name, asked.model, given), given.targets.aims
 
 
 @dataclass
@@ -299,20 +290,10 @@ class Masking(Objective[Gone]):
     def n_quick(self) -> int:
         return self.valid_items.n_quick
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        items, most = self.valid_items, n_examples(self, full, most)
-        found = answered(self.head.name, model, items, device, stopped, on_progress, most)
-        values, baselines = self.head.values(found)
-        samples = self.head.samples(model, device)
+    def evaluate(self, asked: Pass) -> Scores:
+        asked = replace(asked, most=self.n_asked(asked))
+        values, baselines = self.head.values(answered(asked, self.head.name, self.valid_items))
+        samples = self.head.samples(asked.model, asked.device)
         return Scores(values=values, samples=samples, find_baselines=baselines)
 
     def frequencies(self) -> Frequencies | None:
@@ -336,12 +317,7 @@ def head_of(settings: Resolved, items: Hiding) -> Head:
     return Rebuilt(len(items.lengths), UNITS[what_of(front_of(settings))])
 
 
-@dataclass(frozen=True)
-class Mask:
-    """The task as a run sees it."""
-
-    row: Spec
-
+class Mask(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         what = self.row.modality
         if what != "text":
@@ -358,9 +334,6 @@ class Mask:
         return prepare(
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
         )
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
         n = prepared.train.n
@@ -451,7 +424,7 @@ class Mask:
                 "seen in those beside it. Leave picture.stride out."
             )
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Masking:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Masking:
         return Masking(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -482,9 +455,8 @@ class Mask:
         items = intake_of(settings, tokenizer).hide(columns, settings.fill)
         head = head_of(settings, items)
         with use.progress.stage("reading" if tokenizer else "rebuilding") as stage:
-            model, device = use.opened.model, use.opened.device
-            found = answered(head.name, model, items, device, on_progress=stage.update)
-            values, find = head.values(found)
+            asked_of = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
+            values, find = head.values(answered(asked_of, head.name, items))
         [trivial] = find().values()
         rows = head.rows(values, trivial, settings.fill.mask)
         facts["baseline"] = trivial if tokenizer else trivial["loss"]

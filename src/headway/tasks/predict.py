@@ -15,9 +15,8 @@ from headway.errors import DataError, UserError
 from headway.settings.run import media_front
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked
-from headway.tasks.kind import Predictor, Use
 from headway.tasks.media_answers import FIRST_WINDOW as FIRST_MEDIA
-from headway.tasks.table import kind_of
+from headway.tasks.task import Predictor, Use, find_task
 
 
 class Stream(Iterator[Answer]):
@@ -38,7 +37,7 @@ class Stream(Iterator[Answer]):
         if not live:
             use = replace(use, between=use.opened.give_way)
         with use.opened.lock:  # some compute something first
-            self.predictor: Predictor = kind_of(use.settings).predictor(use)
+            self.predictor: Predictor = find_task(use.settings).predictor(use)
         self._source = iter(questions)
         self._size = FIRST_WINDOW if media_front(use.settings) is None else FIRST_MEDIA
         self._ready: deque[Asked] = deque()

@@ -21,7 +21,7 @@ from headway.progress import OnProgress, unheard
 from headway.settings.listed import listed
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, Plain, TagAnswer
-from headway.tasks.kind import Use
+from headway.tasks.items import Pass
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import (
     Words,
@@ -31,6 +31,7 @@ from headway.tasks.tags import (
     word_items,
     word_scores,
 )
+from headway.tasks.task import Use
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.word_cache import Flat
 
@@ -112,7 +113,8 @@ class Tagger:
 
     def _scores(self, items: Words, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
         scores = [
-            word_scores(model, items, self.device, on_progress=on_progress) for model in self.models
+            word_scores(Pass(model, self.device, on_progress=on_progress), items)
+            for model in self.models
         ]
         learned = [learned_transitions(model) for model in self.models]
         if len(scores) > 1:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,21 @@ from headway.models.parts.heads import Input
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
-from headway.progress import OnProgress, Progress, unheard
+from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
-from headway.tasks.items import Batch, Draw, Unit, each_read
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Draw, Pass, Unit
 from headway.tasks.losses import label_loss
+from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.read import EachRow, Read, Scorer, asked
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.targets import class_frequencies, shown_interval
-from headway.tasks.task import CLASSES, Frequencies, Objective, Part, TaskLoss, n_examples
+from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.word_cache import Flat
 
@@ -180,19 +180,9 @@ class Tagging(Objective[Tagged]):
         loss = -(logs_B * truth.weights_B).sum()
         return TaskLoss(loss, loss.detach())
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        learned_PC = learned_transitions(model)
-        most = n_examples(self, full, most)
-        scores_WC = word_scores(model, self.valid_items, device, stopped, most, on_progress)
+    def evaluate(self, asked: Pass) -> Scores:
+        most, learned_PC = self.n_asked(asked), learned_transitions(asked.model)
+        scores_WC = word_scores(replace(asked, most=most), self.valid_items)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
@@ -255,14 +245,9 @@ class Tagging(Objective[Tagged]):
         return shown
 
 
-class Tags:
-    """The task as a run sees it."""
-
+class Tags(Task):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         return prepare("tagged", settings, folder, progress, tokenizer=tokenizer_of(settings))
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
 
     def describe(self, prepared: Prepared) -> str:
         n_words = len(labels_of(prepared.train))
@@ -307,7 +292,7 @@ class Tags:
                 "in windows (data.long=windows) or set model.max_len to more."
             )
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Tagging:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Tagging:
         return Tagging(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
@@ -354,21 +339,13 @@ def transitions(head: Scorer) -> Tensor | None:
 
 
 @torch.no_grad()
-def word_scores(
-    model: nn.Module,
-    items: Words,
-    device: torch.device,
-    stopped: Callable[[], bool] = lambda: False,
-    most: int | None = None,
-    on_progress: OnProgress = unheard,
-) -> Tensor:
-    """Of all words of the first `most` sentences in their order, each from the reading that
+def word_scores(asked: Pass, items: Words) -> Tensor:
+    """Of all words of the first sentences in their order, each from the reading that
     answers for it."""
-    n_words = int(items.reader.pieces.offsets[1:][:most][-1])
+    n_words = int(items.reader.pieces.offsets[1:][: asked.most][-1])
     found: Tensor | None = None
-    read = partial(read_words, model)
-    for rows, said in each_read(read, items, device, stopped, most, on_progress):
-        scores_WC = said.said_RC.cpu()
+    for rows, batch in asked.examples(items):
+        scores_WC = read_words(asked.model, batch).said_RC.cpu()
         if found is None:
             found = torch.zeros(n_words, scores_WC.shape[1])
         found[torch.from_numpy(items.reader.words.gather(rows)[0])] = scores_WC

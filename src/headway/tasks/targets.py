@@ -33,10 +33,10 @@ from headway.tasks.answers import (
 )
 from headway.tasks.items import Numbers
 from headway.tasks.losses import number_loss, sets_loss, shared_loss
+from headway.tasks.objective import Frequencies, TaskLoss
 from headway.tasks.read import Read
 from headway.tasks.scores import Answered, Row
 from headway.tasks.specs import spec_of
-from headway.tasks.task import Frequencies, TaskLoss
 
 Known = NDArray[Any]
 """What is right of some examples: a label, ones and zeros, or a number of each."""

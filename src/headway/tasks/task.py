@@ -1,263 +1,108 @@
-"""What the loop asks of a task. The loop knows steps, gradients and checkpoints and no modality;
-a task knows its examples, its loss and its scores and nothing of the loop."""
+"""A task: how its data, its model, its training, its answers and its scores come about.
+
+One file each beside this one; what can be said without doing any of it is in the table,
+`specs.py`, whose rows name these classes. What a task learns by is its `Objective`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from headway.data.batches import Fixed, Rows, StepPlan
-from headway.data.token_store import TokenStore
-from headway.metrics.language import perplexity, token_counts, unigram_loss
-from headway.progress import OnProgress, unheard
-from headway.settings.run import Resolved
-from headway.tasks.items import Batch, Draw, Items, n_owners
-from headway.tasks.read import Read
+from headway.data.store import Prepared, load_prepared
+from headway.progress import SILENT, OnProgress, Progress, unheard
+from headway.settings.data import DataSettings
+from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.answers import Answer
+from headway.tasks.modality import row_of
+from headway.tasks.objective import Objective
+from headway.tasks.opened import Opened
 from headway.tasks.scores import Scores
-from headway.tasks.specs import Metric
-from headway.tokens.tokenizer import Tokenizer
+from headway.tasks.specs import Spec
 
-T = TypeVar("T")
-
-
-class TaskLoss(NamedTuple):
-    sum: Tensor
-    """To be minimised, summed over the targets of a batch."""
-
-    nll: Tensor
-    """Without smoothing and the like, summed too, for reporting."""
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Part:
-    """Examples computed at a time."""
+class Use:
+    """What one call asks of opened runs. It changes nothing about them."""
 
-    rows: Any
-    n_targets: int
-    """What the summed loss is divided by: tokens, words, texts."""
-
-    tokens: int | None = None
-    """Tokens that are read; None: as many as there are targets."""
-
-    @property
-    def n_tokens(self) -> int:
-        return self.n_targets if self.tokens is None else self.tokens
-
-
-TOKENS = "token frequencies"
-CLASSES = "class frequencies"
-"""Names of baselines that several tasks have: all that is known is how frequent each answer is."""
-
-
-@dataclass(frozen=True)
-class Frequencies:
-    """How often each token, class or tag is the right answer."""
-
-    train_V: NDArray[np.int64]
-    valid_V: NDArray[np.int64]
-
-    @property
-    def train_loss(self) -> float:
-        """In training, of someone who knows these frequencies and nothing else."""
-        return unigram_loss(self.train_V, self.train_V)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """The same on the validation set."""
-        loss = unigram_loss(self.train_V, self.valid_V)
-        return {"loss": loss, "ppl": perplexity(loss)}
-
-
-COUNTED = 1 << 22
-"""Tokens from which their frequencies are known well enough for a yardstick."""
-
-
-def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
-    """Of the tokens of texts, each with its end."""
-    counts = []
-    for texts in (train, valid):
-        counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
-        counts_V[tokenizer.eos] += len(texts)
-        counts.append(counts_V)
-    return Frequencies(*counts)
-
-
-class Task(Protocol):
-    metric: Metric
-    """Which of the scores a better model is better at."""
-
-    @property
-    def n_valid(self) -> int:
-        """Validation examples there are."""
-        ...
-
-    @property
-    def n_quick(self) -> int:
-        """Of these, the first so many are looked at during training."""
-        ...
-
-    def epoch(self, number: int) -> Sequence[Any]:
-        """The examples of each step: a pure function of the number."""
-        ...
-
-    def parts(self, step: Any, micro_tokens: int) -> list[Part]:
-        """The examples of one step, cut into what is computed at a time."""
-        ...
-
-    def batch(self, part: Part, device: torch.device, fixed: Any) -> Any:
-        """Tensors on the device. Called from a thread that runs ahead of training."""
-        ...
-
-    def fixed(self, micro_tokens: int) -> Any:
-        """The shapes that every batch of this size can have, or None if there are none."""
-        ...
-
-    def vary(self, model: nn.Module, batch: Any) -> Any:
-        """The batch as the model is to read it: while it learns, changed by chance where the task
-        does that. Once for all who read it in a step."""
-        ...
-
-    def read(self, model: nn.Module, given: Any) -> Read:
-        """What a model makes of a batch that was varied."""
-        ...
-
-    def loss(self, read: Read, given: Any) -> TaskLoss:
-        """Of what was read. `losses` makes of it what a step minimises."""
-        ...
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        """Scores on the validation set; `full`: the careful ones, at the end. `most`: of so many of
-        the first examples and no more, the loss too, where time is short.
-
-        What is written during training ends where the texts of the validation set do, about: a
-        model that knows nothing yet does not know when to stop, and would take all the time.
-        Raises `Stopped` when `stopped()` turns true on the way."""
-        ...
-
-    def frequencies(self) -> Frequencies | None:
-        """Of the answers that the loss is about; None where they cannot be counted."""
-        ...
-
-    def show(self, part: Part) -> list[dict[str, Any]]:
-        """The examples of a part as text, for people."""
-        ...
-
-
-class Chosen(NamedTuple):
-    """Items of a step, or a part of one, and the epoch it is of."""
-
-    epoch: int
-    rows: Rows
-
-
-@dataclass
-class Objective(ABC, Generic[T]):
-    """What tasks share that learn from items: which make which step, and their batches."""
-
+    opened: Opened
     settings: Resolved
-    quick_size: int = field(default=3000, kw_only=True)
-    """Validation examples that are read during training; all of them at the end."""
+    """Of the first, as the command changed them."""
 
-    train_items: Items[T] = field(init=False)
-    """Of the training set; `drawn` has those of an epoch."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the command, by name."""
 
-    valid_items: Items[T] = field(init=False)
+    progress: Progress = SILENT
+    """Where to show how far it is."""
 
-    _drawn: dict[int, tuple[Items[T], StepPlan]] = field(
-        default_factory=dict, init=False, repr=False
-    )
+    between: OnProgress = unheard
+    """Called between two batches: whoever holds the models may let others have them."""
 
-    _limits: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
-    def planned(self, epoch: int) -> tuple[Items[T], StepPlan]:
-        """The items of an epoch and how they are cut into steps. The last two are kept: batches are
-        made from them while the next epoch begins."""
-        kept = self._drawn
-        if epoch not in kept:
-            items = self.train_items.drawn(Draw(self.settings.train.seed, epoch))
-            before = next(iter(kept.values()), None)
-            same = before is not None and before[0].lengths is items.lengths
-            kept[epoch] = items, before[1] if before is not None and same else self.plan(items)
-            for old in sorted(kept)[:-2]:
-                if old != epoch:
-                    del kept[old]
-        return kept[epoch]
+class Predictor(Protocol):
+    def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
+        """One for each line, in order; `live`: as soon as the line is there. A line is a text, or a
+        `Question` of `data.unlabelled` where the task knows of more than one text."""
+        ...
 
-    def plan(self, items: Items[T]) -> StepPlan:
-        """Steps of about `train.batch_tokens` rows of the last stream."""
-        train, lengths = self.settings.train, items.lengths
-        tokens = max(train.batch_tokens, self.widest(items))
-        if lengths.shape[1] == 1:
-            return StepPlan.of_lengths(lengths[:, 0], tokens, train.seed, train.pool)
-        return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
+    def summary(self) -> str:
+        """What was done, for people."""
+        ...
 
-    def widest(self, items: Items[T]) -> int:
-        """Rows of the last stream that an item has at most, in any epoch."""
-        return int(items.lengths[:, -1].max())
 
-    def epoch(self, number: int) -> Sequence[Chosen]:
-        return [Chosen(number, rows) for rows in self.planned(number)[1].epoch(number)]
-
-    def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
-        items, plan = self.planned(step.epoch)
-        return [
-            Part(Chosen(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
-            for rows in plan.cut(step.rows, *self.limits(micro_tokens))
-        ]
-
-    def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Rows of the first and of the last stream that a part has at most, in every epoch."""
-        if micro_tokens not in self._limits:
-            self._limits[micro_tokens] = self.part_limits(self.planned(0)[1], micro_tokens)
-        return self._limits[micro_tokens]
-
-    def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """The same, from the plan of the first epoch."""
-        return plan.part_limits(micro_tokens)
-
-    def fixed(self, micro_tokens: int) -> Fixed | None:
-        items, plan = self.planned(0)
-        return items.fixed(plan, micro_tokens)
-
-    def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> Batch[T]:
-        chosen: Chosen = part.rows
-        return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
-
-    @property
-    def n_valid(self) -> int:
-        return n_owners(self.valid_items)
-
-    @property
-    def n_quick(self) -> int:
-        return min(self.quick_size, self.n_valid)
-
-    def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
-        return batch
+@dataclass(frozen=True)
+class Task(ABC):
+    row: Spec
 
     @abstractmethod
-    def read(self, model: nn.Module, given: Batch[T]) -> Read: ...
+    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
+        """Check, split, tokenise; or find all that done before."""
+
+    def load_prepared(self, folder: Path) -> Prepared:
+        return load_prepared(folder)
 
     @abstractmethod
-    def loss(self, read: Read, given: Batch[T]) -> TaskLoss: ...
+    def describe(self, prepared: Prepared) -> str:
+        """How much there is to train on: `29,000 pairs`."""
+
+    @abstractmethod
+    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
+        """What choices about model and training rest on."""
+
+    @abstractmethod
+    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
+        """Model and training where nobody says. Nothing but the facts is looked at."""
+
+    def check(self, settings: Resolved, prepared: Prepared) -> None:  # noqa: B027
+        """Refuse data that such a model cannot learn from."""
+
+    @abstractmethod
+    def objective(self, settings: Resolved, prepared: Prepared) -> Objective[Any]: ...
+
+    @abstractmethod
+    def predictor(self, use: Use) -> Predictor: ...
+
+    @abstractmethod
+    def evaluation(self, use: Use, files: DataSettings) -> Scores:
+        """Scores on a test set."""
 
 
-def n_examples(task: Task, full: bool, most: int | None) -> int:
-    """Of an evaluation."""
-    n = task.n_valid if full else task.n_quick
-    return n if most is None else min(n, most)
+def find_task(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Task:
+    """`front`: that data was prepared for, so that no file has to be looked at again."""
+    return make_task(row_of(settings, front))
+
+
+def make_task(row: Spec) -> Task:
+    """Imported when it is needed: each brings parts that the others do without."""
+    module, _, name = row.objective.rpartition(".")
+    path = module if "." in module else f"headway.tasks.{module}"
+    made: Callable[[Spec], Task] = getattr(import_module(path), name)
+    return made(row)

@@ -23,9 +23,9 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.intake import intake_of
 from headway.tasks.intake_audio import SoundCuts
-from headway.tasks.kind import Predictor, Use
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
+from headway.tasks.task import Predictor, Use
 from headway.tasks.transcribe_defaults import (
     check_rows,
     check_weight,
@@ -43,7 +43,6 @@ LISTENED_AT_ONCE = 64
 class Transcribe(Write):
     """From recordings."""
 
-    name = "transcribe"
     samples = 8
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:

@@ -22,9 +22,9 @@ from headway.settings.model import SoundSettings
 from headway.settings.run import RunSettings
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
 from headway.tasks.intake import front_of
-from headway.tasks.kind import Use
 from headway.tasks.media_answers import unread
 from headway.tasks.media_given import Given, check_kind, found_file
+from headway.tasks.task import Use
 
 BLOCK_S = 4.0
 """Seconds of a file that are decoded at a time."""

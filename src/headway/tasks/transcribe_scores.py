@@ -25,8 +25,8 @@ from headway.metrics.speech import (
 )
 from headway.settings.data import DataSettings
 from headway.settings.model import SoundSettings
-from headway.tasks.kind import Use
 from headway.tasks.scores import Row, Scores
+from headway.tasks.task import Use
 from headway.tasks.transcribe_answers import transcriber_of
 
 WORST = 5

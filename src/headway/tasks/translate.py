@@ -26,11 +26,11 @@ from headway.tasks.defaults import (
     tuned_rate,
 )
 from headway.tasks.intake_text import SourceCuts
-from headway.tasks.kind import Use
 from headway.tasks.parent import begun_with
 from headway.tasks.scores import Scores
 from headway.tasks.sequence_distil import prepare_taught, with_taught
 from headway.tasks.specs import spec_of
+from headway.tasks.task import Use
 from headway.tasks.translate_scores import evaluate_translations
 from headway.tasks.write import Exam, Vary, Write
 from headway.tasks.write_answers import TranslationPredictor
@@ -69,7 +69,6 @@ def batch_tokens(n_pairs: int, device: DeviceFacts) -> int:
 class Translate(Write):
     """From texts."""
 
-    name = "translate"
     samples = 5
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:

@@ -4,12 +4,11 @@ encoder and a decoder, or CTC alone. What a kind of source has of its own is in 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, overload
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from headway.data.batches import StepPlan
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.store import Columns, Prepared
 from headway.decode.search.search import evaluating
 from headway.decode.writer import Writer
 from headway.errors import Stopped
@@ -28,27 +27,24 @@ from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.loss import Smoothing
-from headway.progress import OnProgress, Progress, unheard
-from headway.settings.data import DataSettings
+from headway.progress import OnProgress
 from headway.settings.decode import DecodeSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved
 from headway.tasks.intake import intake_of
-from headway.tasks.items import Batch, Items
-from headway.tasks.kind import Predictor, Use
+from headway.tasks.items import Batch, Items, Pass
 from headway.tasks.losses import PLAIN, word_loss
-from headway.tasks.read import EachRow, Read, readout_of
-from headway.tasks.scores import Baselines, Scores
-from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import (
+from headway.tasks.objective import (
     TOKENS,
     Frequencies,
     Objective,
     Part,
     TaskLoss,
-    n_examples,
     text_frequencies,
 )
+from headway.tasks.read import EachRow, Read, readout_of
+from headway.tasks.scores import Baselines, Scores
+from headway.tasks.specs import METRICS
+from headway.tasks.task import Task
 from headway.tasks.write_items import Words, WriteItems
 from headway.tasks.write_scores import measured
 from headway.tokens.tokenizer import Vocabularies
@@ -106,38 +102,18 @@ class Exam:
         return Exam(self.sources[:n], self.references[:n], self.names[:n])
 
 
-class Write(ABC):
-    """The task as a run sees it. What is abstract here, each kind of source has of its own."""
+class Write(Task):
+    """What is abstract here, each kind of source has of its own."""
 
-    name: ClassVar[str]
     samples: ClassVar[int]
     """Examples of an evaluation that are shown."""
 
     @property
     def scores(self) -> tuple[str, ...]:
-        return spec_of(self.name).scores
+        return self.row.scores
 
-    def task(self, settings: Resolved, prepared: Prepared) -> Writing:
+    def objective(self, settings: Resolved, prepared: Prepared) -> Writing:
         return Writing(settings, self, prepared)
-
-    @abstractmethod
-    def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared: ...
-
-    def load_prepared(self, folder: Path) -> Prepared:
-        return load_prepared(folder)
-
-    @abstractmethod
-    def describe(self, prepared: Prepared) -> str: ...
-
-    @abstractmethod
-    def facts(self, settings: RunSettings, prepared: Prepared) -> Facts: ...
-
-    @abstractmethod
-    def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal: ...
-
-    def check(self, settings: Resolved, prepared: Prepared) -> None:
-        """Refuse data that such a model cannot learn from."""
-        return
 
     def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
         """Of one split, or of any other examples."""
@@ -197,12 +173,6 @@ class Write(ABC):
     @abstractmethod
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
         """A source of training that something went wrong with."""
-
-    @abstractmethod
-    def predictor(self, use: Use) -> Predictor: ...
-
-    @abstractmethod
-    def evaluation(self, use: Use, files: DataSettings) -> Scores: ...
 
 
 @dataclass
@@ -297,30 +267,18 @@ class Writing(Objective[Words]):
     def n_valid(self) -> int:
         return len(self.exam.references)
 
-    def evaluate(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        stopped: Callable[[], bool],
-        full: bool,
-        on_progress: OnProgress = unheard,
-        *,
-        most: int | None = None,
-    ) -> Scores:
-        def told(done: int, total: int) -> None:
-            on_progress(done, total)
-            if stopped():
-                raise Stopped
-
-        loss = self._valid_loss(model, device, told, most)
-        exam = self.exam.first(n_examples(self, full, most))
+    def evaluate(self, asked: Pass) -> Scores:
+        loss = self._valid_loss(asked)
+        exam = self.exam.first(self.n_asked(asked))
         decode = self.settings.decode
-        if not full:
+        if not asked.full:
             decode = self.kind.quick(decode, self.valid_items)
         outputs: list[str] = []
-        for text in self.kind.written(model, self.settings, decode, self.prepared, exam, told):
+        for text in self.kind.written(
+            asked.model, self.settings, decode, self.prepared, exam, asked.tell
+        ):
             outputs.append(text)
-            if stopped():
+            if asked.stopped():
                 raise Stopped
         values = {"loss": loss, "ppl": perplexity(loss)}
         return Scores(
@@ -329,7 +287,7 @@ class Writing(Objective[Words]):
                 **self._measured(outputs, exam),
             },
             samples=self._samples(exam, outputs),
-            figures=self.kind.figures(exam, outputs) if full else {},
+            figures=self.kind.figures(exam, outputs) if asked.full else {},
             find_baselines=lambda: self._baselines(exam),
             find_answers=lambda: (outputs, exam.references),
         )
@@ -364,28 +322,22 @@ class Writing(Objective[Words]):
         return text_frequencies(train, valid, self.tokenizer)
 
     @torch.no_grad()
-    def _valid_loss(
-        self,
-        model: nn.Module,
-        device: torch.device,
-        on_progress: OnProgress,
-        most: int | None = None,
-    ) -> float:
+    def _valid_loss(self, asked: Pass) -> float:
         """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
-        items, train = self.valid_items, self.settings.train
+        items, train, most = self.valid_items, self.settings.train, asked.most
         plan = self.kind.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
         rows = np.arange(len(items)) if most is None else np.flatnonzero(items.owner < most)
         order = rows[np.argsort(items.lengths[rows].max(1), kind="stable")]
         total, count, seen = 0.0, 0, 0
-        with evaluating([model]):
+        with evaluating([asked.model]):
             for part in plan.cut(order, plan.source_tokens, plan.target_tokens):
-                batch = items.batch(part, device)
+                batch = items.batch(part, asked.device)
                 source, target = batch.streams
                 batch = replace(batch, streams=(items.source.shown(source), target))
-                total += float(self._loss(self.read(model, batch), batch, PLAIN).nll)
+                total += float(self._loss(self.read(asked.model, batch), batch, PLAIN).nll)
                 count += items.n_targets(part)
                 seen += len(part)
-                on_progress(seen, len(order))
+                asked.tell(seen, len(order))
         return total / max(1, count)
 
     def _samples(self, exam: Exam, outputs: Sequence[str]) -> list[dict[str, str]]:

@@ -98,7 +98,7 @@ def report_of(
     from headway.data.shown import Tables
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
-    from headway.tasks.table import kind_of
+    from headway.tasks.task import find_task
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
         folder = Path(name)
@@ -113,7 +113,7 @@ def report_of(
         with Progress(enabled=not quiet) as progress:
             run = replace(settings, data=data)
             try:
-                prepared = kind_of(run).prepare(run, folder, progress)
+                prepared = find_task(run).prepare(run, folder, progress)
             except ImpossibleData as error:
                 found: Report = error.report
             else:

@@ -11,7 +11,7 @@ from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
 from headway.settings.run import Resolved
 from headway.tasks.distil import start_student
-from headway.tasks.kind import Note
+from headway.tasks.task import Note
 from headway.tokens.word_vectors import embedding_matrix
 from headway.training.start import freeze, start_from
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headway.tasks.task import Part, Task
+from headway.tasks.objective import Objective, Part
 from headway.training.distributed import Ranks
 
 AHEAD = 4
@@ -49,11 +49,11 @@ def shared(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
     return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
 
 
-def walk(task: Task, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
+def walk(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
     """The examples of step after step, for ever, and where the next one is."""
     epoch, first = cursor
     while True:
-        steps = task.epoch(epoch)
+        steps = objective.epoch(epoch)
         if not steps:
             raise ValueError("an epoch without a step")
         for number in range(first, len(steps)):
@@ -63,12 +63,12 @@ def walk(task: Task, cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
 
 
 def step_item(
-    task: Task, step: Any, after: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any
+    objective: Objective[Any], step: Any, after: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any
 ) -> StepItem:
-    parts = task.parts(step, micro_tokens)
+    parts = objective.parts(step, micro_tokens)
     mine = parts[ranks.rank :: ranks.world]
     return StepItem(
-        batches=[task.batch(part, ranks.device, fixed) for part in mine],
+        batches=[objective.batch(part, ranks.device, fixed) for part in mine],
         n_targets=sum(part.n_targets for part in parts),
         n_tokens=sum(part.n_tokens for part in parts),
         parts=mine,
@@ -80,12 +80,17 @@ class Feed:
     """Iterate to get the steps; `close` it when done. `waited` is the time training stood still."""
 
     def __init__(
-        self, task: Task, cursor: Cursor, micro_tokens: int, ranks: Ranks, fixed: Any = None
+        self,
+        objective: Objective[Any],
+        cursor: Cursor,
+        micro_tokens: int,
+        ranks: Ranks,
+        fixed: Any = None,
     ) -> None:
         self.waited = 0.0
         self._made: queue.Queue[StepItem | BaseException] = queue.Queue(AHEAD)
         self._closed = threading.Event()
-        self._arguments = (task, cursor, micro_tokens, ranks, fixed)
+        self._arguments = (objective, cursor, micro_tokens, ranks, fixed)
         self._thread = threading.Thread(target=self._work, daemon=True, name="headway-feed")
         self._thread.start()
 
@@ -107,10 +112,10 @@ class Feed:
                 continue
 
     def _work(self) -> None:
-        task, cursor, micro_tokens, ranks, fixed = self._arguments
+        objective, cursor, micro_tokens, ranks, fixed = self._arguments
         try:
-            for step, after in walk(task, cursor):
-                item = step_item(task, step, after, micro_tokens, ranks, fixed)
+            for step, after in walk(objective, cursor):
+                item = step_item(objective, step, after, micro_tokens, ranks, fixed)
                 self._put(item)
                 if self._closed.is_set():
                     return

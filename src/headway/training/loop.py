@@ -23,9 +23,10 @@ from headway.nn.stack import stacks
 from headway.progress import Stage
 from headway.settings.train import ResolvedTrain
 from headway.tasks.custom_metrics import MetricFailed
+from headway.tasks.items import Pass
 from headway.tasks.losses import LossOf
+from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
-from headway.tasks.task import Task
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
@@ -91,7 +92,7 @@ class Diverged(UserError):
 
 @dataclass(kw_only=True)
 class Loop:
-    task: Task
+    objective: Objective[Any]
     loss_of: LossOf
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -329,7 +330,7 @@ class Loop:
             self.log.event(state.step, "no evaluation here: the budget has no time for it")
             self._rest(feed)
             return False
-        rank = ranking(values, self.task)
+        rank = ranking(values, self.objective)
         gained = state.best is None or rank > tuple(state.best)
         if examples is not None:  # what was best on fewer of them need not be so on more
             gained = gained or examples > (state.best_examples or 0)
@@ -392,8 +393,8 @@ class Loop:
                 interrupted(self.model, asked) as stopped,
                 self.log.stage(what) as stage,
             ):
-                return self.task.evaluate(
-                    self.model, self.ranks.device, stopped, full, stage.update, most=most
+                return self.objective.evaluate(
+                    Pass(self.model, self.ranks.device, full, most, stage.update, stopped)
                 )
         except Stopped:
             if self.stop_asked():
@@ -433,8 +434,8 @@ class Loop:
 
     def _new_feed(self) -> Feed:
         tokens = shared(self.state.micro_tokens, self.settings.batch_tokens, self.ranks)
-        self.fixed = self.task.fixed(tokens) if self.recorded else None
-        return Feed(self.task, self.state.cursor, tokens, self.ranks, self.fixed)
+        self.fixed = self.objective.fixed(tokens) if self.recorded else None
+        return Feed(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
         """The share of computed tokens that are dummies: flat batches have none, and those of
@@ -477,12 +478,12 @@ class Loop:
         self._clock(feed)
 
 
-def ranking(values: Mapping[str, float], task: Task) -> tuple[float, float]:
+def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[float, float]:
     """What makes one evaluation better than another: the metric, and the loss where they tie."""
-    sign = -1.0 if task.metric.lower else 1.0
+    sign = -1.0 if objective.metric.lower else 1.0
     first, second = (
         key if math.isfinite(key) else -math.inf
-        for key in (sign * values[task.metric.name], -values["loss"])
+        for key in (sign * values[objective.metric.name], -values["loss"])
     )
     return first, second
 

@@ -5,10 +5,11 @@ would bring it is said once, early, with what to try. It is a notice: training g
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from headway.settings.model import ModelSettings
 from headway.settings.train import ResolvedTrain
-from headway.tasks.task import Task
+from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
 
 LEAST_STEPS = 100
@@ -42,9 +43,11 @@ class Plateau:
         self._before = False
 
     @classmethod
-    def of(cls, task: Task, train: ResolvedTrain, model: ModelSettings) -> Plateau | None:
+    def of(
+        cls, objective: Objective[Any], train: ResolvedTrain, model: ModelSettings
+    ) -> Plateau | None:
         """None where nobody can say what the loss should fall below."""
-        found, steps = task.frequencies(), train.steps
+        found, steps = objective.frequencies(), train.steps
         if found is None:
             return None
         trivial = found.train_loss

@@ -30,7 +30,7 @@ from headway.settings.run import Resolved, RunSettings, asked_of
 from headway.settings.train import ResolvedTrain, TrainSettings
 from headway.tasks.distil import student_model
 from headway.tasks.specs import check_metric, spec_of
-from headway.tasks.table import kind_of
+from headway.tasks.task import find_task
 from headway.training.budget import EVALUATIONS
 from headway.training.optim import check_optimizer
 
@@ -43,14 +43,14 @@ CPU_TOKENS = 2048
 
 def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
     """All settings of a run on data that is prepared."""
-    kind, place = kind_of(settings), device_facts(device)
-    facts = kind.facts(settings, prepared)
+    task, place = find_task(settings), device_facts(device)
+    facts = task.facts(settings, prepared)
     found = resolve(settings, facts, place)
     if settings.train.epochs is not None:
         # What depends on the number of steps is chosen again, now that the batches are known.
-        n = len(kind.task(found, prepared).epoch(0))
+        n = len(task.objective(found, prepared).epoch(0))
         found = resolve(settings, replace(facts, epoch_steps=n), place)
-    kind.check(found, prepared)
+    task.check(found, prepared)
     return found
 
 
@@ -65,7 +65,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
 def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolved:
     """Everything but the number of steps of a budget."""
     settings = replace(settings, asked=asked_of(settings))
-    proposal = kind_of(settings, facts.front).propose(settings, facts, device)
+    proposal = find_task(settings, facts.front).propose(settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
     own = Choice(proposal.metrics[0], "the task's own")

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,10 +32,9 @@ from headway.settings.run import (
 from headway.storage import replace_file
 from headway.tasks.custom_metrics import Own
 from headway.tasks.distil import comparison_line
-from headway.tasks.kind import Kind
 from headway.tasks.modality import row_of
-from headway.tasks.table import kind_of_row
-from headway.tasks.task import Task
+from headway.tasks.objective import Objective
+from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
@@ -100,7 +100,7 @@ class Training:
             needs("tensorboard", "tensorboard")  # better now than after the data is read
 
     @cached_property
-    def kind(self) -> Kind:
+    def task(self) -> Task:
         """Told when data that was in memory is in files: these may say which it is, and then which
         settings have no effect on it."""
         row, asked = row_of(self.settings), self.settings.asked
@@ -110,7 +110,7 @@ class Training:
             return f"{whence}: " if whence and not whence.startswith(key) else ""
 
         check_effect(self.settings, [row], place)
-        return kind_of_row(row)
+        return make_task(row)
 
     def train(self) -> list[str]:
         """What could not be saved, if anything. Raises `Stopped` where someone asked for it, whose
@@ -155,7 +155,7 @@ class Training:
         budget = None
         if self.budget_s is not None:
             path = self.out / PLAN if self.ranks.is_first else None
-            budget = self._budget(settings, worker.task, Journal(path, self.progress.note))
+            budget = self._budget(settings, worker.objective, Journal(path, self.progress.note))
             if self.timing is not None:
                 budget.timed(self.timing.step_s, self.timing.example_s)
         loop = worker.loop(
@@ -191,7 +191,7 @@ class Training:
         if self.timing is None:
             worker = Worker(settings, prepared, self.ranks)
             self.timing = replace(
-                worker.time(for_s=3.0, now=self.now), examples=worker.task.n_quick
+                worker.time(for_s=3.0, now=self.now), examples=worker.objective.n_quick
             )
         return settings, self.timing
 
@@ -215,9 +215,9 @@ class Training:
         """Rank 0 prepares; the others then find it done."""
         if not self.ranks.is_first:
             self.ranks.wait()
-            return self.kind.load_prepared(self.out)
+            return self.task.load_prepared(self.out)
         try:
-            prepared = self.kind.prepare(self.settings, self.out, self.progress)
+            prepared = self.task.prepare(self.settings, self.out, self.progress)
         except ImpossibleData as error:
             self._show(error.report)
             raise
@@ -309,10 +309,10 @@ class Training:
         why = {**settings.why, "train.threads": "the quickest number here and now"}
         return replace(settings, train=replace(settings.train, threads=threads), why=why)
 
-    def _budget(self, settings: Resolved, task: Task, journal: Journal) -> Budget:
+    def _budget(self, settings: Resolved, objective: Objective[Any], journal: Journal) -> Budget:
         assert self.budget_s is not None
         wanted = Wanted(
-            n_quick=task.n_quick, n_valid=task.n_valid,
+            n_quick=objective.n_quick, n_valid=objective.n_valid,
             eval_every=settings.asked.get("train.eval_every"),
             save_every=settings.asked.get("train.save_every"),
             warmup=0 if settings.train.warmup is None else max(1, settings.train.warmup),
@@ -344,7 +344,7 @@ class Training:
         if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
             return Decision(step=0, steps=UNTIMED, until=UNTIMED, examples=0, progress=0.0)
         worker = Worker(settings, prepared, self.ranks, compiled=False, own=self.own, by=self.by)
-        trial = self._budget(settings, worker.task, Journal(None))
+        trial = self._budget(settings, worker.objective, Journal(None))
         again = self.timing is None or not self.timing.long
         if again and self.ranks.same(trial.left_s > 0.3 * self.budget_s):
             found = self.ranks.same(worker.time(min(5.0, self.budget_s / 40), self.now))
@@ -365,7 +365,7 @@ class Training:
         some = f" ({learning:,} learn)" if learning < n else ""
         pieces = -(-batch_tokens // train.micro_tokens)
         self.progress.note(
-            f"{n:,} parameters{some}, {self.kind.describe(worker.prepared)}, {steps:,} steps of "
+            f"{n:,} parameters{some}, {self.task.describe(worker.prepared)}, {steps:,} steps of "
             f"{batch_tokens:,} tokens"
             + (f" in {pieces} parts" if pieces > 1 else "")
             + f", {train.precision} on {self.ranks.device}"
@@ -373,7 +373,7 @@ class Training:
         )
         rates = schedule_line(train, steps, model.d_model)
         self.progress.note(f"{train.optimizer}, {rates}")
-        for line in getattr(worker.task, "notes", list)():
+        for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
 
     def _finish(self, worker: Worker, loop: Loop, state: State) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +27,9 @@ from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
 from headway.tasks.items import Items, Unit
 from headway.tasks.modality import row_of
+from headway.tasks.objective import Objective
 from headway.tasks.specs import Spec
-from headway.tasks.table import kind_of_row
-from headway.tasks.task import Objective, Task
+from headway.tasks.task import make_task
 from headway.tokens.tokenizer import Tokenizer
 from headway.training.resolve import resolve_run
 
@@ -46,15 +47,16 @@ CPU = torch.device("cpu")
 
 def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
     """With the model that would be trained on it."""
-    task = kind_of_row(row_of(settings)).task(resolve_run(settings, prepared, CPU), prepared)
-    return stages_of(settings, prepared, task)
+    objective = make_task(row_of(settings)).objective(
+        resolve_run(settings, prepared, CPU), prepared
+    )
+    return stages_of(settings, prepared, objective)
 
 
-def stages_of(settings: RunSettings, prepared: Prepared, task: Task) -> list[str]:
+def stages_of(settings: RunSettings, prepared: Prepared, objective: Objective[Any]) -> list[str]:
     """Lines: raw, opened, stored, item, batch."""
-    assert isinstance(task, Objective)
     raw, opened = _read(settings, row_of(settings), prepared)
-    items: Items[object] = task.valid_items
+    items: Items[object] = objective.valid_items
     first = int(np.flatnonzero(items.owner == 0)[0])
     some = np.flatnonzero(items.owner < TOGETHER)[:TOGETHER]
     stages = {

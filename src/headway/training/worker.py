@@ -24,12 +24,12 @@ from headway.settings.run import Resolved
 from headway.storage import replace_text
 from headway.tasks.custom_metrics import Own, measured
 from headway.tasks.distil import compare, load_teacher
-from headway.tasks.kind import Note
+from headway.tasks.items import Pass
 from headway.tasks.losses import loss_for
+from headway.tasks.objective import Objective
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import spec_of
-from headway.tasks.table import kind_of
-from headway.tasks.task import Task
+from headway.tasks.task import Note, find_task
 from headway.training import estimate as plan
 from headway.training.average import average_of, newest_whole
 from headway.training.baseline import advice, beside
@@ -70,7 +70,9 @@ class Worker:
         `by` which of them the best weights are chosen."""
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
-        self.task: Task = measured(kind_of(settings).task(settings, prepared), own or {}, by)
+        self.objective: Objective[Any] = measured(
+            find_task(settings).objective(settings, prepared), own or {}, by
+        )
         self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
@@ -81,7 +83,7 @@ class Worker:
         self.teacher: nn.Module | None = None
         if settings.distil.teacher and not spec_of(settings).by_sequence:
             self.teacher = load_teacher(settings, device)
-        self.loss_of = loss_for(self.task, settings, self.teacher)
+        self.loss_of = loss_for(self.objective, settings, self.teacher)
         self.optimizer = build_optimizer(
             self.model,
             train,
@@ -108,10 +110,8 @@ class Worker:
             return {}
         device = self.ranks.device
         teacher = self.teacher or load_teacher(self.settings, device)
-        facts = compare(
-            teacher, self.model, self.task, device, stopped, progress, examples, careful=careful
-        )
-        return {"distilled": facts}
+        student = Pass(self.model, device, careful, examples, stopped=stopped)
+        return {"distilled": compare(teacher, student, self.objective, progress)}
 
     def finished(self) -> nn.Module:
         """The model as it is used: LoRA's changes become part of the weights."""
@@ -122,7 +122,7 @@ class Worker:
         train, model = self.settings.train, self.settings.model
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
-        fixed = self.task.fixed(train.micro_tokens)
+        fixed = self.objective.fixed(train.micro_tokens)
         if fixed is None:
             return False
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
@@ -161,7 +161,7 @@ class Worker:
         def on_bad(item: StepItem, state: State) -> None:
             if not self.ranks.is_first:
                 return
-            shown = [example for part in item.parts for example in self.task.show(part)]
+            shown = [example for part in item.parts for example in self.objective.show(part)]
             text = {"step": state.step, "examples": shown}
             try:
                 replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
@@ -169,7 +169,7 @@ class Worker:
                 log.event(state.step, f"warning: {error}")
 
         return Loop(
-            task=self.task,
+            objective=self.objective,
             loss_of=self.loss_of,
             model=self.model,
             optimizer=self.optimizer,
@@ -186,7 +186,7 @@ class Worker:
             recorded=self.recorded,
             on_bad=on_bad,
             ema=Ema(self.model, train.ema) if train.ema else None,
-            plateau=Plateau.of(self.task, train, model) if self.ranks.is_first else None,
+            plateau=Plateau.of(self.objective, train, model) if self.ranks.is_first else None,
             budget=budget,
             enough=enough,
         )
@@ -195,12 +195,12 @@ class Worker:
         """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
         train = self.settings.train
         micro = shared(train.micro_tokens, train.batch_tokens, self.ranks)
-        fixed = self.task.fixed(micro) if self.recorded else None
+        fixed = self.objective.fixed(micro) if self.recorded else None
         step = Step(
             self.model, self.loss_of, self.optimizer, self.ranks,
             clip=train.clip, recorded=self.recorded,
         )  # fmt: skip
-        steps, ranks, begun = walk(self.task, Cursor()), self.ranks, now()
+        steps, ranks, begun = walk(self.objective, Cursor()), self.ranks, now()
 
         def wait() -> None:
             if ranks.device.type == "cuda":
@@ -208,13 +208,13 @@ class Worker:
 
         def run_parts(late: Callable[[], bool]) -> tuple[int, int]:
             rows, _ = next(steps)
-            parts = self.task.parts(rows, micro)
+            parts = self.objective.parts(rows, micro)
             n_targets = sum(part.n_targets for part in parts)
             done = 0
             for first in range(0, len(parts), ranks.world):  # one for every rank
                 together = parts[first : first + ranks.world]
                 for part in together[ranks.rank : ranks.rank + 1]:
-                    step.add(self.task.batch(part, ranks.device, fixed), n_targets)
+                    step.add(self.objective.batch(part, ranks.device, fixed), n_targets)
                 wait()
                 done += sum(part.n_tokens for part in together)
                 if first + ranks.world < len(parts) and late():
@@ -228,7 +228,7 @@ class Worker:
         step_s, tokens_per_s = plan.step_time(
             run_parts, finish, for_s, now, ranks.any, prepares=ranks.device.type == "cuda"
         )
-        examples = min(FEW, self.task.n_quick)
+        examples = min(FEW, self.objective.n_quick)
         start = now()
         late = start + for_s
         with (
@@ -237,7 +237,9 @@ class Worker:
             interrupted(self.model, lambda: now() > late) as stopped,
         ):
             try:
-                self.task.evaluate(self.model, self.ranks.device, stopped, False, most=examples)
+                self.objective.evaluate(
+                    Pass(self.model, ranks.device, False, examples, stopped=stopped)
+                )
                 took = now() - start
             except Stopped:
                 took = PATIENCE * (now() - start)
@@ -249,7 +251,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
     the newest ones. The last step, which is one of these, stands for itself where the disk did not
     take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint."""
-    checkpoints, task = loop.checkpoints, loop.task
+    checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
     newest = newest_whole(checkpoints, worker.settings.train.average)
     candidates: dict[str, Any] = {}
@@ -278,24 +280,24 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
                 break
     if found.weights is not None:
         load_weights(worker.model, found.weights)
-    metric = task.metric
+    metric = objective.metric
     shown = ", ".join(
         f"{name} {metric.shown(values[metric.name])}" for name, values in found.scores.items()
     )
     some = ""
     if final is not None and found.scores:
-        n = final.examples or loop.state.best_examples or task.n_quick
-        some = f" on {n:,} of {task.n_valid:,} examples" if n < task.n_valid else ""
+        n = final.examples or loop.state.best_examples or objective.n_quick
+        some = f" on {n:,} of {objective.n_valid:,} examples" if n < objective.n_valid else ""
     text = f"validation {metric.label}{some}: {shown or 'none'}; kept: {found.winner}"
     if averaged and len(found.scores) == len(candidates):
-        first, second, *_ = (ranking(values, task)[0] for values in found.scores.values())
+        first, second, *_ = (ranking(values, objective)[0] for values in found.scores.values())
         text += f" (averaging gains {second - first:+.{metric.digits}f})"
     if final is not None and not final.examples:
         text += ", without a comparison: the budget has no time for it"
     facts: dict[str, Any] = {
         "kept": found.winner, "scores": found.scores, "text": text,
         "figures": {} if found.result is None else found.result.figures,
-        "examples": task.n_valid if final is None else final.examples,
+        "examples": objective.n_valid if final is None else final.examples,
         "careful": final is None or final.careful,
     }  # fmt: skip
     if baselines := baselines_in_time(loop, found.result):
@@ -330,7 +332,7 @@ def uncompared(
 ) -> Compared:
     """The best checkpoint, or the last step where that was better and the disk did not take it;
     with the score that it had during training, if it had one."""
-    state, metric, scores = loop.state, loop.task.metric, {}
+    state, metric, scores = loop.state, loop.objective.metric, {}
     unsaved = "last step" in candidates and state.best_step == state.step
     if best is None or unsaved:
         name, step = "last step", f"step-{state.step}"
@@ -369,8 +371,8 @@ def compared(
         if result is None:
             return None
         scores[name] = dict(result)
-        if found.weights is None or ranking(result, loop.task) > ranking(
-            scores[found.winner], loop.task
+        if found.weights is None or ranking(result, loop.objective) > ranking(
+            scores[found.winner], loop.objective
         ):
             found = Compared(scores, name, tensors, result)
     return found

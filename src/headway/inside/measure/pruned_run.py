@@ -16,10 +16,9 @@ from headway.inside.measure.pruning_curve import evaluated, headline
 from headway.models.summary import count
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
-from headway.tasks.kind import Use
 from headway.tasks.media_given import Given
 from headway.tasks.opened import Opened, open_run
-from headway.tasks.table import kind_of
+from headway.tasks.task import Use, find_task
 
 ROUNDS = 5
 """Times that each of the two is timed, in turns, so that what else a machine does hits both."""
@@ -119,7 +118,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
         settings = replace(settings, decode=decode)
         given = [tokenizer.decode(tokenizer.encode(str(text))[:PROMPT]) for text in given]
     opened = open_run(run.folder, device="cpu", settings=settings)
-    predictor = kind_of(settings).predictor(Use(opened, settings))
+    predictor = find_task(settings).predictor(Use(opened, settings))
 
     def job() -> float:
         answers = list(predictor.answers(given))

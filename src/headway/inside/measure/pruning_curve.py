@@ -18,11 +18,10 @@ from headway.inside.measure.pruning import Head, least, save_pruned, units
 from headway.settings.data import DataSettings
 from headway.settings.model import ModelSettings
 from headway.storage import read_json, replace_text, seal_json
-from headway.tasks.kind import Use
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Spec
-from headway.tasks.table import kind_of
+from headway.tasks.task import Use, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"
@@ -150,7 +149,7 @@ def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
-        return kind_of(settings).evaluation(Use(opened, settings), files)
+        return find_task(settings).evaluation(Use(opened, settings), files)
 
 
 def headline(spec: Spec, found: Scores) -> float:
