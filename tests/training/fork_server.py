@@ -102,7 +102,7 @@ def import_everything() -> None:
     for name in ("torch._dynamo", "sacrebleu.metrics", "sacrebleu.tokenizers.tokenizer_13a",
                  "typer._adapters"):  # fmt: skip
         importlib.import_module(name)
-    for name in ("cli", "config", "data", "decode", "metrics", "tasks", "text", "training"):
+    for name in ("cli", "settings", "data", "decode", "metrics", "tasks", "tokens", "training"):
         package = importlib.import_module(f"headway.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
