@@ -12,9 +12,6 @@ GAPS: dict[str, str] = {
         "CTC writes no more tokens than rows, so that nothing can be longer; not refused",
     "test_an_option_changes_something_or_is_refused[transcribe-sounds-unknown]":
         "what is drawn is doubted and searched for again, so that no unknown word is ever shown",
-    "test_it_can_be_looked_into[fill-pictures]": "what rebuilds hidden parts has no page",
-    "test_it_can_be_looked_into[fill-videos]": "what rebuilds hidden parts has no page",
-    "test_it_can_be_looked_into[fill-sounds]": "what rebuilds hidden parts has no page",
     "test_a_row_takes_the_settings_that_it_reads_and_no_others[fill-sounds]":
         "changes of recordings are accepted and not made where hidden parts are rebuilt",
 }  # fmt: skip

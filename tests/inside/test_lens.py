@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import Batch, read_out
 from headway.inside.capture.reading import Output, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.lens import Lens, Tuned, lens, tune
@@ -90,6 +91,25 @@ def test_a_layer_in_between_goes_through_norm_and_head(opened: Give, task: str) 
             torch.testing.assert_close(
                 seen.probability_LRK[layer, number], share[order[:5]], rtol=1e-4, atol=1e-7
             )
+
+
+@torch.no_grad()
+def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
+    """As `headway predict` says them: yes or no for each, not one of all."""
+    one = opened("classify")
+    settings = replace(one.settings, classify=replace(one.settings.classify, answer="labels"))
+    run = one.with_model(one.model, settings)
+    found = trace(run, text_for("classify"))
+    seen = lens(run, found)
+    assert found.scores_RC is not None
+    shares_C = found.scores_RC[0].double().sigmoid()
+    torch.testing.assert_close(seen.probability_LRK[-1, 0], shares_C.sort(descending=True).values)
+    states = found.states["self"][1]
+    first = read_out(run, Batch.of(run, [found.reading]), states).answers()
+    p_C, q_C = shares_C, first[0].double().sigmoid()
+    apart = p_C * (p_C / q_C).log() + (1 - p_C) * ((1 - p_C) / (1 - q_C)).log()
+    assert float(seen.kl_LR[1, 0]) == pytest.approx(float(apart.mean()), rel=1e-4)
+    assert float(seen.kl_LR[-1, 0]) == 0
 
 
 def test_decided_is_the_first_layer_from_which_it_stays_on_top() -> None:

@@ -22,6 +22,7 @@ from headway.inside.measure.lens import lens
 from headway.inside.measure.nearest_tokens import Index
 from headway.inside.measure.pruning import pruned
 from headway.inside.measure.tuned_lens import tune
+from headway.inside.page import terminal
 from headway.inside.page.look import looked_at
 from headway.inside.page.sections import overview
 from headway.models.build import build_model
@@ -114,6 +115,22 @@ def test_what_was_hidden_is_what_is_asked(tmp_path: Path) -> None:
         assert said.targets_RE is not None
         want = (said.scores_RC - said.targets_RE).square().mean(-1)
         torch.testing.assert_close(-said.log_probs_R, want)
+
+
+def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
+    for task in ("fill pictures", "fill sounds"):
+        run = open_plain(padded_run(tmp_path / task, task))
+        looked = looked_at(run, media_for(run, 1))
+        found = looked.trace
+        [studied] = examples(run, Corpus("one", (media_for(run, 1),)))
+        assert found.reading.outputs == studied.outputs
+        error = -float(say(run, studied).log_probs_R.mean().detach())
+        assert found.meta["error"] == pytest.approx(error, rel=1e-4)
+        answer = overview.section(looked)["answer"]
+        assert answer["said"].startswith(f"{len(studied.outputs)} of {len(studied.last)} rows")
+        seen = lens(run, found)
+        torch.testing.assert_close(seen.chosen_LR[-1], torch.ones_like(seen.chosen_LR[-1]))
+        assert "cosine  1.00" in terminal.show(looked, ink="ascii", width=100)
 
 
 @torch.no_grad()

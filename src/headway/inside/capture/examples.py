@@ -12,9 +12,8 @@ from headway.errors import DataError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import searcher_for
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.forward import hide_rows
 from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.reading import Ask, align_by_ctc, next_outputs, read
+from headway.inside.capture.reading import Ask, align_by_ctc, ask_hidden, next_outputs, read
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
@@ -142,7 +141,7 @@ def _seen(run: Opened, corpus: Corpus) -> Iterator[Reading]:
     """Pictures, videos or recordings."""
     for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":
-            yield with_hidden_rows(run, media, number)
+            yield ask_hidden(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
             # Without a beam, which takes long and changes little.
             plainly = Ask(decode=replace(run.settings.decode, beam=1, n_best=1))
@@ -160,22 +159,6 @@ def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
         assert isinstance(media, Media)
         if not exceeds(run, media):
             yield number, media
-
-
-def with_hidden_rows(run: Opened, media: Media, number: int) -> Reading:
-    """The outputs are what is hidden."""
-    name = Anatomy.of(run.model).stacks[0].stream
-    rows_R = hide_rows(run, [media], number).rows_R
-    assert rows_R is not None
-    stream = media.stream(name)
-    return Reading(
-        text=media.name,
-        task=run.settings.task,
-        streams={name: stream},
-        outputs=tuple(Output(row, -1, stream.pieces[row]) for row in rows_R.tolist()),
-        media=media,
-        hides=number,
-    )
 
 
 def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:

@@ -20,7 +20,14 @@ from headway.decode.speech.window import best_path, speller
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, search, tree_settings
-from headway.inside.capture.forward import Batch, gives_vector, read_out, scores_in, vectors
+from headway.inside.capture.forward import (
+    Batch,
+    gives_vector,
+    hide_rows,
+    read_out,
+    scores_in,
+    vectors,
+)
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
 from headway.inside.capture.media import Media, media_settings, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
@@ -300,10 +307,7 @@ def _label(run: Opened, given: str | Media, change: Change) -> Reading:
     if run.spec.writes:
         return _hear(run, reading, change)
     if isinstance(given, Media) and run.spec.answers == "gaps":
-        raise UserError(
-            f"a run of the task {run.settings.task} on pictures or recordings rebuilds what is "
-            "hidden: it has no answer to look at. Train a run from it, and look at that one."
-        )
+        return ask_hidden(run, given)
     scores_RC = _scores(run, reading, change)
     if run.spec.answers == "number":  # what it hangs on is seen as of a vector of one
         value = float(target_of(run.settings, ()).shares(scores_RC[:1])[0, 0])
@@ -336,6 +340,17 @@ def _unanswered(run: Opened, given: str | Media) -> Reading:
         outputs=tuple(Output(row, -1, "vector") for row in rows),
         segments=tuple(item.segments),
     )
+
+
+def ask_hidden(run: Opened, media: Media, number: int = 0) -> Reading:
+    """A picture or a recording to rebuild: some of its rows are hidden, chosen by a number, and
+    the outputs are what stood there."""
+    reading = _unanswered(run, media)
+    rows_R = hide_rows(run, [media], number).rows_R
+    assert rows_R is not None
+    pieces = reading.last.pieces
+    outputs = tuple(Output(row, -1, pieces[row]) for row in rows_R.tolist())
+    return replace(reading, outputs=outputs, hides=number)
 
 
 def _choose(run: Opened, reading: Reading, scores_RC: Tensor) -> list[int]:

@@ -22,7 +22,7 @@ from headway.decode.search.hypothesis import Wish
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, beam_tree, searches
-from headway.inside.capture.forward import say
+from headway.inside.capture.forward import Pass, say
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
 from headway.inside.capture.media import Media
 from headway.inside.capture.reading import PLAINLY, Ask, Reading, answer
@@ -197,7 +197,7 @@ def _record(run: Opened, reading: Reading, change: Change, *, gradients: bool) -
         }
         if gradients
         else {},
-        meta=_meta(run, change),
+        meta=_meta(run, change) | _error(said),
     )
 
 
@@ -245,6 +245,12 @@ def _meta(run: Opened, change: Change) -> dict[str, Any]:
         "hidden": sorted([stream, place] for stream, place in change.hidden),
         "off": sorted(f"{kind}.{layer}.{head}" for kind, layer, head in change.off),
     }
+
+
+def _error(said: Pass) -> dict[str, float]:
+    """Of what was hidden and rebuilt."""
+    hides = said.targets_RE is not None
+    return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}
 
 
 def _layers(tensors: Mapping[str, Tensor], group: str) -> dict[str, list[Tensor]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.inside.capture.forward import Batch, gives_vector, read_out, vectors
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, readout_of
+from headway.tasks.read import Read, bernoulli, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""
@@ -77,14 +77,18 @@ def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(away_R), away_R, away_R
     parts = []
     for rows in torch.arange(len(old.x_RD), device=old.x_RD.device).split(AT_ONCE):
-        old_RC = old.scores(old.x_RD[rows]).float().log_softmax(-1)
-        new_RC = new.scores(new.x_RD[rows]).float().log_softmax(-1)
-        target_R = old_RC.argmax(-1) if clean.target_R is None else clean.target_R[rows]
-        kl_R = (old_RC.exp() * (old_RC - new_RC)).sum(-1)
-        said = [-logs.gather(1, target_R[:, None]).squeeze(1) for logs in (old_RC, new_RC)]
-        parts.append((*said, kl_R))
+        old_RC, new_RC = (one.scores(one.x_RD[rows]).float() for one in (old, new))
+        moved_R = old.apart(new_RC, old_RC, 1.0)
+        if old.apart is bernoulli:  # its own answer: of each label whether it is right
+            own_RC = (old_RC > 0).float()
+            said = [F.binary_cross_entropy_with_logits(one_RC, own_RC, reduction="none").mean(-1)
+                    for one_RC in (old_RC, new_RC)]  # fmt: skip
+        else:
+            target_R = old_RC.argmax(-1) if clean.target_R is None else clean.target_R[rows]
+            said = [F.cross_entropy(x_RC, target_R, reduction="none") for x_RC in (old_RC, new_RC)]
+        parts.append((*said, moved_R))
     if not parts:
         empty = old.x_RD.new_zeros(0)
         return empty, empty, empty
-    before, behind, kl = (torch.cat(part) for part in zip(*parts, strict=True))
-    return before, behind, kl
+    before, behind, moved = (torch.cat(part) for part in zip(*parts, strict=True))
+    return before, behind, moved

@@ -52,7 +52,8 @@ class Lens:
     """The probability of that output; of a vector: its cosine with the final one."""
 
     kl_LR: Tensor
-    """Kullback-Leibler divergence of the layer from the last one, in nats."""
+    """Kullback-Leibler divergence of the layer from the last one, in nats; of several labels that
+    are right or not, the mean of theirs."""
 
     @property
     def decided(self) -> tuple[int | None, ...]:
@@ -91,7 +92,7 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
 def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:
     scores_RC, last_RC = scores_in(run, read), scores_in(run, last)
     n_rows = len(scores_RC)
-    if not read.is_likely and read.apart is not bernoulli:
+    if not read.is_likely:
         cosine_R = F.cosine_similarity(scores_RC.double(), last_RC.double(), dim=-1)
         none = scores_RC.new_zeros(n_rows, 0)
         nothing_R = scores_RC.new_zeros(n_rows)
@@ -101,11 +102,11 @@ def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tenso
     ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
     chosen_R1 = logs_RC.gather(1, ids_R1)
     rank_R = 1 + (logs_RC > chosen_R1).sum(1)
-    if read.is_likely:
+    if read.apart is bernoulli:  # each label for itself
+        kl_R = read.apart(scores_RC, last_RC, 1.0)
+    else:
         last_logs_RC = last_RC.double().log_softmax(-1)
         kl_R = (last_logs_RC.exp() * (last_logs_RC - logs_RC)).sum(1)
-    else:
-        kl_R = read.apart(scores_RC, last_RC, 1.0)
     return top.indices, top.values.exp(), rank_R, chosen_R1.exp().squeeze(1), kl_R
 
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
-from headway.inside.capture.examples import hide_tokens, with_hidden_rows
+from headway.inside.capture.examples import hide_tokens
 from headway.inside.capture.forward import gives_vector
 from headway.inside.capture.media import Media, exceeds
-from headway.inside.capture.reading import Ask, Reading, read
+from headway.inside.capture.reading import Ask, Reading, ask_hidden, read
 from headway.inside.capture.trace import trace
 from headway.nn.layout import Layout
 from headway.settings.listed import listed
@@ -233,7 +233,7 @@ def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator)
     # A language model reads the line and adds nothing; who writes an answer does so without a beam.
     gaps = run.spec.answers == "gaps"
     if gaps and not isinstance(text, str):
-        reading = with_hidden_rows(run, text, number)
+        reading = ask_hidden(run, text, number)
     else:
         reading = read(run, text, Ask(decode=replace(run.settings.decode, beam=1), new=0))
         reading = _with_gaps(reading, run, rng) if gaps else reading

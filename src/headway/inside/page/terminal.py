@@ -253,7 +253,7 @@ def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]
     heads = ["input", *(f"layer {n}" for n in range(1, len(seen.rank_LR)))]
     if seen.is_vector:
         lines = [_title("lens", "how near each layer's vector is to the last", ink, width)]
-        for head, cosine in zip(heads, seen.chosen_LR[:, 0].tolist(), strict=True):
+        for head, cosine in zip(heads, seen.chosen_LR.mean(1).tolist(), strict=True):
             bar = ink.shades[-1] * round(max(0.0, cosine) * (width - 24))
             lines.append(f"{head:9} cosine {cosine:5.2f} {bar}")
         return lines

@@ -47,7 +47,7 @@ PANELS.lens = {
     const { layers, outputs, reads, cosine, how } = section;
     if (cosine) {
       return bars(frame(host, { title: "How near each layer is to the final vector", name: "lens", csv: () => [["layer", "cosine"], ...layers.map((name, l) => [name, cosine[l]])],
-        hint: "This model answers with a vector. 1: pooled after this layer, it would point the same way. " + how }), layers.map((label, l) => ({ label, value: cosine[l] })), { max: 1 });
+        hint: `${section.what || "This model answers with a vector. 1: pooled after this layer, it would point the same way."} ${how}` }), layers.map((label, l) => ({ label, value: cosine[l] })), { max: 1 });
     }
     const view = section.views.find((one) => one.name === page.state.lens) || section.views.at(-1), ranks = page.state.lensmode === "rank";
     const l = clamp((page.state.layer ?? layers.length) + 1, 0, layers.length - 1), spot = page.look.outputs.findIndex((one) => one.row >= page.state.row);

@@ -29,7 +29,9 @@ def section(looked: Any) -> dict[str, Any] | None:
         "n_given": trace.reading.n_given,
     }
     if plain.is_vector:
-        return {**found, "cosine": Array(plain.chosen_LR[:, 0], "f32"), "words": [], "views": []}
+        if "error" in trace.meta:
+            found["what"] = "It rebuilds what is hidden. 1: after this layer it would be the same."
+        return {**found, "cosine": Array(plain.chosen_LR.mean(1), "f32"), "words": [], "views": []}
     tuned = None if looked.tuned is None else Tuned.load(looked.tuned)
     lenses = {"plain": plain} | ({} if tuned is None else {"tuned": lens(run, trace, tuned)})
     ids = sorted({int(i) for each in lenses.values() for i in each.top_LRK.unique()})
@@ -47,6 +49,8 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 def names(run: Opened, ids: list[int]) -> list[str]:
     """Of words or of labels, whatever the run's head scores."""
+    if not ids:  # vectors and what is rebuilt have no names, and some runs no words
+        return []
     if run.spec.labelled:
         labels = run.settings.labels
         return [labels[i] if i < len(labels) else str(i) for i in ids]

@@ -82,6 +82,10 @@ def _answer(looked: Any) -> dict[str, Any]:
     outputs = trace.reading.outputs
     if _is_number(looked.run):
         return {"kind": "number", "size": 1, "said": outputs[0].name}
+    if "error" in trace.meta:
+        rows = f"{len(outputs):,} of {len(trace.reading.last):,} rows were hidden and rebuilt"
+        error = f"mean squared error {trace.meta['error']:.3g}, where nothing but the mean has 1"
+        return {"kind": "rebuilt", "size": len(outputs), "said": f"{rows}: {error}."}
     if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
         vector = trace.scores_RC
         length = None if vector is None else float(vector.float().norm())
