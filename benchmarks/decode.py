@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from benchmarks.machine import alternating, pick_device, save
 from benchmarks.sentences import pair_lengths
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.linear import pack
 from headway.settings.decode import DecodeSettings

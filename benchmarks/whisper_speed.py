@@ -28,7 +28,7 @@ from benchmarks.asterisk import RATE, words
 from benchmarks.machine import alternating, save
 from headway.decode.precision import hold_in
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.interop.to_hf import write
 from headway.nn.mel import log_mel
 from headway.tasks.opened import Opened, open_plain

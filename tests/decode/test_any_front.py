@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from headway.decode.align import attention_of
 from headway.decode.score import token_log_probs
+from headway.decode.search.hypothesis import Hypothesis, Specials
 from headway.decode.search.recorded import Recorded
-from headway.decode.search.search import Hypothesis, Searcher, Specials, search
+from headway.decode.search.searcher import Searcher, search
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headway.decode.align import attention_of
-from headway.decode.search.penalties import coverage_penalty
-from headway.decode.search.search import search
+from headway.decode.search.beam import coverage_penalty
+from headway.decode.search.searcher import search
 from headway.settings.decode import DecodeSettings
 
 from . import copying, reference

@@ -22,6 +22,8 @@ SPECIALS = Specials(1, 2, 0)
 class Echo:
     """Gives every source back, and notes when it was asked and when it answered."""
 
+    context = None
+
     def __init__(self) -> None:
         self.events: list[str] = []
 
@@ -47,9 +49,7 @@ class EchoEngine(Engine):
     def __init__(self) -> None:
         self.search = Echo()
 
-    def searcher(
-        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
-    ) -> Echo:
+    def searcher(self, settings: DecodeSettings, specials: Specials, **_: Any) -> Echo:
         return self.search
 
 
@@ -108,7 +108,6 @@ def test_what_an_engine_cannot_is_said_by_name() -> None:
     engine.name = "abacus"
     for call in (
         lambda: engine.searcher(DecodeSettings(), SPECIALS),
-        lambda: engine.prompt_searcher(DecodeSettings(), SPECIALS, None),
         lambda: engine.attention([], [], 1),
         lambda: engine.model(),
     ):

@@ -10,11 +10,10 @@ import torch
 
 from headway.decode.precision import compute_in_type
 from headway.decode.search.fixed import fits
-from headway.decode.search.hypothesis import NO_WISH
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.prompts import Prefix, PromptSearcher
 from headway.decode.search.recorded import Recorded
-from headway.decode.search.search import Hypothesis, Searcher, Specials, Wish, search
+from headway.decode.search.searcher import Prefix, Searcher, search
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
@@ -130,12 +129,12 @@ def language_model(variant: str = "as-published", seed: int = 0) -> Decoder:
 
 def both_ways(
     model: Decoder, settings: DecodeSettings, device: torch.device, eos: int = EOS
-) -> tuple[PromptSearcher, PromptSearcher]:
+) -> tuple[Searcher, Searcher]:
     """Plain on the CPU, and with fixed shapes on the device."""
     specials = Specials(BOS, eos, UNK)
-    fixed = PromptSearcher([deepcopy(model).to(device)], settings, specials)
+    fixed = Searcher([deepcopy(model).to(device)], settings, specials)
     fixed.recorded = Recorded(fixed.models[0])
-    return PromptSearcher([model], settings, specials), fixed
+    return Searcher([model], settings, specials), fixed
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
@@ -144,7 +143,7 @@ def test_prompts_are_continued_with_fixed_shapes_as_without(
 ) -> None:
     """Whatever token is the end; batches take each other's place, and the last ones move."""
     model = language_model()
-    frequent = PromptSearcher([model], LANGUAGE[name], Specials(BOS, EOS, UNK))(PROMPTS)
+    frequent = Searcher([model], LANGUAGE[name], Specials(BOS, EOS, UNK))(PROMPTS)
     for eos in {EOS, *(found[0].tokens[2] for found in frequent[:2])}:
         plain, fixed = both_ways(model, LANGUAGE[name], device, eos)
         for prompts in (PROMPTS, PROMPTS[3:0:-1], [[9] * 20]):

@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch import nn
 
-from headway.decode.search.search import search
+from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from tests.references.convert import converted

@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers
 
-from headway.decode.language_model import DecoderSteps
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import Prefix, PromptSearcher
+from headway.decode.search.searcher import Prefix, Searcher
+from headway.decode.steps import DecoderSteps
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
@@ -65,7 +65,7 @@ def test_greedy_tokens_are_theirs(seed: int) -> None:
     settings = DecodeSettings(beam=1, max_len=14)
     lengths = set()
     for eos in {EOS, *generated(theirs, 14)[0]}:
-        found = PromptSearcher([ours], settings, Specials(BOS, eos, UNK))(PROMPTS)
+        found = Searcher([ours], settings, Specials(BOS, eos, UNK))(PROMPTS)
         expected = generated(theirs, 14, eos)
         assert tokens(found) == expected
         assert [h.finished for [h] in found] == [len(text) < 14 for text in expected]
@@ -77,16 +77,16 @@ def test_greedy_tokens_are_theirs(seed: int) -> None:
 def test_beam_tokens_are_theirs_where_lengths_are_forced(beam: int) -> None:
     theirs, ours = models(7)
     settings = DecodeSettings(beam=beam, max_len=12, min_len=12)
-    found = PromptSearcher([ours], settings, SPECIALS)(PROMPTS)
+    found = Searcher([ours], settings, SPECIALS)(PROMPTS)
     assert tokens(found) == generated(theirs, 12, num_beams=beam, min_new_tokens=12)
 
 
 def test_no_sequence_of_the_prompt_comes_again_as_with_theirs() -> None:
     theirs, ours = models(2)
     settings = DecodeSettings(beam=1, max_len=14, no_repeat_ngram=2)
-    found = PromptSearcher([ours], settings, SPECIALS)(PROMPTS)
+    found = Searcher([ours], settings, SPECIALS)(PROMPTS)
     assert tokens(found) == generated(theirs, 14, no_repeat_ngram_size=2)
-    free = PromptSearcher([ours], replace(settings, no_repeat_ngram=0), SPECIALS)(PROMPTS)
+    free = Searcher([ours], replace(settings, no_repeat_ngram=0), SPECIALS)(PROMPTS)
     assert tokens(free) != tokens(found)
 
 
@@ -94,11 +94,11 @@ def test_the_repetition_penalty_counts_the_prompt() -> None:
     """Theirs in beam search: on log-probabilities, as ours."""
     theirs, ours = models(3)
     settings = DecodeSettings(beam=3, max_len=9, min_len=9, repetition_penalty=1.7)
-    found = PromptSearcher([ours], settings, SPECIALS)(PROMPTS)
+    found = Searcher([ours], settings, SPECIALS)(PROMPTS)
     assert tokens(found) == generated(
         theirs, 9, num_beams=3, min_new_tokens=9, repetition_penalty=1.7
     )
-    alone = [PromptSearcher([ours], settings, SPECIALS)([prompt])[0] for prompt in PROMPTS]
+    alone = [Searcher([ours], settings, SPECIALS)([prompt])[0] for prompt in PROMPTS]
     assert tokens(alone) == tokens(found)
 
 
@@ -166,7 +166,7 @@ def test_texts_of_one_length_take_the_short_way_to_the_same_scores(variant: str)
 def test_a_full_context_ends_the_output_and_a_longer_prompt_is_refused() -> None:
     """The last token is not read, so there is room for it."""
     ours = models(1)[1]
-    searcher = PromptSearcher([ours], DecodeSettings(beam=1, min_len=99), SPECIALS)
+    searcher = Searcher([ours], DecodeSettings(beam=1, min_len=99), SPECIALS)
     assert searcher.context == 48
     long = [[5] * 48, [5] * 45, [7, 8]]
     found = searcher(long)
@@ -174,7 +174,7 @@ def test_a_full_context_ends_the_output_and_a_longer_prompt_is_refused() -> None
     assert not any(h.finished for [h] in found)
     with pytest.raises(UserError, match=r"prompt 2 has 49 tokens .* the model reads 48"):
         searcher([[5], [5] * 49])
-    smaller = PromptSearcher([ours], DecodeSettings(beam=1), SPECIALS, context=6)
+    smaller = Searcher([ours], DecodeSettings(beam=1), SPECIALS, context=6)
     with pytest.raises(UserError, match="the model reads 6"):
         smaller([[5] * 7])
 
@@ -182,15 +182,15 @@ def test_a_full_context_ends_the_output_and_a_longer_prompt_is_refused() -> None
 def test_drawn_tokens_depend_on_the_seed_and_the_number_alone() -> None:
     model = models(4)[1]
     settings = DecodeSettings(sample=True, n_best=3, max_len=10, top_p=0.95, temperature=1.3)
-    searcher = PromptSearcher([model], settings, SPECIALS)
+    searcher = Searcher([model], settings, SPECIALS)
     together = [[h.tokens for h in found] for found in searcher(PROMPTS)]
     alone = [
-        [h.tokens for h in searcher([prompt], [[number]])[0]]
+        [h.tokens for h in searcher([prompt], None, [[number]])[0]]
         for number, prompt in enumerate(PROMPTS)
     ]
     assert together == alone
     assert len({tuple(text) for found in together for text in found}) == 15
-    other = PromptSearcher([model], replace(settings, seed=2), SPECIALS)(PROMPTS)
+    other = Searcher([model], replace(settings, seed=2), SPECIALS)(PROMPTS)
     assert together != [[h.tokens for h in found] for found in other]
 
 
@@ -206,7 +206,7 @@ def test_a_shared_beginning_is_read_once(settings: DecodeSettings) -> None:
     model = models(5)[1]
     beginning = [5, 9, 17, 33, 8, 21, 40, 12, 4, 4]
     prompts = [[*beginning, *prompt] for prompt in PROMPTS]
-    searcher = PromptSearcher([model], settings, SPECIALS)
+    searcher = Searcher([model], settings, SPECIALS)
     expected = searcher(prompts)
     rows: list[int] = []
     hook = model.stack.register_forward_hook(lambda part, inputs, out: rows.append(len(out)))
@@ -223,7 +223,7 @@ def test_a_shared_beginning_is_read_once(settings: DecodeSettings) -> None:
 
 def test_several_models_are_the_mean_of_their_probabilities() -> None:
     one, two = models(5)[1], models(6)[1]
-    [[h]] = PromptSearcher([one, two], DecodeSettings(beam=1, max_len=1), SPECIALS)([[5, 6]])
+    [[h]] = Searcher([one, two], DecodeSettings(beam=1, max_len=1), SPECIALS)([[5, 6]])
     mean_V = (one_pass(one, [5, 6]).exp() + one_pass(two, [5, 6]).exp()) / 2
     mean_V[[BOS, UNK]] = 0.0
     assert h.tokens == [int(mean_V.argmax())]
@@ -233,4 +233,4 @@ def test_several_models_are_the_mean_of_their_probabilities() -> None:
 @pytest.mark.parametrize("wrong", [{"coverage": 0.2}, {"unknown": "copy"}])
 def test_settings_about_a_source_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="here is none"):
-        PromptSearcher([models()[1]], DecodeSettings(**wrong), SPECIALS)
+        Searcher([models()[1]], DecodeSettings(**wrong), SPECIALS)

@@ -17,8 +17,8 @@ from headway.decode.filters import (
     min_length,
     penalise_repetition,
 )
-from headway.decode.search.hypothesis import NO_WISH
-from headway.decode.search.search import Hypothesis, Searcher, Specials, Wish, search
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
+from headway.decode.search.searcher import Searcher, search
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
 

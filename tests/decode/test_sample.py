@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.decode.search.sample import allowed, drawer, drawn, nucleus, probabilities, sampler
-from headway.decode.search.search import search
+from headway.decode.search.searcher import search
 from headway.settings.decode import DecodeSettings
 
 from . import copying

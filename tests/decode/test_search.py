@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from headway.decode.search.beam import beam_search
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.search import Hypothesis, Specials, Wish, search
+from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from tests.models.variants import VARIANTS

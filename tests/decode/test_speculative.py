@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import Prefix, PromptSearcher
 from headway.decode.search.sample import probabilities
+from headway.decode.search.searcher import Prefix, Searcher
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
@@ -52,7 +52,7 @@ def test_greedy_tokens_are_those_of_the_model_alone(variant: str) -> None:
     """With a draft that is often wrong, several tokens ahead, and one that is seldom wrong."""
     big = model(len(variant), variant)
     settings = DecodeSettings(beam=1, max_len=16, no_repeat_ngram=3)
-    plain = PromptSearcher([big], settings, SPECIALS)(PROMPTS)
+    plain = Searcher([big], settings, SPECIALS)(PROMPTS)
     for noise, ahead in ((0.5, 4), (0.05, 1)):
         draft = near(big, noise)
         searcher = SpeculativeSearcher(big, draft, settings, SPECIALS, ahead=ahead)
@@ -73,7 +73,7 @@ def test_a_perfect_draft_is_always_right_and_a_context_is_filled_to_its_end() ->
     assert searcher.accepted == searcher.proposed
     assert [len(h.tokens) for [h] in found] == [1, 4, 31]
     assert [h.tokens for [h] in found] == [
-        h.tokens for [h] in PromptSearcher([big], settings, SPECIALS)(long)
+        h.tokens for [h] in Searcher([big], settings, SPECIALS)(long)
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_prefix_and_stops_serve_here_too() -> None:
     big = model(4)
     settings = DecodeSettings(beam=1, max_len=12)
     prompts = [[5, 9, 17, 33, *prompt] for prompt in PROMPTS]
-    plain = PromptSearcher([big], settings, SPECIALS)(prompts)
+    plain = Searcher([big], settings, SPECIALS)(prompts)
     searcher = SpeculativeSearcher(big, near(big, 0.2), settings, SPECIALS)
     found = searcher(prompts, prefix=Prefix([big], [5, 9, 17, 33]))
     assert [h.tokens for [h] in found] == [h.tokens for [h] in plain]
@@ -167,7 +167,7 @@ def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
     searcher = SpeculativeSearcher(big, draft, settings, SPECIALS)
     together = [[h.tokens for h in found] for found in searcher(PROMPTS)]
     alone = [
-        [h.tokens for h in searcher([prompt], [[number]])[0]]
+        [h.tokens for h in searcher([prompt], None, [[number]])[0]]
         for number, prompt in enumerate(PROMPTS)
     ]
     assert together == alone

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway.decode.search.hypothesis import Specials, Wish
 from headway.decode.search.observer import Growth
-from headway.decode.search.prompts import PromptSearcher
-from headway.decode.search.search import Searcher, Specials, Wish
+from headway.decode.search.searcher import Searcher
 from headway.settings.decode import DecodeSettings
 
 from . import copying, writing
@@ -72,7 +72,7 @@ def test_language_models_are_watched_too() -> None:
     prompts = [[tokenizer.bos, *tokenizer.encode(text)] for text in ("the", "one two")]
     for beam in (1, 3):
         settings = DecodeSettings(beam=beam, max_len=8)
-        search = PromptSearcher([writing.writer()], settings, Specials.of(tokenizer), 96)
+        search = Searcher([writing.writer()], settings, Specials.of(tokenizer), 96)
         notes = Notes()
         assert search(prompts, witness=notes) == search(prompts)
         assert bool(notes.growths) == (beam == 3)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.decode.constraints import TextWish
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.decode.sources import Lines
 from headway.decode.writer import Writer
 from headway.errors import DataError, FolderError, UserError

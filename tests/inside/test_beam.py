@@ -11,8 +11,7 @@ import torch
 
 from headway.decode.score import token_log_probs
 from headway.decode.search.hypothesis import Specials, Wish
-from headway.decode.search.prompts import PromptSearcher
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.inside.capture.beam import beam_tree, rerun, searches
 from headway.inside.capture.beam_tree import FATES, PLACED, BeamTree
@@ -242,7 +241,7 @@ def test_a_language_model_has_a_tree_too() -> None:
     tokenizer = run.vocab.target
     prompt = tokenizer.as_prompt(tokenizer.encode(PROMPT))
     settings = DecodeSettings(beam=3, max_len=12)
-    search = PromptSearcher([run.model], settings, Specials.of(tokenizer), 512)  # type: ignore[list-item]
+    search = Searcher([run.model], settings, Specials.of(tokenizer), 512)  # type: ignore[list-item]
     [[best]] = search([prompt])
     assert list(tree.best.tokens) == best.tokens
     assert tree.best.log_prob == pytest.approx(best.log_prob, abs=1e-4)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.decode.speech.window import speller
 from headway.errors import FolderError, UserError
 from headway.inside import look, trace

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import PromptSearcher
 from headway.decode.search.recorded import Recorded
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.interventions import Change, gated
@@ -134,9 +133,9 @@ def test_a_pruned_language_model_goes_on_as_the_masked_one(variant: str, beam: i
     gone, prompts = some(settings), [list(sample.target) for sample in BATCH]
     decode, specials = DecodeSettings(beam=beam, max_len=7), Specials(bos=1, eos=2, unk=3)
     with gated(model, Change(off=gone)):
-        masked = PromptSearcher([model], decode, specials, 32)(prompts)
+        masked = Searcher([model], decode, specials, 32)(prompts)
     small = pruned(model, settings, gone)
-    assert _found(PromptSearcher([small], decode, specials, 32)(prompts)) == _found(masked)
+    assert _found(Searcher([small], decode, specials, 32)(prompts)) == _found(masked)
 
 
 @pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like"])

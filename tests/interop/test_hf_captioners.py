@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.families import family_named

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from headway.decode.search.search import search
+from headway.decode.search.searcher import search
 from headway.errors import UserError
 from headway.interop.hf.generation import decode_settings
 from headway.settings.decode import DecodeSettings

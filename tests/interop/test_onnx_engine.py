@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from headway.decode.language_model import DecoderSteps
 from headway.decode.search.hypothesis import Specials
-from headway.decode.steps import Seq2SeqSteps, Steps
+from headway.decode.search.searcher import Beginning
+from headway.decode.steps import DecoderSteps, Seq2SeqSteps, Steps
 from headway.errors import UserError
 from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.plain.graphs import Graph, graphs_of
@@ -194,14 +194,13 @@ def test_hypotheses_change_places_and_sources_leave(task: str, tmp_path: Path) -
     engine, model = OnnxEngine(folder, load_run(folder)), load_model(folder).eval()
     texts, width = [[3, 4, 5, 6], [7], [8, 9], [10, 11, 12]], 3
     specials, settings = Specials(0, 1, 2), load_run(folder).decode
+    begin = Beginning(width, 9)
     if task == "translate":
-        mine: Steps = Seq2SeqSteps(model, texts, width, 9, watch=True)
-        other = engine.searcher(settings, specials).steps(texts, width=width, capacity=9)
+        mine: Steps = Seq2SeqSteps(model, texts, width, 9, attention=True)
+        other = engine.searcher(settings, specials).steps(texts, begin)
     else:
         mine = DecoderSteps(model, texts, width, 9)
-        other = engine.prompt_searcher(settings, specials, None).steps(
-            texts, width, 9, None, apart=False
-        )
+        other = engine.searcher(settings, specials).steps(texts, begin)
     draw = torch.Generator().manual_seed(2)
     left = [4, 4, 3, 3, 2]
     for step, n_sources in enumerate(left):

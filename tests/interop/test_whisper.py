@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.media_proof import proof_sounds

@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from headway.decode.batching import batches, live_windows, windows
-from headway.decode.engine import Engine, PromptSearch
+from headway.decode.engine import Engine, Search
 from headway.decode.output import Output, Summary, Written
-from headway.decode.recent import Recent
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import Prefix, PromptSearcher, too_long
+from headway.decode.search.searcher import Prefix, Recent, Searcher, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.stream import OnToken, Reading
 from headway.errors import ConfigError, UserError
@@ -70,7 +69,7 @@ class Completer:
         self.engine, self.detail = engine, detail
         self.recent = Recent() if recent is None else recent
         self.prefix: Prefix | None = None
-        self.searchers: dict[int, PromptSearch] = {}
+        self.searchers: dict[int, Search] = {}
         self._searcher(tokenizer.eos)  # what does not fit together is said at once
 
     def complete(
@@ -132,7 +131,7 @@ class Completer:
         for group in groups:
             reading = self._reading([ids[place] for place in group], end, on_token)
             numbers = [[first + place] for place in group]
-            found = searcher(reading.prompts, numbers, prefix=prefix, watch=reading.watch)
+            found = searcher(reading.prompts, None, numbers, prefix=prefix, watch=reading.watch)
             done |= dict(zip(group, reading.outputs(found), strict=True))
             on_progress(given + len(done), len(ids))
             while given in done:
@@ -159,18 +158,18 @@ class Completer:
                 text = prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
                 raise too_long(f"prompt {number:,} ({text[:40]!r}…)", len(tokens), context)
 
-    def _searcher(self, end: int) -> PromptSearch:
+    def _searcher(self, end: int) -> Search:
         if end not in self.searchers:
             specials = Specials.of(self.tokenizer, end)
-            made: PromptSearch
+            made: Search
             if self.engine is not None:
-                made = self.engine.prompt_searcher(
-                    self.settings, specials, self.context, detail=self.detail
+                made = self.engine.searcher(
+                    self.settings, specials, context=self.context, detail=self.detail
                 )
             elif self.draft is None:
                 made = self.recent(
                     ("complete", self.settings, specials, self.context),
-                    lambda: PromptSearcher(self.models, self.settings, specials, self.context),
+                    lambda: Searcher(self.models, self.settings, specials, self.context),
                 )
             else:
                 made = SpeculativeSearcher(

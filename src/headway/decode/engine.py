@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.decode.search.greedy import Watch
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.prompts import Prefix
+from headway.decode.search.searcher import Prefix
 from headway.decode.speech.window import Speller
 from headway.errors import UserError
 from headway.models.decoder import Decoder
@@ -30,40 +30,32 @@ Batch = tuple[Sequence[int], list[list[Hypothesis]]]
 """Numbers of sources, and the outputs of each."""
 
 
-class SourceSearch(Protocol):
-    """Called like `decode.search.Searcher`."""
+class Search(Protocol):
+    """Called like `decode.search.searcher.Searcher`; an engine never gets a `prefix`."""
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens that it reads of a prompt, or knows positions for."""
+        ...
 
     def __call__(
         self,
         sources: Sequence[Any],
         wishes: Sequence[Wish] | None = None,
         numbers: Tokens | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
     ) -> list[list[Hypothesis]]: ...
 
 
 @runtime_checkable
-class AheadSearch(SourceSearch, Protocol):
+class AheadSearch(Search, Protocol):
     """One that works while we do other things, and makes its batches itself."""
 
     def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
         """Hand everything over, at once; what comes back waits for the results of each batch."""
         ...
-
-
-class PromptSearch(Protocol):
-    """Called like `decode.prompts.PromptSearcher`; an engine never gets a `prefix`."""
-
-    @property
-    def context(self) -> int | None: ...
-
-    def __call__(
-        self,
-        prompts: Tokens,
-        numbers: Tokens | None = None,
-        *,
-        prefix: Prefix | None = None,
-        watch: Watch | None = None,
-    ) -> list[list[Hypothesis]]: ...
 
 
 class Engine:
@@ -77,27 +69,21 @@ class Engine:
     """What people should know, once."""
 
     def searcher(
-        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
-    ) -> SourceSearch:
-        """For translators and captioners. `detail`: the log-probability of every token is wanted
-        exactly, where that costs time."""
-        self._cannot("translate")
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        *,
+        context: int | None = None,
+        detail: bool = False,
+    ) -> Search:
+        """For writers and completers. `context`: the most tokens that a run reads of a text it goes
+        on with. `detail`: the log-probability of every token is wanted exactly, where that costs
+        time."""
+        self._cannot("write text")
 
     def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
         """For transcribers; `weight` is that of CTC beside a decoder."""
         self._cannot("transcribe")
-
-    def prompt_searcher(
-        self,
-        settings: DecodeSettings,
-        specials: Specials,
-        context: int | None,
-        *,
-        detail: bool = False,
-    ) -> PromptSearch:
-        """For models that continue a text; `context`: the most tokens that they read, if
-        there is an end."""
-        self._cannot("continue a text")
 
     def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
         """As `decode.align.attention_of`, for alignments and unknown words."""

@@ -14,10 +14,10 @@ from torch import Tensor
 from headway.data.files import open_lines
 from headway.decode.batching import batches, live_windows, windows
 from headway.decode.completer import Completer, shared_length
-from headway.decode.language_model import read
-from headway.decode.search.prompts import Prefix, too_long
-from headway.decode.search.search import evaluating
+from headway.decode.search.searcher import Prefix, too_long
+from headway.decode.steps import read_prompts
 from headway.errors import DataError, UserError
+from headway.nn.evaluating import evaluating
 from headway.nn.linear import packed
 from headway.settings.listed import listed
 
@@ -210,7 +210,7 @@ class Chooser:
         n_labels = len(self.labels)
         with evaluating([self.model]):
             longest = max(len(answer) for _, answers in asked for answer in answers)
-            cache, last_BD = read(
+            cache, last_BD = read_prompts(
                 self.model,
                 [ids for ids, _ in asked],
                 longest,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from headway.decode.batching import batches
 from headway.decode.output import Score
-from headway.decode.search.search import evaluating
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.evaluating import evaluating
 from headway.nn.layout import Layout
 from headway.tokens.tokenizer import Tokenizer
 

@@ -16,17 +16,17 @@ from torch import Tensor
 from headway.decode.align import Attention, attention_of
 from headway.decode.batching import LAST_WINDOW, batches, live_windows, one_ahead, windows
 from headway.decode.constraints import TextWish, broken_bans, next_wishes
-from headway.decode.engine import AheadSearch, Batch, Engine, SourceSearch
+from headway.decode.engine import AheadSearch, Batch, Engine, Search
 from headway.decode.output import Output, Score, Summary, Written
-from headway.decode.recent import Recent
 from headway.decode.score import target_scores
-from headway.decode.search.fixed_models import learned
-from headway.decode.search.hypothesis import Hypothesis, Wish
-from headway.decode.search.search import Searcher, Specials, evaluating
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
+from headway.decode.search.searcher import Recent, Searcher
 from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.evaluating import evaluating
 from headway.nn.linear import packed
+from headway.nn.positions import most_positions
 from headway.progress import OnProgress, unheard
 from headway.settings.decode import DecodeSettings
 from headway.settings.listed import listed
@@ -90,7 +90,7 @@ class Writer:
         self.align = align
         self.summary = Summary()
         specials = Specials.of(vocab.target)
-        self.searcher: SourceSearch
+        self.searcher: Search
         self.attention: Attention
         """What target tokens see of the source; of an ensemble by the first."""
 
@@ -110,7 +110,7 @@ class Writer:
         if shapes:
             self.sources = Pictures(shapes)
         else:
-            ends = [*map(learned, fronts), None if engine is None else engine.reach]
+            ends = [*map(most_positions, fronts), None if engine is None else engine.reach]
             n_more = len(vocab.source.as_source([]))
             most = math.inf if max_len is None else max_len
             room = min([most, *(end - n_more for end in ends if end is not None)])

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import PromptSearcher
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
@@ -174,7 +173,7 @@ def _translated(run: Opened, sources: Sequence[Sequence[int]]) -> list[list[int]
 def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
     model = cast(Decoder, run.model)
-    found = PromptSearcher([model], settings, _specials(run), run.shape.max_len)(prompts)
+    found = Searcher([model], settings, _specials(run), run.shape.max_len)(prompts)
     texts = ([*prompt, *best.tokens] for prompt, (best, *_) in zip(prompts, found, strict=True))
     return [text[: run.shape.max_len] for text in texts]
 

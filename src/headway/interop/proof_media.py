@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.interop.proof import Reading
 from headway.interop.proof_inputs import read_streams
 from headway.models.parts.heads import Input

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Searcher
 from headway.errors import DataError, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
 from headway.interop.ctranslate2.limits import check_exportable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -224,3 +225,20 @@ class BiasOfSome(nn.Module):
     def forward(self, distance_TS: Tensor) -> Tensor:
         bias_HTS = self.whole[0](distance_TS)
         return bias_HTS.index_select(-3, self.kept_H.to(bias_HTS.device))
+
+
+def most_positions(front: nn.Module) -> int | None:
+    """The most positions that a front knows, if there is an end to them."""
+    tables = [part.table for part in front.modules() if isinstance(part, Learned)]
+    return min((table.num_embeddings for table in tables), default=None)
+
+
+def stretch(model: nn.Module, reach: int) -> None:
+    """Make tables of positions that have no end this long: a recording knows their place."""
+    layout = replace(Layout.of([1]), reach=reach)
+    for part in model.modules():
+        if isinstance(part, Sinusoidal) and reach > len(part.table_PD):
+            part(part.table_PD[:1], layout.to(part.table_PD.device))
+        elif isinstance(part, Rotary) and reach > len(part.cos_PI):
+            pair_11K = torch.cat([part.cos_PI[:1], part.sin_PI[:1]], dim=1)[:, None]
+            part(pair_11K, layout.to(pair_11K.device))

@@ -19,7 +19,7 @@ from torch import nn
 
 from headway.decode.engine import Engine
 from headway.decode.precision import hold_in
-from headway.decode.recent import Recent
+from headway.decode.search.searcher import Recent
 from headway.errors import FolderError, UserError
 from headway.models.folder import load_model
 from headway.nn.devices import CPU, pick_device

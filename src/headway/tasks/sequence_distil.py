@@ -20,9 +20,9 @@ import torch
 from headway.data.prepare import prepare
 from headway.data.store import DATA, Prepared
 from headway.data.token_store import TokenStore, lengths_file, tokens_file
-from headway.decode.search.fixed_models import learned
 from headway.errors import FolderError
 from headway.nn.devices import pick_device
+from headway.nn.positions import most_positions
 from headway.progress import Progress
 from headway.settings.folder import TOKENIZER, file_in, run_folder
 from headway.settings.run import RunSettings
@@ -118,7 +118,7 @@ def _translated(
         return
     teacher = writer_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
     # A text need not have the tokens that wrote it: it may have more than the student can read.
-    reach = learned(teacher.models[0].target_front)
+    reach = most_positions(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
     stage = progress.stage("the teacher translates", len(rows), done=first)
     with part.open("a", encoding="utf-8") as file, stage:

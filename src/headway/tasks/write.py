@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from headway.data.batches import StepPlan
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.store import Columns, Prepared
-from headway.decode.search.search import evaluating
 from headway.decode.writer import Writer
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
+from headway.nn.evaluating import evaluating
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress
 from headway.settings.decode import DecodeSettings

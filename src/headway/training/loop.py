@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from headway.decode.search.search import evaluating
 from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
+from headway.nn.evaluating import evaluating
 from headway.nn.stack import stacks
 from headway.progress import Stage
 from headway.settings.train import ResolvedTrain

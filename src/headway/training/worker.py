@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.decode.search.search import evaluating
 from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.nn.attention.attend import suits_short
+from headway.nn.evaluating import evaluating
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved

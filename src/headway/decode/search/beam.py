@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.beam_step import Beams, Continuations, grow, hypotheses
-from headway.decode.search.best import best
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.decode.search.observer import Growth, Witness
-from headway.decode.search.penalties import coverage_penalty
+from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 
 
@@ -79,7 +78,7 @@ def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) ->
     width, vocab_size = scores_BWV.shape[1:]
     k = min(2 * width, vocab_size)
     if price_BV is None:
-        candidates = best(scores_BWV.flatten(0, 1), k)
+        candidates = top_k(scores_BWV.flatten(0, 1), k)
         values_BWC, tokens_BWC = (x.unflatten(0, (-1, width)) for x in candidates)
         return Continuations.of(beams.log_prob_BW, values_BWC, tokens_BWC, None)
     tokens_BWC = (scores_BWV - price_BV[:, None]).topk(k).indices
@@ -134,3 +133,13 @@ class Coverage:
     def keep(self, index_B: Tensor) -> None:
         if self.got_BWS is not None:
             self.got_BWS = self.got_BWS[index_B]
+
+
+def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tensor:
+    """GNMT's: `weight` · Σ log min(what a source token got in all, 1); 0 when all got enough.
+
+    `attention_S` is summed over target tokens; `real_S` is True where there is a source token.
+    """
+    # A token that got nothing at all would cost infinitely much.
+    lack_S = attention_S.clamp(1e-9, 1.0).log().masked_fill(~real_S, 0.0)
+    return weight * lack_S.sum(-1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.penalties import Penalty
+from headway.decode.search.length_penalty import Penalty
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.best import best
 from headway.decode.search.hypothesis import Hypothesis, Phrase
 from headway.decode.search.job import Job
+from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
+from headway.errors import ConfigError
+from headway.settings.decode import DecodeSettings
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Beam:
     def _continuations(self, free_WV: Tensor, bound_WV: Tensor) -> Iterator[Branch]:
         """The likeliest ones, and for each hypothesis those that further what it needs."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens)
-        values_WC, tokens_WC = best(bound_WV, min(2 * self.width, bound_WV.shape[1]))
+        values_WC, tokens_WC = top_k(bound_WV, min(2 * self.width, bound_WV.shape[1]))
         rows = zip(self.alive, values_WC.tolist(), tokens_WC.tolist(), strict=False)
         for parent, (branch, values, tokens) in enumerate(rows):
             chosen = dict(zip(tokens, values, strict=True))
@@ -189,3 +191,16 @@ def _past(beams: Sequence[Beam], width: int, device: torch.device) -> Tensor:
 def _filled(values: list[int], width: int) -> list[int]:
     """Free places repeat the first hypothesis; nothing is read from them."""
     return values + values[:1] * (width - len(values))
+
+
+def check_constrainable(settings: DecodeSettings) -> None:
+    for name, asked in {
+        "sample=true": settings.sample,
+        f"groups={settings.groups}": settings.groups > 1,
+        f"coverage={settings.coverage:g}": settings.coverage > 0,
+    }.items():
+        if asked:
+            raise ConfigError(
+                f"decode.{name} does not go together with required phrases, which need plain beam "
+                "search. Leave one of the two out."
+            )

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from headway.decode.filters import never
 from headway.decode.search.beam_step import Beams, Continuations, grow
-from headway.decode.search.best import best
 from headway.decode.search.fixed_models import Shape, body_of
 from headway.decode.search.greedy import Paths
 from headway.decode.search.job import Job
 from headway.decode.search.sample import chances, drawer
+from headway.decode.search.top_k import top_k
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
@@ -152,7 +152,7 @@ class FixedSearch:
             self.tokens_BW.copy_(token_BW)
             copy_state(state, state.after(token_BW, log_prob_BW, at_1, eos))
         else:
-            candidates = best(scores_RV, min(2 * self.shape.width, scores_RV.shape[1]))
+            candidates = top_k(scores_RV, min(2 * self.shape.width, scores_RV.shape[1]))
             values, tokens = (x.unflatten(0, self.tokens_BW.shape) for x in candidates)
             found = Continuations.of(state.log_prob_BW, values, tokens, None)
             grown, parents_BW = grow(
@@ -171,7 +171,7 @@ class FixedSearch:
     def _picked(self, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
         """The next token of each hypothesis, and its log-probability."""
         if self.draw is None:
-            log_prob_R1, token_R1 = best(scores_RV, 1)
+            log_prob_R1, token_R1 = top_k(scores_RV, 1)
         else:
             chance_BW = self.chances_BWT.index_select(2, self.cache.at_1).squeeze(2)
             token_R1 = self.draw(scores_RV, chance_BW.flatten())[:, None]

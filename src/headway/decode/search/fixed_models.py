@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.decode.language_model import fill
-from headway.decode.steps import encoded
+from headway.decode.steps import encoded, fill
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
-from headway.nn.positions import Learned, Rotary, Sinusoidal
+from headway.nn.positions import most_positions
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Seq2SeqBody:
     def __init__(self, model: Seq2Seq, shape: Shape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
         self.blocks = list(model.decoder.blocks)  # type: ignore[arg-type]
-        self.front, self.reach = 0, learned(model.target_front)
+        self.front, self.reach = 0, most_positions(model.target_front)
         n_sources, room = shape.n_sources, shape.source_room
         self.sees_BWS = torch.zeros(n_sources, shape.width, room, dtype=torch.bool, device=device)
         tree = Tree(self.sees_BWS, torch.zeros(room, device=device))
@@ -103,7 +102,7 @@ class DecoderBody:
     def __init__(self, model: Decoder, shape: Shape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device
         self.blocks = list(model.stack.blocks)  # type: ignore[arg-type]
-        self.front, self.reach = shape.source_room, learned(model.front)
+        self.front, self.reach = shape.source_room, most_positions(model.front)
 
     def load(self, sources: Sequence[Sequence[int]], cache: Cache, prefix: Cache | None) -> Start:
         lack = self.shape.n_sources - len(sources)
@@ -136,20 +135,3 @@ def body_of(model: Seq2Seq | Decoder, shape: Shape, bos: int, device: torch.devi
     if isinstance(model, Decoder):
         return DecoderBody(model, shape, device)
     return Seq2SeqBody(model, shape, bos, device)
-
-
-def learned(front: nn.Module) -> int | None:
-    """The most positions that a front knows, if there is an end to them."""
-    tables = [part.table for part in front.modules() if isinstance(part, Learned)]
-    return min((table.num_embeddings for table in tables), default=None)
-
-
-def stretch(model: nn.Module, reach: int) -> None:
-    """Make tables of positions that have no end this long: a recording knows their place."""
-    layout = replace(Layout.of([1]), reach=reach)
-    for part in model.modules():
-        if isinstance(part, Sinusoidal) and reach > len(part.table_PD):
-            part(part.table_PD[:1], layout.to(part.table_PD.device))
-        elif isinstance(part, Rotary) and reach > len(part.cos_PI):
-            pair_11K = torch.cat([part.cos_PI[:1], part.sin_PI[:1]], dim=1)[:, None]
-            part(pair_11K, layout.to(pair_11K.device))

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from headway.decode.search.best import best
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
+from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 
 Pick = Callable[[Tensor, int, Sequence[int]], Tensor]
@@ -133,4 +133,4 @@ def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesi
 
 def most_likely(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
     """`Pick`: greedy decoding."""
-    return best(scores_RV, 1)[1].squeeze(1)
+    return top_k(scores_RV, 1)[1].squeeze(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headway.decode.filters import Rules
 from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
-from headway.decode.search.penalties import Penalty, length_penalty
+from headway.decode.search.length_penalty import Penalty, length_penalty
 from headway.settings.decode import DecodeSettings
 
 LEAVE_AT = 1 / 8

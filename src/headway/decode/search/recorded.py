@@ -14,13 +14,13 @@ import torch
 
 from headway.decode.search.beam_step import Beams, hypotheses
 from headway.decode.search.fixed import FixedSearch, Shape, width_of
-from headway.decode.search.fixed_models import stretch
 from headway.decode.search.greedy import Paths, Watch
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
+from headway.nn.positions import stretch
 
 SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Sizes of batches that are recorded; a batch between two of them is filled up."""
@@ -67,7 +67,7 @@ class Recorded:
         prefix: Cache | None = None,
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
-        """`numbers`, `prefix` and `watch` are those of `PromptSearcher`."""
+        """`numbers`, `prefix` and `watch` are those of `Searcher`."""
         self.free = False
         try:
             return self._searched(sources, job, numbers, prefix, watch)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.search.best import best
 from headway.decode.search.greedy import Pick
+from headway.decode.search.top_k import top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512
@@ -50,7 +50,7 @@ def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
     def draw(scores_RV: Tensor, chance_R: Tensor) -> Tensor:
         few = None
         if 0 < settings.top_k <= min(FEW, scores_RV.shape[1]):
-            few = best(scores_RV, settings.top_k)
+            few = top_k(scores_RV, settings.top_k)
         elif not settings.top_k and settings.top_p < 1.0:
             few = nucleus(scores_RV, settings)
         if few is None:
@@ -71,7 +71,7 @@ def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor
     """
     if scores_RV.is_cuda or scores_RV.shape[1] <= 4 * NUCLEUS:
         return None
-    values_RC, tokens_RC = best(scores_RV, NUCLEUS)
+    values_RC, tokens_RC = top_k(scores_RV, NUCLEUS)
     total_R1 = (scores_RV / settings.temperature).logsumexp(-1, keepdim=True)
     probs_RC = (values_RC / settings.temperature - total_R1).exp().double()
     enough_RC = probs_RC.cumsum(-1) - probs_RC >= settings.top_p  # without this token already

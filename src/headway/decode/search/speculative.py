@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.language_model import read
-from headway.decode.search.fixed_models import learned
 from headway.decode.search.greedy import Watch, hypothesis
-from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.prompts import Prefix, PromptSearcher
+from headway.decode.search.observer import Witness
 from headway.decode.search.sample import drawn, probabilities
-from headway.decode.search.search import evaluating
+from headway.decode.search.searcher import Prefix, Searcher
+from headway.decode.steps import read_prompts
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache
+from headway.nn.evaluating import evaluating
+from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
@@ -58,8 +59,8 @@ class Written:
     log_probs: list[float] = field(default_factory=list)
 
 
-class SpeculativeSearcher:
-    """As `PromptSearcher`, one text at a time, for greedy decoding and sampling."""
+class SpeculativeSearcher(Searcher):
+    """One text at a time, by greedy decoding or sampling."""
 
     def __init__(
         self,
@@ -71,11 +72,10 @@ class SpeculativeSearcher:
         draft_context: int | None = None,
         ahead: int = AHEAD,
     ) -> None:
-        self.plain = PromptSearcher([model], settings, specials, context)
+        super().__init__([model], settings, specials, context)
         self.model, self.draft, self.ahead = model, draft, ahead
-        self.settings, self.specials, self.context = settings, specials, self.plain.context
         self.proposed = self.accepted = 0
-        ends = [end for end in (draft_context, learned(draft.front)) if end is not None]
+        ends = [end for end in (draft_context, most_positions(draft.front)) if end is not None]
         check_draft(model, draft, self.context, min(ends, default=None))
         if not settings.sample and settings.beam > 1:
             raise ConfigError(
@@ -86,24 +86,25 @@ class SpeculativeSearcher:
     @torch.no_grad()
     def __call__(
         self,
-        prompts: Sequence[Sequence[int]],
+        sources: Sequence[Sequence[int]],
+        wishes: Sequence[Wish] | None = None,
         numbers: Sequence[Sequence[int]] | None = None,
         *,
         prefix: Prefix | None = None,
         watch: Watch | None = None,
+        witness: Witness | None = None,
     ) -> list[list[Hypothesis]]:
-        if not prompts:
+        """As `Searcher`; nobody looks on."""
+        if not sources:
             return []
-        self.plain.check(prompts)
-        job = Job.completing(self.settings, self.specials, prompts, self.context)
-        numbers = [[place] for place in range(len(prompts))] if numbers is None else numbers
-        width = self.settings.n_best if self.settings.sample else 1
+        job = self.job(sources, wishes)
+        numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         results = []
         with evaluating([self.model, self.draft]):
-            for place in range(len(prompts)):
-                starts = self._starts(prompts[place], None if prefix is None else prefix.caches[0])
+            for place, prompt in enumerate(sources):
+                starts = self._starts(prompt, None if prefix is None else prefix.caches[0])
                 found = []
-                for w in range(width):
+                for w in range(self.settings.width):
                     dice = np.random.default_rng([self.settings.seed, *numbers[place], w])
                     text = _Text(self, job, place, w, dice)
                     model, draft = (Reader(m, start.repeated(1, 1)) for m, start in starts)
@@ -121,7 +122,7 @@ class SpeculativeSearcher:
                 cache = known.repeated(1, 1)
                 cache.trim([len(prompt) - 1])
             else:
-                cache = read(model, [prompt[:-1]], 0, known)[0]
+                cache = read_prompts(model, [prompt[:-1]], 0, known)[0]
             starts.append((model, cache))
         return starts
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.search.search import Searcher, Specials
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.searcher import Beginning, Searcher
 from headway.decode.steps import Seq2SeqSteps, Steps
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer
@@ -121,17 +122,17 @@ class JointSearcher(Searcher):
         if weight:
             self.recorded = None  # its graphs know of no second opinion
 
-    def steps(
-        self, sources: Sequence[Any], *, width: int, capacity: int, watch: bool = False
-    ) -> Steps:
-        steps = super().steps(sources, width=width, capacity=capacity, watch=watch)
+    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
+        steps = super().steps(sources, begin)
         if not self.weight:
             return steps
         assert isinstance(steps, Seq2SeqSteps)
-        head = self.models[0].ctc
+        head = steps.model.ctc
         assert head is not None, "a weight for CTC and no head for it"
         scores_MV = head(steps.memory.x_MD)
-        return joined(steps, scores_MV, steps.memory.layout, self.specials, self.weight, width)
+        return joined(
+            steps, scores_MV, steps.memory.layout, self.specials, self.weight, begin.width
+        )
 
 
 def joined(

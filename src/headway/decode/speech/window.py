@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headway.decode.search.beam import beam_search
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials
 from headway.decode.search.job import Job
-from headway.decode.search.search import Searcher, evaluating
+from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import CtcSteps, JointSearcher
 from headway.decode.speech.guards import TEMPERATURES
 from headway.decode.speech.word_times import alignment_heads, token_rows
@@ -24,6 +24,7 @@ from headway.models.audio import Listener
 from headway.models.parts.audio import SoundFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer, align
+from headway.nn.evaluating import evaluating
 from headway.nn.layout import Layout
 from headway.nn.tap import record
 from headway.settings.audio import SoundSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,10 +10,7 @@ from torch import Tensor
 
 from headway.decode.align import attention_of
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
-from headway.decode.search.observer import Witness
-from headway.decode.search.prompts import PromptSearcher
-from headway.decode.search.search import Searcher, evaluating, with_begin
+from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import JointSearcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
@@ -23,6 +20,7 @@ from headway.inside.capture.media import Media
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.evaluating import evaluating
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 from headway.tasks.read import EachRow, readout_of
@@ -84,19 +82,13 @@ def search(
     """What the run writes from a source, or behind a prompt, from the best down. `record`: with
     the tree of the search, which is not drawn by chance."""
     target, specials = run.vocab.target, Specials.of(run.vocab.target)
-    ask: Callable[[Witness | None], list[list[Hypothesis]]]
     if run.spec.continues:
-        prompts = PromptSearcher([cast(Decoder, run.model)], settings, specials, run.shape.max_len)
-        prompts.check([item])
-        job = Job.completing(settings, specials, [item], prompts.context)
-        ask = lambda witness: prompts([item], witness=witness)  # noqa: E731
+        model = cast(Decoder, run.model)
+        searcher = Searcher([model], settings, specials, run.shape.max_len)
     else:
-        writer = searcher_for(run, cast(Seq2Seq, run.model), settings)
-        wishes = with_begin([wish], target.target_begin)
-        job = Job.of(settings, specials, [writer.rows(item)], wishes, writer.reach())
-        ask = lambda witness: writer([item], [wish], witness=witness)  # noqa: E731
-    recorder = Recorder(job, target.tokens) if record else None
-    [found] = ask(recorder)
+        searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
+    recorder = Recorder(searcher.job([item], [wish]), target.tokens) if record else None
+    [found] = searcher([item], [wish], witness=recorder)
     if recorder is None:
         return found, None
     given = tuple(item) if isinstance(item, list | tuple) else ()

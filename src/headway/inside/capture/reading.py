@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.data.readers.jsonl import parse_object, value_text
-from headway.decode.search.fixed_models import learned
 from headway.decode.search.hypothesis import Hypothesis, Wish
-from headway.decode.search.prompts import too_long
+from headway.decode.search.searcher import too_long
 from headway.decode.speech.window import best_path, speller
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
@@ -33,6 +32,7 @@ from headway.inside.capture.media import Media, media_settings, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.audio import Listener
 from headway.nn.ctc import align
+from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import field_prompt
 from headway.tasks.opened import Opened
@@ -115,7 +115,7 @@ def _open(run: Opened, text: str | Path | Media) -> str | Media:
 def context(run: Opened) -> int:
     """The most tokens of a text that the run reads, special ones included."""
     if Anatomy.of(run.model).is_pair:
-        ends = [learned(part.front) for part in Anatomy.of(run.model).stacks]
+        ends = [most_positions(part.front) for part in Anatomy.of(run.model).stacks]
         more = len(run.vocab.source.as_source([]))
         return min([run.settings.data.max_len + more, *(end for end in ends if end is not None)])
     return run.shape.max_len
@@ -149,7 +149,7 @@ def _write(
     tokens = found.tokens
     if ask.output is not None and target.target_begin is not None:
         tokens = [target.target_begin, *tokens]
-    reach = learned(Anatomy.of(run.model).stacks[-1].front)
+    reach = most_positions(Anatomy.of(run.model).stacks[-1].front)
     if reach is not None and len(tokens) + 1 > reach:
         raise too_long("the output", len(tokens) + 1, reach)
     chosen = [*tokens, target.eos] if found.finished else tokens

@@ -27,7 +27,7 @@ from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
-from headway.settings.model import EncoderSettings, Seq2SeqSettings, TextSettings
+from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, TextSettings
 from headway.settings.run import RunSettings
 from headway.tasks.opened import check_fits
 
@@ -76,21 +76,18 @@ class Ctranslate2Engine(Engine):
             self.notes = (AGAIN,)
 
     def searcher(
-        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
-    ) -> SourceSearcher:
-        both = self.vocabulary("source"), self.vocabulary("target")
-        return SourceSearcher(self.runner, settings, specials, both, self.reach, detail)
-
-    def prompt_searcher(
         self,
         settings: DecodeSettings,
         specials: Specials,
-        context: int | None,
         *,
+        context: int | None = None,
         detail: bool = False,
-    ) -> PromptSearcher:
-        vocabulary = self.vocabulary("target")
-        return PromptSearcher(self.runner, settings, specials, vocabulary, context, detail)
+    ) -> SourceSearcher | PromptSearcher:
+        target = self.vocabulary("target")
+        if isinstance(self.shape, DecoderSettings):
+            return PromptSearcher(self.runner, settings, specials, target, context, detail)
+        both = self.vocabulary("source"), target
+        return SourceSearcher(self.runner, settings, specials, both, self.reach, detail)
 
     def vocabulary(self, side: str) -> list[str]:
         """The tokens of a side, by their numbers."""

@@ -12,7 +12,7 @@ import torch
 
 from headway.decode.filters import never
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.penalties import length_penalty
+from headway.decode.search.length_penalty import length_penalty
 from headway.errors import ConfigError
 from headway.settings.decode import DecodeSettings
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from headway.decode.engine import Tokens
 from headway.decode.search.greedy import Watch
-from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.prompts import Prefix, check_settings, too_long
+from headway.decode.search.searcher import Prefix, check_prompted, check_prompts
 from headway.interop.ctranslate2.options import check_options, search_options
 from headway.interop.ctranslate2.search import Ranking, spelled
 from headway.settings.decode import DecodeSettings
 
 
 class PromptSearcher:
-    """`decode.engine.PromptSearch`."""
+    """`decode.engine.Search`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class PromptSearcher:
         detail: bool,
     ) -> None:
         """`runner`: a `ctranslate2.Generator`; `context`: the most tokens that it reads."""
-        check_settings(settings)
+        check_prompted(settings)
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.vocabulary, self.context = vocabulary, context
@@ -43,17 +43,16 @@ class PromptSearcher:
 
     def __call__(
         self,
-        prompts: Tokens,
+        sources: Tokens,
+        wishes: Sequence[Wish] | None = None,
         numbers: Tokens | None = None,
         *,
         prefix: Prefix | None = None,
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
-        for number, prompt in enumerate(prompts, 1):
-            if self.context is not None and len(prompt) > self.context:
-                raise too_long(f"prompt {number:,}", len(prompt), self.context)
-        limits = Job.completing(self.settings, self.specials, prompts, self.context).limits
-        texts = [spelled(prompt, self.vocabulary) for prompt in prompts]
+        check_prompts(sources, self.context)
+        limits = Job.completing(self.settings, self.specials, sources, self.context).limits
+        texts = [spelled(prompt, self.vocabulary) for prompt in sources]
         found: dict[int, list[Hypothesis]] = {}
         for group in _alike(texts, limits):
             results = self.runner.generate_batch(

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headway.decode.engine import Batch, Tokens
+from headway.decode.search.greedy import Watch
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.search import with_begin
+from headway.decode.search.searcher import Prefix, with_begin
 from headway.errors import UserError
 from headway.interop.ctranslate2.options import check_options, divisors, power, search_options
 from headway.settings.decode import DecodeSettings
@@ -63,7 +64,7 @@ class Asked(NamedTuple):
 
 
 class SourceSearcher:
-    """`decode.engine.SourceSearch`. All batches wait in CTranslate2's queue, which its workers
+    """`decode.engine.Search`. All batches wait in CTranslate2's queue, which its workers
     empty; the longest come first, so that none is left for the end."""
 
     def __init__(
@@ -80,7 +81,7 @@ class SourceSearcher:
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.source, self.target = vocabularies
-        self.reach, self.detail = reach, detail
+        self.context, self.detail = reach, detail
         self.ranking = Ranking(settings, specials, self.target)
         self.options = {
             **search_options(settings, specials, self.target),
@@ -95,6 +96,9 @@ class SourceSearcher:
         sources: Tokens,
         wishes: Sequence[Wish] | None = None,
         numbers: Tokens | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
         asked = self.begin(sources, [NO_WISH] * len(sources) if wishes is None else wishes)
         found = {i: one for group, many in asked for i, one in zip(group, many, strict=True)}
@@ -107,7 +111,7 @@ class SourceSearcher:
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
         # One position is left for the end, which is read where outputs are scored.
-        reach = None if self.reach is None else self.reach - 1
+        reach = None if self.context is None else self.context - 1
         limits = Job.of(self.settings, self.specials, lengths, wishes, reach).limits
         asked = Asked([spelled(source, self.source) for source in sources], wishes, limits)
         groups = list(self._groups(lengths, wishes))
@@ -154,9 +158,9 @@ class SourceSearcher:
                 "into the middle of an output. Use --engine torch with the run."
             )
         longest = max(map(len, sources), default=0)
-        if self.reach is not None and longest > self.reach:
+        if self.context is not None and longest > self.context:
             raise UserError(
-                f"a source has {longest:,} tokens, and the exported model knows {self.reach:,} "
+                f"a source has {longest:,} tokens, and the exported model knows {self.context:,} "
                 "positions. Split it."
             )
 
@@ -165,8 +169,7 @@ class SourceSearcher:
         together: dict[tuple[Phrase, ...], list[int]] = {}
         for i, wish in enumerate(wishes):
             together.setdefault(wish.banned, []).append(i)
-        width = self.settings.n_best if self.settings.sample else self.settings.beam
-        room = max(1, self.settings.batch_tokens // width)
+        room = max(1, self.settings.batch_tokens // self.settings.width)
         workers = self.runner.num_translators
         for places in together.values():
             for group in even_batches([lengths[i] for i in places], room, workers):

@@ -17,8 +17,7 @@ from torch import Tensor
 from headway.decode.batching import batches
 from headway.decode.engine import Engine, Tokens
 from headway.decode.search.hypothesis import Specials
-from headway.decode.search.prompts import Prefix, PromptSearcher, check_settings
-from headway.decode.search.search import Searcher
+from headway.decode.search.searcher import Beginning, Searcher, check_prompted
 from headway.decode.speech.ctc import joined
 from headway.decode.speech.window import CtcSpeller, DecoderSpeller, Speller
 from headway.decode.steps import Steps
@@ -85,8 +84,15 @@ class OnnxEngine(Engine):
             check_graph(path, name, self.graphs[name], settings)
 
     def searcher(
-        self, settings: DecodeSettings, specials: Specials, *, detail: bool = False
-    ) -> SourceSearcher:
+        self,
+        settings: DecodeSettings,
+        specials: Specials,
+        *,
+        context: int | None = None,
+        detail: bool = False,
+    ) -> Searcher:
+        if ALONE in self.graphs:
+            return TextSearcher(self.graphs[ALONE], settings, specials, context)
         return SourceSearcher(self, settings, specials)
 
     def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
@@ -109,16 +115,6 @@ class OnnxEngine(Engine):
         """What the steps are given of these texts, images or recordings, and `CTC`."""
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
         return sources_of(self.graphs[READER].call, inputs)
-
-    def prompt_searcher(
-        self,
-        settings: DecodeSettings,
-        specials: Specials,
-        context: int | None,
-        *,
-        detail: bool = False,
-    ) -> PromptSearcher:
-        return TextSearcher(self.graphs[ALONE], settings, specials, context)
 
     def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
         return self.seen(CROSS, sources, [[bos, *target] for target in targets])
@@ -211,26 +207,22 @@ class SourceSearcher(Searcher):
     ) -> None:
         self.engine, self.writer = engine, engine.graphs[WRITER]
         self.models, self.settings, self.specials = (), settings, specials
+        self.context, self.continues = self.writer.n_positions, False
         self.recorded, self.weight = None, weight
 
-    def steps(
-        self, sources: Sequence[Any], *, width: int, capacity: int, watch: bool = False
-    ) -> Steps:
+    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
         given = self.engine.read(sources)
         ctc_BTV = given.pop(CTC, None)
-        steps = GraphSteps(_growing(self.writer, len(sources), given), len(sources), width)
+        steps = GraphSteps(_growing(self.writer, len(sources), given), len(sources), begin.width)
         if not self.weight or ctc_BTV is None:
             return steps
         real_BT = given[SOURCE_MASK] > 0
         rows = Layout.of(real_BT.sum(1).tolist())
         scores_MV = torch.from_numpy(ctc_BTV[real_BT])
-        return joined(steps, scores_MV, rows, self.specials, self.weight, width)
+        return joined(steps, scores_MV, rows, self.specials, self.weight, begin.width)
 
     def rows(self, source: Any) -> int:
         return self.engine.rows(source)
-
-    def reach(self) -> int | None:
-        return self.writer.n_positions
 
 
 class GraphSpeller(DecoderSpeller):
@@ -268,35 +260,28 @@ class GraphSpeller(DecoderSpeller):
         return [torch.from_numpy(x_TV[real_T > 0]).log_softmax(-1) for x_TV, real_T in pairs]
 
 
-class TextSearcher(PromptSearcher):
+class TextSearcher(Searcher):
     """All searches of language models on a graph."""
 
     def __init__(
         self, graph: Session, settings: DecodeSettings, specials: Specials, context: int | None
     ) -> None:
-        check_settings(settings)
+        check_prompted(settings)
         self.graph, self.models, self.settings, self.specials = graph, (), settings, specials
         ends = [end for end in (context, graph.n_positions) if end is not None]
-        self.context, self.recorded = min(ends, default=None), None
+        self.context, self.continues = min(ends, default=None), True
+        self.recorded = None
 
-    def steps(
-        self,
-        prompts: Tokens,
-        width: int,
-        capacity: int,
-        prefix: Prefix | None,
-        *,
-        apart: bool,
-    ) -> Steps:
-        assert prefix is None, "an engine never gets one"
-        growing = _growing(self.graph, len(prompts))
-        ids_BT, real_BT = padded(prompts, left=True)
+    def steps(self, sources: Tokens, begin: Beginning) -> Steps:
+        assert begin.prefix is None, "an engine never gets one"
+        growing = _growing(self.graph, len(sources))
+        ids_BT, real_BT = padded(sources, left=True)
         n_words = self.graph.outputs[LOGITS][2]
-        at_once = max(1, SCORES_AT_ONCE // (len(prompts) * n_words))
+        at_once = max(1, SCORES_AT_ONCE // (len(sources) * n_words))
         for first in range(0, ids_BT.shape[1], at_once):
             now = slice(first, first + at_once)
             found = growing.read(ids_BT[:, now], real_BT[:, now])
-        steps = GraphSteps(growing, len(prompts), width)
+        steps = GraphSteps(growing, len(sources), begin.width)
         steps.first_BV = _log_probs(found)
         return steps
 

@@ -20,13 +20,3 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
     if settings.length_penalty == "power":
         return lambda n: n.to(torch.float32) ** alpha
     return lambda n: torch.ones_like(n, dtype=torch.float32)
-
-
-def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tensor:
-    """GNMT's: `weight` · Σ log min(what a source token got in all, 1); 0 when all got enough.
-
-    `attention_S` is summed over target tokens; `real_S` is True where there is a source token.
-    """
-    # A token that got nothing at all would cost infinitely much.
-    lack_S = attention_S.clamp(1e-9, 1.0).log().masked_fill(~real_S, 0.0)
-    return weight * lack_S.sum(-1)

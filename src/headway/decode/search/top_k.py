@@ -8,7 +8,7 @@ from torch import Tensor
 BLOCK = 128
 
 
-def best(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row, in order, and where they are.
 
     The k largest lie in the k blocks with the largest maxima, so that one quick pass over the

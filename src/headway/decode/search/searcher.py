@@ -1,0 +1,262 @@
+"""From sources, or prompts, to outputs, in tokens: the one way in to every search."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import torch
+
+from headway.decode.search.beam import beam_search
+from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
+from headway.decode.search.fixed import fits
+from headway.decode.search.greedy import Watch, most_likely, walk
+from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
+from headway.decode.search.job import Job
+from headway.decode.search.observer import Witness, seen_by
+from headway.decode.search.recorded import Recorded
+from headway.decode.search.sample import sampler
+from headway.decode.steps import DecoderSteps, Ensemble, Seq2SeqSteps, Steps, read_prompts
+from headway.errors import ConfigError, UserError
+from headway.models.decoder import Decoder
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.evaluating import evaluating
+from headway.nn.positions import most_positions
+from headway.settings.decode import DecodeSettings
+
+T = TypeVar("T")
+
+MOST_KEPT = 4
+"""Searches: on a GPU each holds the steps that it has recorded, and their memory."""
+
+
+def search(
+    models: Sequence[Seq2Seq],
+    sources: Sequence[Any],
+    settings: DecodeSettings,
+    *,
+    bos: int,
+    eos: int,
+    unk: int,
+    wishes: Sequence[Wish] | None = None,
+    numbers: Sequence[Sequence[int]] | None = None,
+) -> list[list[Hypothesis]]:
+    """As `Searcher`, for one batch."""
+    return Searcher(models, settings, Specials(bos, eos, unk))(sources, wishes, numbers)
+
+
+class Prefix:
+    """Tokens that many prompts begin with, read once by each model."""
+
+    def __init__(self, models: Sequence[Decoder], tokens: Sequence[int]) -> None:
+        self.tokens = list(tokens)
+        with torch.no_grad(), evaluating(models):
+            self.caches = [read_prompts(model, [self.tokens], 0)[0] for model in models]
+
+    def begins(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt begins with it and goes on."""
+        return len(prompt) > len(self.tokens) and list(prompt[: len(self.tokens)]) == self.tokens
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """How the steps of a search begin."""
+
+    width: int
+    """Hypotheses of a source ..."""
+
+    capacity: int
+    """... of at most so many tokens."""
+
+    prefix: Prefix | None = None
+    """What all prompts begin with."""
+
+    attention: bool = False
+    """What they attend to is to be looked at."""
+
+    apart: bool = False
+    """Each hypothesis goes its own way: none takes the place of another."""
+
+
+class Searcher:
+    """The best outputs of each source, from the best down.
+
+    A source is what the model's front takes: tokens (which end with `eos`), a picture, a recording;
+    or a prompt, which language models go on with. Several models are an ensemble. On a GPU it keeps
+    the steps that it recorded.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[Seq2Seq] | Sequence[Decoder],
+        settings: DecodeSettings,
+        specials: Specials,
+        context: int | None = None,
+    ) -> None:
+        """`context`: the most tokens that the decoders read; None: what their positions say."""
+        self.models: Sequence[Seq2Seq | Decoder]
+        self.models, self.settings, self.specials = models, settings, specials
+        fronts = [one.front if isinstance(one, Decoder) else one.target_front for one in models]
+        ends = [end for end in (context, *map(most_positions, fronts)) if end is not None]
+        self.context = min(ends, default=None)
+        self.continues = isinstance(models[0], Decoder)
+        if self.continues:
+            check_prompted(settings)
+        on_gpu = next(models[0].parameters()).is_cuda
+        self.recorded = Recorded(models[0]) if on_gpu and len(models) == 1 else None
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        sources: Sequence[Any],
+        wishes: Sequence[Wish] | None = None,
+        numbers: Sequence[Sequence[int]] | None = None,
+        *,
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
+        witness: Witness | None = None,
+    ) -> list[list[Hypothesis]]:
+        """All sources are decoded together; make batches of what is alike in length.
+
+        `numbers` tells sources apart where outputs are drawn: their places if None. `prefix`: what
+        all prompts begin with. `watch` sees each token as it comes, and can end an output; a beam
+        search does not ask it. `witness` sees every step of a search without required phrases.
+        """
+        if not sources:
+            return []
+        job = self.job(sources, wishes)
+        numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
+        with evaluating(self.models):
+            if self.recorded is not None and self.recorded.free and witness is None and fits(job):
+                cache = None if prefix is None else prefix.caches[0]
+                return self.recorded.search(sources, job, numbers, prefix=cache, watch=watch)
+            return self._search(sources, job, numbers, prefix, watch, witness)
+
+    def job(self, sources: Sequence[Any], wishes: Sequence[Wish] | None = None) -> Job:
+        """What the search of these is given besides the steps; prompts have no wishes."""
+        if self.continues:
+            assert wishes is None or not any(wish != NO_WISH for wish in wishes)
+            check_prompts(sources, self.context)
+            return Job.completing(self.settings, self.specials, sources, self.context)
+        wishes = [NO_WISH] * len(sources) if wishes is None else wishes
+        wishes = with_begin(wishes, self.specials.target_begin)
+        lengths = [self.rows(source) for source in sources]
+        return Job.of(self.settings, self.specials, lengths, wishes, self.context)
+
+    def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
+        """Another runtime computes by other steps; all else here serves it too."""
+        members: list[Steps] = []
+        for place, model in enumerate(self.models):
+            if isinstance(model, Decoder):
+                cache = None if begin.prefix is None else begin.prefix.caches[place]
+                members.append(
+                    DecoderSteps(
+                        model, sources, begin.width, begin.capacity, cache, apart=begin.apart
+                    )
+                )
+            else:
+                members.append(
+                    Seq2SeqSteps(
+                        model, sources, begin.width, begin.capacity, attention=begin.attention
+                    )
+                )
+        return members[0] if len(members) == 1 else Ensemble(members)
+
+    def rows(self, source: Any) -> int:
+        """Rows of the encoder's output: what the length of an output is measured by."""
+        return max(cast(Seq2Seq, model).source_front.rows(source) for model in self.models)
+
+    def _search(
+        self,
+        sources: Sequence[Any],
+        job: Job,
+        numbers: Sequence[Sequence[int]],
+        prefix: Prefix | None = None,
+        watch: Watch | None = None,
+        witness: Witness | None = None,
+    ) -> list[list[Hypothesis]]:
+        settings, room, width = job.settings, max(job.limits), job.settings.width
+        required = [place for place, wish in enumerate(job.wishes) if wish.required]
+        if required and len(required) < len(sources):
+            return self._apart(sources, job, numbers, required)
+        if required:
+            check_constrainable(settings)
+            width = max(settings.beam, MIN_WIDTH)
+            return constrained_search(self.steps(sources, Beginning(width, room)), job, width)
+        steps = self.steps(
+            sources,
+            Beginning(width, room, prefix, attention=settings.coverage > 0, apart=settings.walks),
+        )
+        if not settings.walks:
+            return beam_search(steps, job, witness)
+        pick = sampler(settings, numbers, room) if settings.sample else most_likely
+        return walk(steps, job, width, seen_by(witness, pick), watch)
+
+    def _apart(
+        self,
+        sources: Sequence[Any],
+        job: Job,
+        numbers: Sequence[Sequence[int]],
+        required: Sequence[int],
+    ) -> list[list[Hypothesis]]:
+        """Sources with required phrases, and the others, as two batches."""
+        results: dict[int, list[Hypothesis]] = {}
+        others = sorted(set(range(len(sources))) - set(required))
+        for places in (required, others):
+            some, theirs = ([all_of[i] for i in places] for all_of in (sources, numbers))
+            found = self._search(some, job.pick(places), theirs)
+            results |= dict(zip(places, found, strict=True))
+        return [results[place] for place in range(len(sources))]
+
+
+class Recent:
+    """The searches that were made last, by what they were made for: who asks for the same again
+    gets what they recorded."""
+
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self.most = most
+        self._made: dict[Hashable, Any] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            found = self._made.pop(key) if key in self._made else make()
+            self._made[key] = found
+            while len(self._made) > self.most:
+                del self._made[next(iter(self._made))]
+            return cast(T, found)
+
+
+def with_begin(wishes: Sequence[Wish], begin: int | None) -> Sequence[Wish]:
+    """The wishes for outputs that all begin with a token, if there is such."""
+    if begin is None:
+        return wishes
+    return [replace(wish, prefix=(begin, *wish.prefix)) for wish in wishes]
+
+
+def check_prompted(settings: DecodeSettings) -> None:
+    """Refuse what is about a source where there is none."""
+    if settings.coverage:
+        raise ConfigError(
+            f"decode.coverage={settings.coverage:g} is about a source, and here is none. "
+            "Leave it out."
+        )
+    if settings.unknown == "copy":
+        raise ConfigError(
+            "decode.unknown=copy copies from a source, and here is none. Use ban or keep."
+        )
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], context: int | None) -> None:
+    for number, prompt in enumerate(prompts, 1):
+        if context is not None and len(prompt) > context:
+            raise too_long(f"prompt {number:,}", len(prompt), context)
+
+
+def too_long(what: str, n_tokens: int, context: int) -> UserError:
+    return UserError(
+        f"{what} has {n_tokens:,} tokens (its beginning counts as one) and the model reads "
+        f"{context:,}. Shorten it, or use a model with a larger max_len."
+    )

@@ -1,0 +1,28 @@
+"""Models as they are used, whatever they are while they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Without dropout inside; afterwards as before.
+
+    Compiled blocks run as they are written: every length would compile them once more.
+    """
+    training = [model.training for model in models]
+    parts = (part for model in models for part in model.modules())
+    compiled = any(part._compiled_call_impl is not None for part in parts)
+    try:
+        for model in models:
+            model.eval()
+        with torch.compiler.set_stance("force_eager") if compiled else nullcontext():
+            yield
+    finally:
+        for model, was_training in zip(models, training, strict=True):
+            model.train(was_training)
