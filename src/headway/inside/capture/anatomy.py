@@ -7,7 +7,9 @@ A model that writes one thing from another attends in three ways: `encoder` (sou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -53,21 +55,23 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
-        if isinstance(model, Seq2Seq):
-            encoder = StackPart(
-                "encoder", "source", _front(model.source_front), _stack(model.encoder)
-            )
-            decoder = StackPart(
-                "decoder", "target", _front(model.target_front), _stack(model.decoder)
-            )
-            cross = [block.cross for block in decoder.blocks if block.cross is not None]
-            return cls(
-                [encoder, decoder],
-                [_own(encoder), _own(decoder), AttentionKind("cross", "target", "source", cross)],
-            )
-        front = _front(model.front)
-        part = StackPart("self", front.reads, front, _stack(model.stack))
-        return cls([part], [_own(part)])
+        if not isinstance(model, Seq2Seq):
+            front = _front(model.front)
+            return cls.of_stacks([StackPart("self", front.reads, front, _stack(model.stack))])
+        encoder = StackPart("encoder", "source", _front(model.source_front), _stack(model.encoder))
+        decoder = StackPart("decoder", "target", _front(model.target_front), _stack(model.decoder))
+        return cls.of_stacks([encoder, decoder])
+
+    @classmethod
+    def of_stacks(cls, stacks: list[StackPart]) -> Anatomy:
+        """The kinds of attention are those that the layers have."""
+        kinds = [
+            AttentionKind(part.name, part.stream, part.stream, [x.attention for x in part.blocks])
+            for part in stacks
+        ]
+        cross = [block.cross for block in stacks[-1].blocks if block.cross is not None]
+        across = [AttentionKind("cross", "target", "source", cross)] if cross else []
+        return cls(stacks, kinds + across)
 
     @property
     def is_pair(self) -> bool:
@@ -99,10 +103,19 @@ class Anatomy:
         return layers[layer]
 
 
-def _own(part: StackPart) -> AttentionKind:
-    return AttentionKind(
-        part.name, part.stream, part.stream, [block.attention for block in part.blocks]
-    )
+class Calls:
+    """What taps recorded, in the order of the calls: shared layers pass the same tap repeatedly."""
+
+    def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
+        self.names = {id(module): name for name, module in model.named_modules()}
+        self.calls = {name: iter(calls) for name, calls in got.items()}
+
+    def next(self, tap: nn.Module) -> Any:
+        return next(self.calls[self.names[id(tap)]])
+
+    def weights(self, anatomy: Anatomy) -> dict[str, list[Tensor]]:
+        """Of attention, by kind (H T S)."""
+        return {k.name: [self.next(one.weights)[0] for one in k.layers] for k in anatomy.kinds}
 
 
 def _front(module: nn.Module | Tensor) -> Front:

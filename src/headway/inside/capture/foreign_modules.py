@@ -7,21 +7,25 @@ with that of the module itself.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.inside.capture.copy_layers import our_stack
-from headway.inside.capture.reading import Reading, Stream
-from headway.inside.capture.trace import Trace
-from headway.nn.attention.attention import Memory
+from headway.inside.capture.anatomy import Anatomy, StackPart
+from headway.inside.capture.streams import Reading, Stream
+from headway.inside.capture.trace import Trace, record_layers
+from headway.models.parts.front import Front
+from headway.nn.attention.attention import Attention, Memory
+from headway.nn.attention.scope import Scope
+from headway.nn.block import Block, PostNorm, PreNorm
+from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
+from headway.nn.norms import LayerNorm, RMSNorm
 from headway.nn.stack import Stack
-from headway.nn.tap import record
 
 TOLERANCE = 1e-5
 """Largest difference from the module's own output; of large outputs, as a share of the largest."""
@@ -41,6 +45,18 @@ INPUTS: dict[type[nn.Module], tuple[str, ...]] = {
 """The stream of each input, in the order in which torch takes them."""
 
 
+ACTIVATIONS: dict[object, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    F.gelu: "gelu",
+    F.silu: "silu",
+}
+"""Functions that torch's layers can be given, and our name of each."""
+
+Pair = tuple[Tensor | None, Tensor | None]
+"""Our weight and theirs. Where they have none, ours is zero."""
+
+
 @torch.no_grad()
 def from_torch(
     module: nn.Module, *inputs: Tensor, labels: Labels | None = None, causal: bool = False
@@ -57,57 +73,25 @@ def from_torch(
     names = _streams_of(module)
     theirs = copy.deepcopy(module).to("cpu", torch.float32).eval()
     xs = _sequences(theirs, names, inputs)
-    seen = _run(_stacks(theirs, causal=causal), xs)
-    _prove(theirs, [xs[name] for name in names], seen.output_TD, causal=causal)
+    anatomy = Anatomy.of_stacks(_stacks(theirs, causal=causal))
+    ours = nn.ModuleList([part.stack for part in anatomy.stacks])
+    output_TD, layers = record_layers(ours, anatomy, lambda: _run(anatomy, xs))
+    _prove(theirs, [xs[name] for name in names], output_TD, causal=causal)
     meta = {"run": type(module).__name__, "task": TASK, "causal": causal}
-    return seen.trace(_reading(xs, _labels(labels, names, xs)), meta)
+    reading = _reading(xs, _labels(labels, names, xs))
+    return Trace(reading=reading, scores_RC=output_TD, meta=meta, **layers)
 
 
-@dataclass
-class _Seen:
-    """What one pass through the stacks leaves behind."""
-
-    attention: dict[str, list[Tensor]] = field(default_factory=dict)
-    values: dict[str, list[Tensor]] = field(default_factory=dict)
-    states: dict[str, list[Tensor]] = field(default_factory=dict)
-    hidden: dict[str, list[Tensor]] = field(default_factory=dict)
-    output_TD: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def keep(self, name: str, x_TD: Tensor, taps: dict[str, list[Any]], n_layers: int) -> None:
-        """`taps`: what `record` found in the stack of this name."""
-        blocks = [f"blocks.{number}" for number in range(n_layers)]
-        self.states[name] = [x_TD, *(taps[f"{block}.stream"][0] for block in blocks)]
-        self.hidden[name] = [taps[f"{block}.feed_forward.hidden"][0] for block in blocks]
-        for kind, part in ((name, "attention"), ("cross", "cross")):
-            if f"{blocks[0]}.{part}.weights" in taps:
-                weights = [taps[f"{block}.{part}.weights"] for block in blocks]
-                self.attention[kind] = [layer[0][0] for layer in weights]
-                self.values[kind] = [taps[f"{block}.{part}.v"][0] for block in blocks]
-
-    def trace(self, reading: Reading, meta: dict[str, Any]) -> Trace:
-        return Trace(
-            reading=reading,
-            attention=self.attention,
-            values=self.values,
-            states=self.states,
-            hidden=self.hidden,
-            scores_RC=self.output_TD,
-            meta=meta,
-        )
-
-
-def _run(stacks: dict[str, tuple[str, Stack]], xs: dict[str, Tensor]) -> _Seen:
-    """`stacks`: by name, with the stream that each reads. A decoder alone gets its memory."""
-    seen, memory = _Seen(), None
-    if "encoder" not in stacks and "source" in xs:
+def _run(anatomy: Anatomy, xs: dict[str, Tensor]) -> Tensor:
+    """What the last stack gives. A decoder alone gets its memory."""
+    memory, out_TD = None, torch.empty(0)
+    if anatomy.stacks[0].name != "encoder" and "source" in xs:
         memory = Memory(xs["source"], Layout.of([len(xs["source"])]))
-    for name, (stream, stack) in stacks.items():
-        layout = Layout.of([len(xs[stream])])
-        with record(stack, "weights", ".v", "stream", "hidden") as taps:
-            seen.output_TD = stack(xs[stream], layout, memory)
-        seen.keep(name, xs[stream], taps, len(stack.blocks))
-        memory = Memory(seen.output_TD, layout)
-    return seen
+    for part in anatomy.stacks:
+        layout = Layout.of([len(xs[part.stream])])
+        out_TD = part.stack(xs[part.stream], layout, memory)
+        memory = Memory(out_TD, layout)
+    return out_TD
 
 
 def _streams_of(module: nn.Module) -> tuple[str, ...]:
@@ -121,21 +105,23 @@ def _streams_of(module: nn.Module) -> tuple[str, ...]:
     )
 
 
-def _stacks(module: nn.Module, *, causal: bool) -> dict[str, tuple[str, Stack]]:
+def _stacks(module: nn.Module, *, causal: bool) -> list[StackPart]:
+    def copied(name: str, stream: str, theirs: nn.Module, *, causal: bool) -> StackPart:
+        layers, norm = getattr(theirs, "layers", [theirs]), getattr(theirs, "norm", None)
+        return StackPart(name, stream, Front(), _copy_stack(layers, norm, causal=causal))
+
     if isinstance(module, nn.Transformer):
         encoder, decoder = module.encoder, module.decoder
         for part, known in ((encoder, nn.TransformerEncoder), (decoder, nn.TransformerDecoder)):
             if not isinstance(part, known):
                 raise UserError(f"{type(part).__name__} in it is no {known.__name__} of torch.")
-        return {
-            "encoder": ("source", our_stack(encoder.layers, encoder.norm, causal=False)),
-            "decoder": ("target", our_stack(decoder.layers, decoder.norm, causal=causal)),
-        }
-    layers = getattr(module, "layers", [module])
-    stack = our_stack(layers, getattr(module, "norm", None), causal=causal)
-    if len(_streams_of(module)) == 1:
-        return {"self": ("text", stack)}
-    return {"decoder": ("target", stack)}
+        return [
+            copied("encoder", "source", encoder, causal=False),
+            copied("decoder", "target", decoder, causal=causal),
+        ]
+    alone = len(_streams_of(module)) == 1
+    names = ("self", "text") if alone else ("decoder", "target")
+    return [copied(*names, module, causal=causal)]
 
 
 def _sequences(
@@ -228,3 +214,91 @@ def _stream(name: str, pieces: tuple[str, ...]) -> Stream:
         words=tuple(range(n)),
         special=(False,) * n,
     )
+
+
+@torch.no_grad()
+def _copy_stack(layers: Iterable[nn.Module], norm: nn.Module | None, *, causal: bool) -> Stack:
+    """Blocks with the weights of torch's encoder or decoder layers, and their last norm."""
+    blocks = [_block(layer, f"layer {n}", causal) for n, layer in enumerate(layers, 1)]
+    if not blocks:
+        raise UserError("this module has no layers, so there is nothing to see.")
+    return Stack(blocks, None if norm is None else _norm(norm, "the last norm")).eval()
+
+
+def _block(layer: nn.Module, where: str, causal: bool) -> Block:
+    if not isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        raise UserError(f"{where} is a {type(layer).__name__}, which is not one of torch's layers.")
+    wiring = PreNorm if layer.norm_first else PostNorm
+    cross, theirs = None, [layer.norm1, layer.norm2]
+    if isinstance(layer, nn.TransformerDecoderLayer):
+        theirs.append(layer.norm3)
+        cross = _attention(layer.multihead_attn, where, Scope())
+    # A block asks for its norms in this order: attention, cross attention, feed-forward.
+    norms = iter([_norm(norm, where) for norm in theirs])
+    block = wiring(
+        _attention(layer.self_attn, where, Scope(causal=causal)),
+        _feed_forward(layer, where),
+        lambda: next(norms),
+        cross=cross,
+    )
+    return block
+
+
+def _attention(theirs: nn.Module, where: str, scope: Scope) -> Attention:
+    if not isinstance(theirs, nn.MultiheadAttention):
+        raise UserError(f"the attention of {where} is a {type(theirs).__name__}, not torch's own.")
+    if theirs.in_proj_weight is None:
+        raise UserError(
+            f"the attention of {where} has keys or values of another width (kdim, vdim)."
+        )
+    if theirs.bias_k is not None or theirs.add_zero_attn:
+        raise UserError(f"the attention of {where} adds keys of its own (bias_k, add_zero_attn).")
+    biased = theirs.in_proj_bias is not None
+    ours = Attention(theirs.embed_dim, theirs.num_heads, bias="qkvo" if biased else "", scope=scope)
+    _copy((ours.to_qkv.weight, theirs.in_proj_weight), (ours.to_qkv.bias, theirs.in_proj_bias))
+    _copy((ours.to_out.weight, theirs.out_proj.weight), (ours.to_out.bias, theirs.out_proj.bias))
+    return ours
+
+
+def _feed_forward(
+    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer, where: str
+) -> FeedForward:
+    first, second = layer.linear1, layer.linear2
+    name = _activation(layer.activation, where)
+    biased = first.bias is not None or second.bias is not None
+    ours = FeedForward(first.in_features, first.out_features, name, bias=biased)
+    _copy((ours.to_hidden.weight, first.weight), (ours.to_hidden.bias, first.bias))
+    _copy((ours.to_out.weight, second.weight), (ours.to_out.bias, second.bias))
+    return ours
+
+
+def _activation(activation: Callable[[Tensor], Tensor], where: str) -> str:
+    if isinstance(activation, nn.GELU):
+        return "gelu-tanh" if activation.approximate == "tanh" else "gelu"
+    if isinstance(activation, nn.ReLU | nn.SiLU):
+        return type(activation).__name__.lower()
+    if activation not in ACTIVATIONS:
+        name = getattr(activation, "__name__", type(activation).__name__)
+        raise UserError(f"the activation {name} of {where} is not relu, gelu or silu.")
+    return ACTIVATIONS[activation]
+
+
+def _norm(theirs: nn.Module, where: str) -> nn.Module:
+    if not isinstance(theirs, nn.LayerNorm | nn.RMSNorm) or len(theirs.normalized_shape) != 1:
+        raise UserError(f"{where} has a {type(theirs).__name__}; known are LayerNorm and RMSNorm.")
+    width = theirs.normalized_shape[0]
+    if isinstance(theirs, nn.RMSNorm):
+        eps = torch.finfo(torch.float32).eps if theirs.eps is None else theirs.eps
+        ours: LayerNorm | RMSNorm = RMSNorm(width, eps)
+    else:
+        ours = LayerNorm(width, theirs.eps)
+        _copy((ours.bias, theirs.bias))
+    if theirs.weight is not None:
+        _copy((ours.weight, theirs.weight))
+    return ours
+
+
+def _copy(*pairs: Pair) -> None:
+    for ours, theirs in pairs:
+        if ours is not None:
+            ours.zero_() if theirs is None else ours.copy_(theirs)

@@ -7,10 +7,10 @@ programs can write one, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headway import __version__
 from headway.decode.search.hypothesis import Wish
 from headway.errors import DataError, FolderError, UserError
-from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.anatomy import Anatomy, Calls
 from headway.inside.capture.beam import BeamTree, beam_tree, searches
 from headway.inside.capture.forward import Pass, say
 from headway.inside.capture.interventions import NO_CHANGE, Change, gated
@@ -31,6 +31,8 @@ from headway.nn.tap import record
 from headway.settings.model import family_of
 from headway.storage import replace_file, replace_text
 from headway.tasks.opened import Opened
+
+T = TypeVar("T")
 
 TENSORS, FACTS = "trace.safetensors", "trace.json"
 VERSION = 1
@@ -160,45 +162,55 @@ def _search(run: Opened, reading: Reading, ask: Ask) -> BeamTree:
 def _record(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> Trace:
     anatomy = Anatomy.of(run.model)
     _check_size(anatomy, reading)
-    fronts: dict[str, Tensor] = {}
-    hooks = [part.front.register_forward_hook(_keep(fronts, part.name)) for part in anatomy.stacks]
+
+    def forward() -> Pass:
+        found = say(run, reading, change)
+        if gradients:
+            found.log_probs_R.sum().backward()
+        return found
+
+    try:
+        found, layers = record_layers(run.model, anatomy, forward, gradients=gradients)
+    finally:
+        run.model.zero_grad(set_to_none=True)
+    meta = _meta(run, change) | _error(found)
+    return Trace(reading=reading, scores_RC=found.scores_RC.detach(), meta=meta, **layers)
+
+
+def record_layers(
+    model: nn.Module, anatomy: Anatomy, forward: Callable[[], T], *, gradients: bool = False
+) -> tuple[T, dict[str, Any]]:
+    """What `forward` gives, and what passes the layers meanwhile: the `GROUPS` of a trace."""
+    into: dict[str, Tensor] = {}
+    hooks = [part.stack.register_forward_pre_hook(_keep(into, part.name))
+             for part in anatomy.stacks]  # fmt: skip
     taps = (".weights", ".v", ".stream", ".hidden")
     try:
-        with (
-            torch.set_grad_enabled(gradients),
-            record(run.model, *taps, gradients=gradients) as got,
-        ):
-            said = say(run, reading, change)
-            if gradients:
-                said.log_probs_R.sum().backward()
+        with torch.set_grad_enabled(gradients), record(model, *taps, gradients=gradients) as got:
+            found = forward()
     finally:
         for hook in hooks:
             hook.remove()
-        run.model.zero_grad(set_to_none=True)
-    seen = _Seen(run.model, got)
-    attention = {kind.name: [seen.of(layer.weights)[0] for layer in kind.layers]
-                 for kind in anatomy.kinds}  # fmt: skip
-    return Trace(
-        reading=reading,
-        attention={name: [w.detach() for w in layers] for name, layers in attention.items()},
-        values={k.name: [seen.of(layer.v).detach() for layer in k.layers] for k in anatomy.kinds},
-        states={
-            part.name: [fronts[part.name], *(seen.of(b.stream).detach() for b in part.blocks)]
+    calls = Calls(model, got)
+    weights = calls.weights(anatomy)
+    groups = {
+        "attention": {kind: [w.detach() for w in layers] for kind, layers in weights.items()},
+        "values": {k.name: [calls.next(x.v).detach() for x in k.layers] for k in anatomy.kinds},
+        "states": {
+            part.name: [into[part.name], *(calls.next(x.stream).detach() for x in part.blocks)]
             for part in anatomy.stacks
         },
-        hidden={
-            part.name: [seen.of(b.feed_forward.hidden).detach() for b in part.blocks]
+        "hidden": {
+            part.name: [calls.next(x.feed_forward.hidden).detach() for x in part.blocks]
             for part in anatomy.stacks
         },
-        scores_RC=said.scores_RC.detach(),
-        gradients={
-            name: [torch.zeros_like(w) if w.grad is None else w.grad for w in layers]
-            for name, layers in attention.items()
+    }
+    if gradients:
+        groups["gradients"] = {
+            kind: [torch.zeros_like(w) if w.grad is None else w.grad for w in layers]
+            for kind, layers in weights.items()
         }
-        if gradients
-        else {},
-        meta=_meta(run, change) | _error(said),
-    )
+    return found, groups
 
 
 def _check_size(anatomy: Anatomy, reading: Reading) -> None:
@@ -214,20 +226,9 @@ def _check_size(anatomy: Anatomy, reading: Reading) -> None:
         )
 
 
-class _Seen:
-    """What taps recorded, in the order of the calls: shared layers pass the same tap repeatedly."""
-
-    def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
-        names = {id(module): name for name, module in model.named_modules()}
-        self.names, self.calls = names, {name: iter(calls) for name, calls in got.items()}
-
-    def of(self, tap: nn.Module) -> Any:
-        return next(self.calls[self.names[id(tap)]])
-
-
-def _keep(into: dict[str, Tensor], name: str) -> Any:
-    def hook(module: nn.Module, given: Any, out: Tensor) -> None:
-        into[name] = out.detach().clone()
+def _keep(into: dict[str, Tensor], name: str) -> Callable[[nn.Module, Any], None]:
+    def hook(module: nn.Module, given: Any) -> None:
+        into[name] = given[0].detach().clone()
 
     return hook
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.inside.capture.anatomy import Anatomy, AttentionKind
+from headway.inside.capture.anatomy import Anatomy, AttentionKind, Calls
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import N_EXAMPLES, examples
 from headway.inside.capture.forward import say
@@ -111,13 +111,12 @@ def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> 
         record(run.model, "weights", "heads", gradients=True) as got,
     ):
         loss = -say(run, reading, change).log_probs_R.mean()
-        names = {part: name for name, part in run.model.named_modules()}
-        calls = {name: iter(entries) for name, entries in got.items()}
+        calls = Calls(run.model, got)
         outputs: dict[tuple[str, int], tuple[Tensor, Tensor, bool]] = {}
         for kind in Anatomy.of(run.model).kinds:
             for layer, attention in enumerate(kind.layers):
-                weights_HTS = next(calls[names[attention.weights]])[0]
-                out_NHK = next(calls[names[attention.heads]])
+                weights_HTS = calls.next(attention.weights)[0]
+                out_NHK = calls.next(attention.heads)
                 outputs[kind.name, layer] = (weights_HTS, out_NHK, attention.scope.causal)
         grads: Sequence[Tensor | None] = [None] * len(outputs)
         if gradients:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.anatomy import Anatomy, Calls
 from headway.inside.capture.forward import NO_CHANGE, Change, say
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
@@ -71,16 +71,10 @@ def _each(
     run: Opened, reading: Reading, fronts: Fronts, change: Change
 ) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
     """For each output its slopes, and the attention weights that they belong to."""
-    kinds = Anatomy.of(run.model).kinds
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
     with torch.enable_grad(), record(run.model, ".weights", gradients=True) as got:
         worth_R = say(run, reading, change, fronts=inputs).log_probs_R
-    names = {id(module): name for name, module in run.model.named_modules()}
-    calls = {name: iter(seen) for name, seen in got.items()}
-    weights = {
-        kind.name: [next(calls[names[id(layer.weights)]])[0] for layer in kind.layers]
-        for kind in kinds
-    }
+    weights = Calls(run.model, got).weights(Anatomy.of(run.model))
     leaves = [*inputs.values(), *(w for layers in weights.values() for w in layers)]
     held = {kind: [w.detach() for w in layers] for kind, layers in weights.items()}
     for row in range(len(worth_R)):
