@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from headway.errors import ConfigError, suggest
 from headway.settings.model import (
@@ -18,8 +19,10 @@ from headway.settings.model import (
     SoundSettings,
 )
 
+Family = TypeVar("Family", bound=ModelSettings)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Preset:
     settings: ModelSettings
     published: str
@@ -28,299 +31,112 @@ class Preset:
     source: str
 
 
+def sized(
+    base: Family, n_layers: int, d_model: int, n_heads: int, d_ff: int, **more: Any
+) -> Family:
+    more |= {"n_layers": n_layers, "d_model": d_model, "n_heads": n_heads, "d_ff": d_ff}
+    return replace(base, **more)
+
+
 TRANSFORMER = Seq2SeqSettings()
 BERT = EncoderSettings()
 GPT2 = DecoderSettings()
 LLAMA = DecoderSettings(
-    vocab_size=32_000,
-    norm="rms",
-    positions="rotary",
-    activation="swiglu",
-    attention_bias="",
-    ff_bias=False,
-    dropout=0.0,
-    attention_dropout=0.0,
-)
-
+    vocab_size=32_000, norm="rms", positions="rotary", activation="swiglu", attention_bias="",
+    ff_bias=False, dropout=0.0, attention_dropout=0.0,
+)  # fmt: skip
 VIT = PictureEncoderSettings()
-SMALL_VIT = replace(
-    VIT,
-    d_model=256,
-    n_layers=7,
-    n_heads=4,
-    d_ff=512,
-    norm_eps=1e-6,
-    attention_bias="",
-    init="small",
-    picture=PictureSettings(
-        height=32,
-        width=32,
-        patch=4,
-        stem="conv",
-        class_token=False,
-        positions="sinusoidal",
-    ),
-    pooling="mean",
+SMALL_VIT = sized(
+    VIT, 7, 256, 4, 512, norm_eps=1e-6, attention_bias="", init="small", pooling="mean",
     n_labels=10,
-)
+    picture=PictureSettings(
+        height=32, width=32, patch=4, stem="conv", class_token=False, positions="sinusoidal"
+    ),
+)  # fmt: skip
 WHISPER = SoundSeq2SeqSettings(
-    vocab_size=51_865,
-    d_model=384,
-    n_layers=4,
-    n_heads=6,
-    d_ff=1536,
-    norm_eps=1e-5,
-    positions="learned",
-    attention_bias="qvo",
-    embedding_scale=False,
-    dropout=0.0,
-    init="bert",
+    vocab_size=51_865, d_model=384, n_layers=4, n_heads=6, d_ff=1536, norm_eps=1e-5,
+    positions="learned", attention_bias="qvo", embedding_scale=False, dropout=0.0, init="bert",
     sound=SoundSettings(positions="whisper", pad_s=30.0),
-)
+)  # fmt: skip
 
-PRESETS: dict[str, Preset] = {
-    "transformer-base": Preset(
-        settings=TRANSFORMER, published="65 M", source="Vaswani et al. 2017, table 3"
-    ),
-    "transformer-big": Preset(
-        settings=replace(TRANSFORMER, d_model=1024, n_heads=16, d_ff=4096, dropout=0.3),
-        published="213 M",
-        source="Vaswani et al. 2017, table 3",
-    ),
-    "transformer-iwslt": Preset(
-        settings=replace(TRANSFORMER, vocab_size=10_000, n_heads=4, d_ff=1024, dropout=0.3),
-        published="",
-        source="the size the field uses for IWSLT",
-    ),
-    "transformer-tiny": Preset(
-        settings=replace(
-            TRANSFORMER,
-            vocab_size=10_000,
-            d_model=128,
-            n_layers=4,
-            n_heads=4,
-            d_ff=256,
-            dropout=0.3,
-        ),
-        published="",
-        source="the size the field uses for Multi30k",
-    ),
-    "transformer-small": Preset(
-        settings=replace(
-            TRANSFORMER, vocab_size=10_000, d_model=256, n_layers=4, n_heads=4, d_ff=1024
-        ),
-        published="",
-        source="a larger corpus on two cores",
-    ),
-    "transformer-test": Preset(
-        settings=replace(
-            TRANSFORMER, vocab_size=100, d_model=32, n_layers=2, n_heads=4, d_ff=64, max_len=64
-        ),
-        published="",
-        source="for tests",
-    ),
-    "bert-base": Preset(settings=BERT, published="110 M", source="Devlin et al. 2018, section 3"),
-    "bert-large": Preset(
-        settings=replace(BERT, d_model=1024, n_layers=24, n_heads=16, d_ff=4096),
-        published="340 M",
-        source="Devlin et al. 2018, section 3",
-    ),
-    "bert-mini": Preset(
-        settings=replace(BERT, d_model=256, n_layers=4, n_heads=4, d_ff=1024),
-        published="11.3 M",
-        source="Turc et al. 2019",
-    ),
-    "bert-tiny": Preset(
-        settings=replace(BERT, d_model=128, n_layers=2, n_heads=2, d_ff=512),
-        published="4.4 M",
-        source="Turc et al. 2019",
-    ),
-    "distilbert": Preset(
-        settings=replace(BERT, n_layers=6, n_segments=0, heads=("words",)),
-        published="66 M",
-        source="Sanh et al. 2019, table 3",
-    ),
-    "minilm-l6": Preset(
-        settings=replace(
-            BERT, d_model=384, n_layers=6, d_ff=1536, heads=("pooled",), pooling="mean"
-        ),
-        published="22.7 M",
-        source="all-MiniLM-L6-v2",
-    ),
-    "encoder-test": Preset(
-        settings=replace(
-            BERT, vocab_size=100, d_model=32, n_layers=2, n_heads=4, d_ff=64, max_len=64
-        ),
-        published="",
-        source="for tests",
-    ),
-    "gpt": Preset(
-        settings=replace(GPT2, vocab_size=40_478, max_len=512, wiring="post"),
-        published="117 M",
-        source="Radford et al. 2018",
-    ),
-    "gpt2": Preset(settings=GPT2, published="124 M", source="Radford et al. 2019"),
-    "gpt2-medium": Preset(
-        settings=replace(GPT2, d_model=1024, n_layers=24, n_heads=16, d_ff=4096),
-        published="355 M",
-        source="Radford et al. 2019",
-    ),
-    "gpt2-large": Preset(
-        settings=replace(GPT2, d_model=1280, n_layers=36, n_heads=20, d_ff=5120),
-        published="774 M",
-        source="Radford et al. 2019",
-    ),
-    "gpt2-xl": Preset(
-        settings=replace(GPT2, d_model=1600, n_layers=48, n_heads=25, d_ff=6400),
-        published="1.5 B",
-        source="Radford et al. 2019",
-    ),
-    "gpt3-small": Preset(
-        settings=replace(GPT2, max_len=2048, dropout=0.0, attention_dropout=0.0),
-        published="125 M",
-        source="Brown et al. 2020, table 2.1",
-    ),
-    "shakespeare": Preset(
-        settings=replace(
-            GPT2,
-            vocab_size=65,
-            d_model=384,
-            n_layers=6,
-            n_heads=6,
-            d_ff=1536,
-            max_len=256,
-            dropout=0.2,
-            attention_dropout=0.2,
-        ),
-        published="",
-        source="characters on one GPU",
-    ),
-    "shakespeare-laptop": Preset(
-        settings=replace(
-            GPT2,
-            vocab_size=65,
-            d_model=128,
-            n_layers=4,
-            n_heads=4,
-            d_ff=512,
-            max_len=64,
-            dropout=0.0,
-            attention_dropout=0.0,
-        ),
-        published="",
-        source="characters on two cores",
-    ),
-    "stories260K": Preset(
-        settings=replace(
-            LLAMA,
-            vocab_size=512,
-            d_model=64,
-            n_layers=5,
-            n_heads=8,
-            n_kv_heads=4,
-            d_ff=172,
-            max_len=512,
-        ),
-        published="260 K",
-        source="llama2.c",
-    ),
-    "stories15M": Preset(
-        settings=replace(LLAMA, d_model=288, n_layers=6, n_heads=6, d_ff=768, max_len=256),
-        published="15 M",
-        source="llama2.c",
-    ),
-    "llama-laptop": Preset(
-        settings=replace(
-            LLAMA,
-            vocab_size=8192,
-            d_model=256,
-            n_layers=6,
-            n_heads=8,
-            n_kv_heads=4,
-            d_ff=688,
-            max_len=512,
-        ),
-        published="",
-        source="a modern decoder that trains on a laptop",
-    ),
-    "vit-base": Preset(
-        settings=VIT, published="86 M", source="Dosovitskiy et al. 2020; patches of 16"
-    ),
-    "vit-large": Preset(
-        settings=replace(VIT, d_model=1024, n_layers=24, n_heads=16, d_ff=4096),
-        published="307 M",
-        source="Dosovitskiy et al. 2020; patches of 16",
-    ),
-    "deit-tiny": Preset(
-        settings=replace(VIT, d_model=192, n_heads=3, d_ff=768),
-        published="5.7 M",
-        source="Touvron et al. 2021; 5 M there",
-    ),
-    "deit-small": Preset(
-        settings=replace(VIT, d_model=384, n_heads=6, d_ff=1536),
-        published="22 M",
-        source="Touvron et al. 2021",
-    ),
-    "vit-small-pictures": Preset(
-        settings=SMALL_VIT, published="", source="a convolutional stem, for pictures of 32 × 32"
-    ),
-    "whisper-tiny": Preset(
-        settings=WHISPER, published="39 M", source="Radford et al. 2022, table 1"
-    ),
-    "whisper-base": Preset(
-        settings=replace(WHISPER, d_model=512, n_layers=6, n_heads=8, d_ff=2048),
-        published="74 M",
-        source="Radford et al. 2022, table 1",
-    ),
-    "whisper-small": Preset(
-        settings=replace(WHISPER, d_model=768, n_layers=12, n_heads=12, d_ff=3072),
-        published="244 M",
-        source="Radford et al. 2022, table 1",
-    ),
-    "decoder-test": Preset(
-        settings=replace(
-            GPT2, vocab_size=100, d_model=32, n_layers=2, n_heads=4, d_ff=64, max_len=64
-        ),
-        published="",
-        source="for tests",
-    ),
-    "picture-encoder-test": Preset(
-        settings=replace(
-            SMALL_VIT,
-            d_model=32,
-            n_layers=2,
-            d_ff=64,
-            picture=PictureSettings(height=16, width=16, patch=4),
-            pooling="first",
-        ),
-        published="",
-        source="for tests",
-    ),
-    "picture-seq2seq-test": Preset(
-        settings=PictureSeq2SeqSettings(
-            vocab_size=100,
-            d_model=32,
-            n_layers=2,
-            d_ff=64,
-            max_len=64,
-            picture=PictureSettings(height=16, width=16, patch=4, class_token=False),
-        ),
-        published="",
-        source="for tests",
-    ),
-    "sound-encoder-test": Preset(
-        settings=SoundEncoderSettings(d_model=32, n_layers=2, d_ff=64),
-        published="",
-        source="for tests",
-    ),
-    "sound-seq2seq-test": Preset(
-        settings=SoundSeq2SeqSettings(
-            vocab_size=100, d_model=32, n_layers=2, d_ff=64, max_len=64, ctc=True
-        ),
-        published="",
-        source="for tests",
-    ),
-}
+TINY: dict[str, Any] = {"vocab_size": 100, "max_len": 64}
+SMALL_PICTURE = PictureSettings(height=16, width=16, patch=4)
+NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
+SOME_DROPOUT: dict[str, Any] = {"dropout": 0.2, "attention_dropout": 0.2}
+
+VASWANI = "Vaswani et al. 2017, table 3"
+DEVLIN = "Devlin et al. 2018, section 3"
+TURC = "Turc et al. 2019"
+GPT2_PAPER = "Radford et al. 2019"
+VIT_PAPER = "Dosovitskiy et al. 2020; patches of 16"
+WHISPER_PAPER = "Radford et al. 2022, table 1"
+TESTS = "for tests"
+
+ROWS: dict[str, tuple[ModelSettings, str, str]] = {
+    # name, then what it changes: layers, width, heads, width of the feed-forward, and others
+    "transformer-base": (TRANSFORMER, "65 M", VASWANI),
+    "transformer-big": (sized(TRANSFORMER, 6, 1024, 16, 4096, dropout=0.3), "213 M", VASWANI),
+    "transformer-iwslt": (
+        sized(TRANSFORMER, 6, 512, 4, 1024, vocab_size=10_000, dropout=0.3),
+        "", "the size the field uses for IWSLT"),
+    "transformer-tiny": (
+        sized(TRANSFORMER, 4, 128, 4, 256, vocab_size=10_000, dropout=0.3),
+        "", "the size the field uses for Multi30k"),
+    "transformer-small": (
+        sized(TRANSFORMER, 4, 256, 4, 1024, vocab_size=10_000), "", "a larger corpus on two cores"),
+    "transformer-test": (sized(TRANSFORMER, 2, 32, 4, 64, **TINY), "", TESTS),
+    "bert-base": (BERT, "110 M", DEVLIN),
+    "bert-large": (sized(BERT, 24, 1024, 16, 4096), "340 M", DEVLIN),
+    "bert-mini": (sized(BERT, 4, 256, 4, 1024), "11.3 M", TURC),
+    "bert-tiny": (sized(BERT, 2, 128, 2, 512), "4.4 M", TURC),
+    "distilbert": (
+        replace(BERT, n_layers=6, n_segments=0, heads=("words",)),
+        "66 M", "Sanh et al. 2019, table 3"),
+    "minilm-l6": (
+        sized(BERT, 6, 384, 12, 1536, heads=("pooled",), pooling="mean"),
+        "22.7 M", "all-MiniLM-L6-v2"),
+    "encoder-test": (sized(BERT, 2, 32, 4, 64, **TINY), "", TESTS),
+    "gpt": (
+        replace(GPT2, vocab_size=40_478, max_len=512, wiring="post"),
+        "117 M", "Radford et al. 2018"),
+    "gpt2": (GPT2, "124 M", GPT2_PAPER),
+    "gpt2-medium": (sized(GPT2, 24, 1024, 16, 4096), "355 M", GPT2_PAPER),
+    "gpt2-large": (sized(GPT2, 36, 1280, 20, 5120), "774 M", GPT2_PAPER),
+    "gpt2-xl": (sized(GPT2, 48, 1600, 25, 6400), "1.5 B", GPT2_PAPER),
+    "gpt3-small": (
+        replace(GPT2, max_len=2048, **NO_DROPOUT), "125 M", "Brown et al. 2020, table 2.1"),
+    "shakespeare": (
+        sized(GPT2, 6, 384, 6, 1536, vocab_size=65, max_len=256, **SOME_DROPOUT),
+        "", "characters on one GPU"),
+    "shakespeare-laptop": (
+        sized(GPT2, 4, 128, 4, 512, vocab_size=65, max_len=64, **NO_DROPOUT),
+        "", "characters on two cores"),
+    "stories260K": (
+        sized(LLAMA, 5, 64, 8, 172, vocab_size=512, n_kv_heads=4, max_len=512),
+        "260 K", "llama2.c"),
+    "stories15M": (sized(LLAMA, 6, 288, 6, 768, max_len=256), "15 M", "llama2.c"),
+    "llama-laptop": (
+        sized(LLAMA, 6, 256, 8, 688, vocab_size=8192, n_kv_heads=4, max_len=512),
+        "", "a modern decoder that trains on a laptop"),
+    "vit-base": (VIT, "86 M", VIT_PAPER),
+    "vit-large": (sized(VIT, 24, 1024, 16, 4096), "307 M", VIT_PAPER),
+    "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021; 5 M there"),
+    "deit-small": (sized(VIT, 12, 384, 6, 1536), "22 M", "Touvron et al. 2021"),
+    "vit-small-pictures": (SMALL_VIT, "", "a convolutional stem, for pictures of 32 × 32"),
+    "whisper-tiny": (WHISPER, "39 M", WHISPER_PAPER),
+    "whisper-base": (sized(WHISPER, 6, 512, 8, 2048), "74 M", WHISPER_PAPER),
+    "whisper-small": (sized(WHISPER, 12, 768, 12, 3072), "244 M", WHISPER_PAPER),
+    "decoder-test": (sized(GPT2, 2, 32, 4, 64, **TINY), "", TESTS),
+    "picture-encoder-test": (
+        sized(SMALL_VIT, 2, 32, 4, 64, picture=SMALL_PICTURE, pooling="first"), "", TESTS),
+    "picture-seq2seq-test": (
+        sized(PictureSeq2SeqSettings(), 2, 32, 4, 64, **TINY,
+              picture=replace(SMALL_PICTURE, class_token=False)), "", TESTS),
+    "sound-encoder-test": (sized(SoundEncoderSettings(), 2, 32, 4, 64), "", TESTS),
+    "sound-seq2seq-test": (
+        sized(SoundSeq2SeqSettings(), 2, 32, 4, 64, **TINY, ctc=True), "", TESTS),
+}  # fmt: skip
+PRESETS = {name: Preset(*row) for name, row in ROWS.items()}
 
 
 def preset(name: str) -> ModelSettings:
