@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole, and that tell when a bit of them has changed since.
+"""Files and folders that a crash leaves whole or absent, and that tell when a bit of them changed.
 
 A file is written beside its place, forced to the disk and renamed. What is read from a run folder
 carries a SHA-256 of itself, or is named with one by a file that does. A file without one, of an
@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +96,33 @@ def read_json(path: Path) -> Any:
     elif b'"sha256": "' not in end and not re.search(rf'"{HEX}"\n'.encode(), end):
         return json.loads(data.decode())
     raise FolderError(f"{path} is damaged: it is not what was written.")
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to write into; it takes that name when all went well."""
+    check_free(out)
+    place = out.absolute()
+    beside = place.with_name(f".{place.name}.part")
+    try:
+        if beside.exists():
+            shutil.rmtree(beside)
+        beside.mkdir(parents=True)
+        yield beside
+        if place.is_dir():
+            place.rmdir()
+        beside.replace(place)
+    except OSError as error:
+        raise FolderError(f"cannot write {out}: {error}.") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_free(out: Path) -> None:
+    """Nothing is overwritten, and nobody stands in the folder that is replaced."""
+    if out.is_dir() and out.resolve() == Path.cwd():
+        raise FolderError(f"--out {out} is the folder you are in. Name one inside it.")
+    if out.is_dir() and any(out.iterdir()):
+        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")
+    if out.exists() and not out.is_dir():
+        raise FolderError(f"{out} is a file. Give --out another name.")

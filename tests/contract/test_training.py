@@ -17,8 +17,7 @@ from headway.models.folder import model_weights
 from headway.settings.run import read_resolved, resolved_toml
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
-from headway.tasks.scores import Scores
-from headway.training.baseline import beside, of_metric
+from headway.tasks.scores import Scores, beside, of_metric
 from headway.training.loop import ranking
 
 from .tiny import CPU, STEPS, Tiny, assert_same, train

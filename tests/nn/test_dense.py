@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -68,23 +69,18 @@ BIASES: dict[str, Callable[[bool], torch.nn.Module | None]] = {
 }
 
 
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("window", [None, 2], ids=["all", "window"])
-@pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
+TYPED_HEADS = [(torch.float32, HEADS[1]), *((torch.float64, heads) for heads in HEADS)]
+
+
 @pytest.mark.parametrize("layouts", LAYOUTS)
 def test_outputs_and_gradients_equal_the_definition(
-    layouts: str,
-    causal: bool,
-    window: int | None,
-    bias: str,
-    device: torch.device,
-    same_as_explicit: Check,
+    layouts: str, device: torch.device, same_as_explicit: Check
 ) -> None:
     queries, keys = LAYOUTS[layouts](device)
-    for dtype, all_heads in ((torch.float32, HEADS[1:2]), (torch.float64, HEADS)):
-        part = BIASES[bias](causal)
-        scope = Scope(causal=causal, window=window, bias=part and part.to(device, dtype))
-        for heads in all_heads:
+    for causal, window, bias in product((False, True), (None, 2), BIASES.values()):
+        for dtype, heads in TYPED_HEADS:
+            part = bias(causal)
+            scope = Scope(causal=causal, window=window, bias=part and part.to(device, dtype))
             same_as_explicit(attend_dense, queries, keys, scope, heads, dtype)
 
 

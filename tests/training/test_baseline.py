@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from headway.tasks.scores import advice, beside, of_metric
 from headway.tasks.specs import METRICS, SPECS
-from headway.training.baseline import advice, beside, of_metric
 
 BASELINES = {
     "majority class": {"accuracy": 50.0, "loss": 0.7},

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from headway.errors import FolderError
 from headway.training.checkpoint import Checkpoints, Snapshot
-from headway.training.manifest import verify
+from headway.training.snapshot import verify
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 

@@ -29,10 +29,10 @@ from headway.tasks.items import READ_AT_ONCE, Batch, Draw, Pass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Part
 from headway.tasks.specs import spec_of
-from headway.training.begin import begin
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
+from headway.training.start import begin
 from headway.training.step import Step
 from headway.training.worker import Worker
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headway.errors import FolderError
-from headway.training.ema import Ema
+from headway.training.average import Ema
 
 
 def model() -> nn.Module:

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-import headway.training.tensorboard
+import headway.training.log
 from headway.errors import UserError
 from headway.progress import Progress
-from headway.training.log import RunLog
-from headway.training.tensorboard import Board
+from headway.training.log import Board, RunLog
 
 
 @pytest.fixture
@@ -119,7 +118,7 @@ def test_numbers_also_go_to_tensorboard_where_it_is_asked_for(
         def flush(self) -> None:
             pass
 
-    monkeypatch.setattr(headway.training.tensorboard, "needs", lambda module, extra: None)
+    monkeypatch.setattr(headway.training.log, "needs", lambda module, extra: None)
     fake = ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)

@@ -22,9 +22,9 @@ from headway.tasks.items import Pass
 from headway.tasks.objective import Part, TaskLoss
 from headway.tasks.scores import Scores
 from headway.tasks.specs import METRICS
+from headway.training.average import Ema
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
-from headway.training.ema import Ema
 from headway.training.feed import StepItem
 from headway.training.loop import Loop, State
 from headway.training.optim import build_optimizer

@@ -80,7 +80,7 @@ def prune(
     if curve and files is None:
         raise UserError(f"--curve needs a test set to score on: {_give(settings)}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
-    from headway.interop.whole import check_free
+    from headway.storage import check_free
     from headway.tasks.opened import open_plain
 
     if out is not None:
@@ -230,7 +230,7 @@ def _write(
 ) -> None:  # fmt: skip
     from headway.inside.measure.pruned_run import compare
     from headway.inside.measure.pruning import name_of, save_pruned
-    from headway.interop.whole import new_folder
+    from headway.storage import new_folder
     from headway.tasks.opened import open_plain
 
     with new_folder(out) as folder:

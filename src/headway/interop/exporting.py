@@ -9,10 +9,10 @@ from typing import Protocol
 
 from headway.errors import UserError, suggest
 from headway.interop.proof import Proof, proof_sentences
-from headway.interop.whole import check_free, new_folder
 from headway.progress import SILENT, Progress
 from headway.settings.model import family_of
 from headway.settings.run import media_front
+from headway.storage import check_free, new_folder
 from headway.tasks.engines import TEXT_ALONE
 from headway.tasks.opened import Opened, open_plain
 

@@ -25,7 +25,6 @@ from headway.interop.folder_files import sha256
 from headway.interop.name_pairs import Taken, to_ours
 from headway.interop.recognise import OpenedSource, open_source
 from headway.interop.weights import Weights
-from headway.interop.whole import check_free, new_folder
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
 from headway.progress import SILENT, Progress
@@ -37,7 +36,7 @@ from headway.settings.load import apply_override
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.run import run_settings as from_values
-from headway.storage import replace_text, seal_json
+from headway.storage import check_free, new_folder, replace_text, seal_json
 from headway.tasks.specs import (
     SPECS,
     ClassifySettings,

@@ -13,9 +13,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import check_number
-from headway.tokens.merges import all_merges
 from headway.tokens.model_rows import with_rows
-from headway.tokens.pieces import BYTE_SIGNS
+from headway.tokens.pieces import BYTE_SIGNS, all_merges
 from headway.tokens.small_files import read_json, read_text
 
 END_OF_WORD = "</w>"

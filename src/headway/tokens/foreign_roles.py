@@ -12,9 +12,8 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import MOST_TOKENS, check_number
-from headway.tokens.roles import Roles
+from headway.tokens.roles import EOS_NAMES, Roles, named
 from headway.tokens.small_files import read_table
-from headway.tokens.specials import EOS_NAMES, named
 
 ENCODERS = {
     "bert": ("[CLS]", "[SEP]"),

@@ -14,9 +14,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
-from headway.tokens.merges import all_merges
 from headway.tokens.model_rows import with_rows
-from headway.tokens.pieces import ONE_BYTE
+from headway.tokens.pieces import ONE_BYTE, all_merges
 from headway.tokens.roles import Roles
 from headway.tokens.tokenizer import Tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,3 +70,20 @@ def _borders(piece: str, in_bytes: bool, inside: str) -> tuple[bool, bool]:
 
 def _in_word(character: str) -> bool:
     return bool(character) and unicodedata.category(character)[0] in "LM"
+
+
+def all_merges(pieces: Sequence[str]) -> list[tuple[str, str]]:
+    """All ways to make each piece of two others, in the order of the pieces.
+
+    SentencePiece, tiktoken and llama2.c merge by pieces: the best that two neighbours make, and of
+    equals the leftmost. `tokenizers` merges by pairs. Several pairs that make the same piece can
+    only compete in a text where they overlap, which takes a run such as `aa a aa`; there the pair
+    with the longer first part goes first here.
+    """
+    known = set(pieces)
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(len(piece) - 1, 0, -1)
+        if piece[:cut] in known and piece[cut:] in known
+    ]

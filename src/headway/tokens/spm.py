@@ -7,7 +7,8 @@ says. Pieces that mean something to a program (`<s>`, `</s>`) are never found in
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from headway.errors import DataError
-from headway.tokens import protobuf
 from headway.tokens.charsmap import Charsmap, Preparation
 from headway.tokens.json_facts import NEVER
-from headway.tokens.merges import all_merges
-from headway.tokens.pieces import SPACE_MARK
+from headway.tokens.pieces import SPACE_MARK, all_merges
 
 MAX_FILE = 1 << 28
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
@@ -82,38 +81,38 @@ def _parsed(data: bytes) -> SentencePiece:
     facts: dict[str, Any] = {}
     blanks: dict[str, bool] = {}
     names = {"unk": 0, "bos": 1, "eos": 2, "pad": -1}
-    for number, value in protobuf.fields(data):
+    for number, value in _fields(data):
         if number == 1:
-            pieces.append(_piece(protobuf.block(value)))
+            pieces.append(_piece(_block(value)))
         elif number == 2:
-            for inner, v in protobuf.fields(protobuf.block(value)):
+            for inner, v in _fields(_block(value)):
                 if inner == 3:
-                    facts["kind"] = protobuf.signed(v)
+                    facts["kind"] = _signed(v)
                 elif inner in (24, 35):
-                    facts["suffix" if inner == 24 else "byte_fallback"] = bool(protobuf.signed(v))
+                    facts["suffix" if inner == 24 else "byte_fallback"] = bool(_signed(v))
                 elif 40 <= inner <= 43:
-                    names[list(names)[inner - 40]] = protobuf.signed(v)
+                    names[list(names)[inner - 40]] = _signed(v)
         elif number == 3:
-            for inner, v in protobuf.fields(protobuf.block(value)):
+            for inner, v in _fields(_block(value)):
                 if inner == 2:
-                    facts["charsmap"] = protobuf.block(v)
+                    facts["charsmap"] = _block(v)
                 elif inner in (3, 4):
                     name = "dummy_prefix" if inner == 3 else "one_blank"
-                    blanks[name] = bool(protobuf.signed(v))
+                    blanks[name] = bool(_signed(v))
                 elif inner == 5:
-                    facts["escapes"] = bool(protobuf.signed(v))
+                    facts["escapes"] = bool(_signed(v))
     return SentencePiece(pieces=pieces, names=names, preparation=Preparation(**blanks), **facts)
 
 
 def _piece(data: bytes) -> tuple[str, float, int]:
     piece, score, kind = "", 0.0, NORMAL
-    for number, value in protobuf.fields(data):
+    for number, value in _fields(data):
         if number == 1:
-            piece = protobuf.text(value)
+            piece = _text(value)
         elif number == 2:
-            score = protobuf.real(value)
+            score = _real(value)
         elif number == 3:
-            kind = protobuf.signed(value)
+            kind = _signed(value)
     return piece, score, kind
 
 
@@ -225,3 +224,74 @@ def _cuts(model: SentencePiece) -> list[Any]:
     if model.kind == UNIGRAM and model.byte_fallback:
         found.append(pre_tokenizers.Split(SPELLED_BYTE, "merged_with_previous"))
     return found
+
+
+Field = int | bytes
+MAX_VARINT = 10
+"""Bytes of a whole number."""
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
+    """The numbers and values of a message's fields, in the order of the file.
+
+    A whole number is given without sign; numbers of fixed width, texts and inner messages are
+    given as bytes. Whatever is cut short or has no sense is a DataError.
+    """
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        number, kind = key >> 3, key & 7
+        if number == 0:
+            raise DataError("a field has the number 0")
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield number, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise DataError(f"field {number} is of the kind {kind}, which does not exist here")
+        if size > len(data) - at:
+            raise DataError(f"field {number} should have {size:,} bytes, but the file ends before")
+        yield number, data[at : at + size]
+        at += size
+
+
+def _signed(value: Field) -> int:
+    """A whole number of 32 bits with its sign."""
+    if not isinstance(value, int):
+        raise DataError("a number was expected, but there are bytes")
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def _real(value: Field) -> float:
+    if isinstance(value, int) or len(value) != 4:
+        raise DataError("a number of four bytes was expected")
+    return float(struct.unpack("<f", value)[0])
+
+
+def _block(value: Field) -> bytes:
+    if isinstance(value, int):
+        raise DataError(f"bytes were expected, but there is the number {value}")
+    return value
+
+
+def _text(value: Field) -> str:
+    try:
+        return _block(value).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"a text is not UTF-8: {error}") from error
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for n in range(MAX_VARINT):
+        if at + n >= len(data):
+            raise DataError("the file ends in the middle of a number")
+        value |= (data[at + n] & 0x7F) << (7 * n)
+        if data[at + n] < 0x80:
+            return value, at + n + 1
+    raise DataError("a number has too many bytes")

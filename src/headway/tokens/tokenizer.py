@@ -26,8 +26,7 @@ from headway.tokens.encoder import TextEncoder
 from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
 from headway.tokens.json_limits import check_tokenizer
 from headway.tokens.pieces import SPACE_MARK, all_borders, readable
-from headway.tokens.roles import Roles
-from headway.tokens.specials import (
+from headway.tokens.roles import (
     BOS_NAMES,
     EOS_NAMES,
     MASK,
@@ -35,6 +34,7 @@ from headway.tokens.specials import (
     SPECIALS,
     UNK,
     UNK_NAMES,
+    Roles,
     named,
     named_or_new,
 )

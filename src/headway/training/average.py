@@ -1,17 +1,18 @@
-"""The mean of several checkpoints, which is usually better than each."""
+"""Averages of weights, which are usually better than each: over checkpoints, or running along."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.errors import FolderError
 from headway.models.folder import describe_difference
 from headway.training.checkpoint import Checkpoints
-from headway.training.manifest import verify
+from headway.training.snapshot import verify
 
 
 def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -61,3 +62,75 @@ def newest_whole(checkpoints: Checkpoints, n: int) -> list[Path]:
 def average_of(paths: Sequence[Path]) -> dict[str, Tensor]:
     """Of checkpoints, each verified as it is read."""
     return average(Checkpoints.weights(path) for path in paths)
+
+
+UPDATES = "updates"
+
+
+class Ema:
+    """average ← d · average + (1 − d) · weights, with d = min(decay, (1 + t) / (10 + t)).
+
+    t counts updates from 1: so the random start is soon forgotten whatever the decay. Everything is
+    done on the device in place, and may therefore be part of a recorded step.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = dict(model.named_parameters())
+        self.averages = {name: w.detach().clone() for name, w in self.weights.items()}
+        device = next(iter(self.weights.values())).device
+        self.updates = torch.zeros((), device=device)
+        self.is_swapped = False
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After each optimiser step."""
+        assert not self.is_swapped
+        self.updates += 1
+        share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
+        averages = list(self.averages.values())
+        change = torch._foreach_sub(list(self.weights.values()), averages)
+        torch._foreach_mul_(change, share)
+        torch._foreach_add_(averages, change)
+
+    @contextmanager
+    def swap(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights; afterwards its own again, bit for bit."""
+        assert not self.is_swapped
+        self._exchange()
+        self.is_swapped = True
+        try:
+            yield
+        finally:
+            self._exchange()
+            self.is_swapped = False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state for a checkpoint: averages by the names of the weights, and their count."""
+        assert not self.is_swapped
+        return {**self.averages, UPDATES: self.updates}
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `tensors` gave, in place."""
+        own = self.tensors()
+        wrong = sorted(
+            name
+            for name in own.keys() | tensors.keys()
+            if name not in own or name not in tensors or own[name].shape != tensors[name].shape
+        )
+        if wrong:
+            raise FolderError(
+                f"the saved average of the weights does not fit this model: {wrong[0]} and "
+                f"{len(wrong) - 1} more differ."
+            )
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        """Values change places, tensors do not: whoever holds a weight keeps holding it."""
+        for name, weight in self.weights.items():
+            kept = weight.detach().clone()
+            weight.copy_(self.averages[name])
+            self.averages[name].copy_(kept)

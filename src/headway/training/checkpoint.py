@@ -19,8 +19,15 @@ from torch import Tensor
 
 from headway.errors import FolderError
 from headway.storage import sync
-from headway.training.manifest import read_manifest, verify
-from headway.training.snapshot import WEIGHTS, Snapshot, not_finite, read_snapshot, write_snapshot
+from headway.training.snapshot import (
+    WEIGHTS,
+    Snapshot,
+    not_finite,
+    read_manifest,
+    read_snapshot,
+    verify,
+    write_snapshot,
+)
 
 __all__ = ["Checkpoints", "Snapshot"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from headway.errors import needs
 from headway.progress import Progress, Stage
 from headway.storage import replace_text
-from headway.training.tensorboard import Board
 
 METRICS = "metrics.jsonl"
 
@@ -134,3 +134,26 @@ def _line(entry: Entry) -> str:
 def _append(path: Path, line: str) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(line)
+
+
+FOLDER = "tensorboard"
+
+
+class Board:
+    """Writes scalars to RUN/tensorboard. A run that goes on adds to what is there."""
+
+    def __init__(self, folder: Path) -> None:
+        needs("tensorboard", "tensorboard")
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer: Any = SummaryWriter(str(folder / FOLDER))
+
+    def numbers(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Its thread ends too."""
+        self.writer.close()

@@ -27,10 +27,10 @@ from headway.tasks.items import Pass
 from headway.tasks.losses import LossOf
 from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
+from headway.training.average import Ema
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
-from headway.training.ema import Ema
 from headway.training.feed import Cursor, Feed, StepItem, shared
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
 from headway.training.plateau import Plateau

@@ -40,7 +40,7 @@ from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wa
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
 from headway.training.history import finite, mean, read_history
-from headway.training.log import METRICS, Heard, RunLog
+from headway.training.log import METRICS, Board, Heard, RunLog
 from headway.training.loop import Loop, State
 from headway.training.report import REPORT, write_report
 from headway.training.resolve import resolve_run
@@ -48,7 +48,6 @@ from headway.training.run_folder import Home
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
 from headway.training.start import trainable
-from headway.training.tensorboard import Board
 from headway.training.threads import threads_here
 from headway.training.worker import Worker, choose
 

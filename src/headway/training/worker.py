@@ -27,24 +27,21 @@ from headway.tasks.distil import compare, load_teacher
 from headway.tasks.items import Pass
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
-from headway.tasks.scores import Baselines, Scores
+from headway.tasks.scores import Baselines, Scores, advice, beside
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Note, find_task
 from headway.training import estimate as plan
-from headway.training.average import average_of, newest_whole
-from headway.training.baseline import advice, beside
-from headway.training.begin import begin, merged, restrict
+from headway.training.average import Ema, average_of, newest_whole
 from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
-from headway.training.ema import Ema
 from headway.training.feed import Cursor, StepItem, shared, walk
 from headway.training.log import RunLog
 from headway.training.loop import Loop, State, interrupted, ranking
 from headway.training.optim import build_optimizer
 from headway.training.plateau import Plateau
 from headway.training.schedule import learning_rate, schedule_steps
-from headway.training.start import rate_scales
+from headway.training.start import begin, merged, rate_scales, restrict
 from headway.training.step import Step
 
 COMPILE_S = 60.0
