@@ -112,7 +112,7 @@ def test_settings_and_the_beam_reach_the_search(
         seen.append(settings)
         return writer_of(opened, settings)
 
-    monkeypatch.setattr("headway.tasks.translate_scores.writer_of", spy)
+    monkeypatch.setattr("headway.tasks.write_scores.writer_of", spy)
     command(run, "--source", source, "--target", target, "--beam", 3, "decode.max_len=4")
     assert seen == [DecodeSettings(beam=3, max_len=4, extra_len=5)]
 

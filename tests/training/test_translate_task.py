@@ -18,7 +18,6 @@ from headway.errors import Stopped
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
-from headway.progress import unheard
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
@@ -225,7 +224,7 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
         )
         count = sum(len(labels(prepared, r, "valid")) for r in rows)
         for tokens in (5, 40, 10_000):
-            found = task_of(prepared, batch_tokens=tokens)._valid_loss(model, CPU, unheard)
+            found = task_of(prepared, batch_tokens=tokens)._valid_loss(Pass(model, CPU))
             assert found == pytest.approx(total / count, rel=1e-5)
 
 
@@ -354,6 +353,6 @@ def test_the_settings_of_the_tokenizer_reach_the_scores(tmp_path: Path) -> None:
         model=model,
         train=TrainSettings(steps=1, batch_tokens=100, micro_tokens=100, precision="fp32"),
     )
-    assert Worker(settings, prepared, Ranks()).task.settings.tokenizer.lowercase
+    assert Worker(settings, prepared, Ranks()).objective.settings.tokenizer.lowercase
     plain = replace(settings, tokenizer=TokenizerSettings())
-    assert not Worker(plain, prepared, Ranks()).task.settings.tokenizer.lowercase
+    assert not Worker(plain, prepared, Ranks()).objective.settings.tokenizer.lowercase

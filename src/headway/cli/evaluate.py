@@ -131,7 +131,7 @@ def evaluate(
             model = Run(names, device=device, engine=engine, settings=resolved)
             found = model.score(files, options, progress)
         else:
-            from headway.tasks.translate_scores import evaluate_translations
+            from headway.tasks.write_scores import evaluate_translations
 
             found = evaluate_translations(None, settings.decode, files, options, progress)
     if as_json:

@@ -9,6 +9,7 @@ from typing import Any
 
 from headway.data.media.prepared import prepare_media
 from headway.data.store import Prepared
+from headway.decode.sources import Picture
 from headway.errors import ConfigError, DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
@@ -16,15 +17,19 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.settings.model import PictureSettings
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.caption_scores import by_picture, described_pictures
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.intake_vision import PictureCuts
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
+from headway.tasks.thumbnails import data_uri
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import PicturePlan, WriteItems
+from headway.tasks.write_scores import by_picture, evaluate_captions
+
+SHOWN = 24
+"""Pictures in a report."""
 
 EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
 """Captions up to so many, and epochs for them; 4 beyond."""
@@ -143,6 +148,19 @@ class Caption(Write):
         return CaptionPredictor(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
-        from headway.tasks.caption_scores import evaluate_captions
-
         return evaluate_captions(use, files)
+
+
+def described_pictures(
+    pictures: Sequence[Picture],
+    references: Sequence[Sequence[str]],
+    outputs: Sequence[str],
+) -> list[dict[str, str]]:
+    """Small pictures for the report: half of them such as were not described as anyone did."""
+    triples = list(zip(range(len(outputs)), references, outputs, strict=True))
+    wrong = [one for one in triples if one[2] not in one[1]][: SHOWN // 2]
+    right = [one for one in triples if one[2] in one[1]][: SHOWN - len(wrong)]
+    return [
+        {"picture": data_uri(pictures[place]), "target": " │ ".join(texts), "output": output}
+        for place, texts, output in [*wrong, *right]
+    ]

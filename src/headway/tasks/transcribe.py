@@ -34,6 +34,7 @@ from headway.tasks.transcribe_defaults import (
 )
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import WriteItems
+from headway.tasks.write_scores import evaluate_transcripts
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
@@ -149,8 +150,6 @@ class Transcribe(Write):
         return TranscriptPredictor.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
-        from headway.tasks.transcribe_scores import evaluate_transcripts
-
         return evaluate_transcripts(use, files)
 
 

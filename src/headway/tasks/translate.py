@@ -31,10 +31,10 @@ from headway.tasks.scores import Scores
 from headway.tasks.sequence_distil import prepare_taught, with_taught
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Use
-from headway.tasks.translate_scores import evaluate_translations
 from headway.tasks.write import Exam, Vary, Write
 from headway.tasks.write_answers import TranslationPredictor
 from headway.tasks.write_items import WriteItems
+from headway.tasks.write_scores import evaluate_translations
 from headway.tokens.tokenizer import Vocabularies
 
 PAPER = {

@@ -5,8 +5,7 @@ encoder and a decoder, or CTC alone. What a kind of source has of its own is in 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, overload
@@ -46,7 +45,7 @@ from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import Task
 from headway.tasks.write_items import Words, WriteItems
-from headway.tasks.write_scores import measured
+from headway.tasks.write_scores import commonest, measured
 from headway.tokens.tokenizer import Vocabularies
 
 AT_ONCE = 8192
@@ -359,9 +358,3 @@ class Writing(Objective[Words]):
             }
             for example in self.train_items.owner[part.rows.rows].tolist()
         ]
-
-
-def commonest(texts: Iterable[str]) -> str:
-    """Of equally frequent ones the first."""
-    [(text, _)] = Counter(texts).most_common(1)
-    return text

@@ -1,14 +1,55 @@
-"""How good texts are that a model wrote, by the metrics that a task names."""
+"""How good texts are that a model wrote, by the metrics that a task names, beside what one gets for
+nothing: on validation data (`measured`), and on a test set of pairs, pictures or recordings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from headway.data.files import open_lines
+from headway.data.media.prepared import evaluation_media
+from headway.data.pairs import read_pairs
+from headway.data.store import Columns, load_prepared
+from headway.decode.speech.transcriber import Transcript
+from headway.decode.speech.word_times import Word
+from headway.decode.writer import Writer
+from headway.errors import UserError
 from headway.metrics import translation
-from headway.metrics.captions import Frequencies, cider
-from headway.metrics.speech import character_errors, word_errors
-from headway.metrics.translation import Reference, several
+from headway.metrics.captions import SIGNATURE, Frequencies, cider, match_interval
+from headway.metrics.speech import (
+    Errors,
+    character_errors,
+    errors,
+    without_case_and_punctuation,
+    word_errors,
+    words,
+)
+from headway.metrics.translation import Comparison, Reference, several
+from headway.progress import SILENT, Progress
+from headway.settings.data import DataSettings
+from headway.settings.decode import DecodeSettings
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.tasks.intake import front_of
+from headway.tasks.opened import Opened
+from headway.tasks.scores import Row, Scores
+from headway.tasks.specs import spec_of
+from headway.tasks.task import Use
+from headway.tasks.transcribe_answers import transcriber_of
+from headway.tasks.write_answers import writer_of
+
+WORST = 5
+NEAR_S = (0.05, 0.1)
+
+Truth = tuple[str, float, float]
+"""A word, and the seconds at which it begins and ends."""
 
 
 @dataclass(frozen=True)
@@ -49,3 +90,417 @@ def measured(
     """Those of these metrics that are about texts; shares in percent."""
     judged = Judged(outputs, references, references if corpus is None else corpus, lowercase)
     return {name: MEASURES[name](judged) for name in names if name in MEASURES}
+
+
+def commonest(texts: Iterable[str]) -> str:
+    """Of equally frequent ones the first."""
+    [(text, _)] = Counter(texts).most_common(1)
+    return text
+
+
+def loss_of(
+    writer: Writer, pairs: Iterable[tuple[Any, str]], n: int, progress: Progress, unit: str
+) -> float | None:
+    """Nats a token of the texts, the end counted; None of an engine, which searches and no more."""
+    if not writer.models:
+        return None
+    total, count = 0.0, 0
+    with progress.stage("measuring the loss", n, unit) as stage:
+        for number, score in enumerate(writer.score(pairs), 1):
+            total, count = total - score.log_prob, count + score.n_tokens
+            stage.update(number)
+    return total / max(1, count)
+
+
+def texts_of(
+    writer: Writer, sources: Sequence[Any], progress: Progress, doing: str, unit: str
+) -> list[str]:
+    with progress.stage(doing, len(sources), unit) as stage:
+        return [found.text for found in writer.write(sources, on_progress=stage.update)]
+
+
+# Translations
+
+
+@dataclass(frozen=True)
+class System:
+    """What one writes about a test set."""
+
+    outputs: list[str]
+    loss: float | None = None
+    rate: float | None = None
+    """Tokens a second."""
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """Pairs to be scored on; the sources may be unknown where nothing is translated."""
+
+    sources: list[str]
+    targets: list[str]
+    encoding: str
+    decode: DecodeSettings
+    progress: Progress
+
+    def system(self, opened: Opened | None, file: str | None) -> System:
+        """Outputs of runs, or from a file."""
+        loss, writer = None, None
+        if opened is not None:
+            if not self.sources:
+                raise UserError("the sources are needed to translate them: --source FILE.")
+            writer = writer_of(opened, self.decode)
+            pairs = zip(self.sources, self.targets, strict=True)
+            loss = loss_of(writer, pairs, len(self.targets), self.progress, "pairs")
+        if file is not None:
+            lines = list(open_lines(file, self.encoding))
+            if len(lines) != len(self.targets):
+                raise UserError(
+                    f"{file} has {len(lines):,} lines, but the test set has {len(self.targets):,}."
+                )
+            return System(lines, loss)
+        assert writer is not None
+        outputs = texts_of(writer, self.sources, self.progress, "translating", "lines")
+        self.progress.note(writer.summary.text())
+        return System(outputs, loss, writer.summary.rate)
+
+
+def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Sources and targets, or targets alone."""
+    sources: list[str] = []
+    if data.source or data.pairs:
+        pairs = list(read_pairs(data.source, data.target, data.pairs, data))
+        sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    elif references:
+        targets = [line for path in references for line in open_lines(path, data.encoding)]
+    else:
+        raise UserError("give a test set: --source FILE --target FILE, or --pairs FILE.")
+    if not targets:
+        raise UserError("the test set is empty.")
+    return sources, targets
+
+
+def evaluate_translations(
+    opened: Opened | None,
+    decode: DecodeSettings,
+    data: DataSettings,
+    options: Mapping[str, Any],
+    progress: Progress = SILENT,
+) -> Scores:
+    """BLEU and chrF with their signatures, loss, two systems compared.
+
+    Options: `target`, the references; `hypotheses`, a file of outputs to score instead of those
+    of the runs, which then need not be; `against` or `against_runs`, another system: a file of its
+    outputs, or what was opened."""
+    sources, targets = pairs_of_test(data, options.get("target") or ())
+    test = PairTest(sources, targets, data.encoding, decode, progress)
+    first = test.system(opened, options.get("hypotheses"))
+    outputs, loss = first.outputs, first.loss
+    if options.get("out"):
+        _write(options["out"], outputs)
+    second = None
+    if options.get("against") or options.get("against_runs"):
+        second = test.system(options.get("against_runs"), options.get("against"))
+    with progress.stage("measuring how sure the scores are"):
+        lowercase = bool(options.get("lowercase"))
+        kind: dict[str, Any] = {
+            "lowercase": lowercase,
+            "tokenize": options.get("tokenize") or "13a",
+        }
+        bleu = translation.bleu(outputs, targets, **kind)
+        interval = translation.bleu_interval(outputs, targets, **kind)
+        chrf = translation.chrf(outputs, targets, lowercase=lowercase)
+        scores = [bleu, chrf]
+        if options.get("tokenised") is not None:
+            scores.append(translation.tokenised_bleu(outputs, targets, options["tokenised"]))
+        scores.append(translation.exact_match(outputs, targets, lowercase=lowercase))
+        copied = translation.bleu(sources, targets, **kind).value if sources else None
+        comparison = None
+        if second is not None:
+            comparison = translation.compare_bleu(outputs, second.outputs, targets, **kind)
+    of_loss = {} if loss is None else {"loss": loss, "ppl": math.exp(loss)}
+    rows: list[Row] = [("pairs", f"{len(targets):,}", "")]
+    if loss is not None:
+        rows.append(("loss", f"{loss:.4f}", "nats a target token, without smoothing"))
+        rows.append(("perplexity", f"{of_loss['ppl']:.3f}", ""))
+    rows += [(score.name, f"{score.value:.2f}", score.signature) for score in scores]
+    certain = f"{interval.low:.2f} to {interval.high:.2f}"
+    rows.insert(1 - len(scores), ("  95 % interval", "", certain))
+    if copied is not None:
+        rows.append(("baseline: the source itself", f"{copied:.2f}", "BLEU"))
+    if first.rate is not None:
+        rows.append(("speed", f"{first.rate:,.0f}", "target tokens a second"))
+    facts: dict[str, object] = {
+        "pairs": len(targets),
+        "loss": loss,
+        "perplexity": of_loss.get("ppl"),
+        "scores": [asdict(score) for score in scores],
+        "bleu_interval": [interval.low, interval.high],
+        "tokens_per_s": first.rate,
+        "copy_bleu": copied,
+    }
+    if comparison is not None:
+        rows.append(("comparison", "", _verdict(comparison)))
+        facts["comparison"] = asdict(comparison)
+    trivial = {} if copied is None else {"the source itself": {"bleu": copied}}
+    return Scores(
+        {"bleu": bleu.value, "chrf": chrf.value, **of_loss},
+        rows=rows,
+        facts=facts,
+        find_baselines=lambda: trivial,
+        find_answers=lambda: (outputs, targets),
+    )
+
+
+def _verdict(found: Comparison) -> str:
+    change = found.difference
+    is_clear = found.p_value < 0.05
+    which = "better" if change.value > 0 else "worse"
+    said = f"it is {which} than the other" if is_clear else "no clear difference from the other"
+    return (
+        f"{change.value:+.2f} BLEU (95 % interval {change.low:+.2f} to {change.high:+.2f}), "
+        f"p = {found.p_value:.3f}: {said}"
+    )
+
+
+def _write(out: str, lines: Sequence[str]) -> None:
+    try:
+        Path(out).write_text("".join(line + "\n" for line in lines), "utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}.") from error
+
+
+# Captions
+
+
+def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
+    """The row of every picture, once, and all that is written about it: a manifest names a picture
+    as often as it has captions."""
+    found: dict[int, tuple[int, list[str]]] = {}
+    for row, (key, text) in enumerate(zip(items.hashes.tolist(), texts, strict=True)):
+        found.setdefault(key, (row, []))[1].append(text)
+    return [row for row, _ in found.values()], [written for _, written in found.values()]
+
+
+def evaluate_captions(use: Use, files: DataSettings) -> Scores:
+    """Scores on described pictures, beside one caption for all of them."""
+    settings = use.settings
+    writer = writer_of(use.opened, settings.decode, task="caption")
+    shape = front_of(settings)
+    assert isinstance(shape, PictureSettings)
+    what = settings.caption.what
+    given = evaluation_media(
+        what, replace(settings, data=files), shape, target="text", progress=use.progress
+    )
+    pictures = given.items.pictures
+    texts = [" ".join(text.split()) for text in given.targets]
+    rows, references = by_picture(given.items, texts)
+    pairs = ((pictures[row], text) for row, text in enumerate(texts))
+    loss = loss_of(writer, pairs, len(texts), use.progress, "captions")
+    described = [pictures[row] for row in rows]
+    outputs = texts_of(writer, described, use.progress, "describing", what)
+    judge = partial(measured, spec_of(settings).scores, references=references,
+                    lowercase=settings.tokenizer.lowercase)  # fmt: skip
+    values = judge(outputs)
+    plain, remark = _usual_caption(use.opened.folder, references)
+    usual = judge([plain] * len(outputs))
+    interval = match_interval(values["exact"], len(outputs))
+    certain = f"95 %: {interval.low:.2f} – {interval.high:.2f}"
+    rate = writer.summary.rate
+    several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
+    shown: list[Row] = [
+        (what, f"{len(rows):,}", several),
+        *([] if loss is None else [("loss", f"{loss:.4f}", "nats a token, without smoothing")]),
+        ("exact match", f"{values['exact']:.2f}", certain),
+        ("CIDEr-D", f"{values['cider']:.3f}", f"of 10; {SIGNATURE}"),
+        ("BLEU", f"{values['bleu']:.2f}", ""),
+        ("chrF", f"{values['chrf']:.2f}", ""),
+        ("baseline: one for all", f"{usual['exact']:.2f}", remark),
+        ("  its CIDEr-D", f"{usual['cider']:.3f}", ""),
+        ("speed", f"{rate:,.0f}", "tokens a second"),
+    ]
+    facts = {
+        **values,
+        "loss": loss,
+        "n": len(rows),
+        "captions": len(texts),
+        "intervals": {"exact": [interval.low, interval.high]},
+        "baseline": {"caption": plain, **usual},
+        "tokens_per_s": rate,
+    }
+    return Scores(
+        values if loss is None else {**values, "loss": loss, "ppl": math.exp(loss)},
+        rows=shown,
+        facts=facts,
+        find_baselines=lambda: {"one caption for all": usual},
+        find_answers=lambda: (outputs, references),
+    )
+
+
+def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
+    """The caption that is written most often about the training pictures, or about these."""
+    where = "in training"
+    try:
+        prepared = load_prepared(folder)
+    except (UserError, OSError):  # the folder may have been copied without its data
+        where, texts = "here", [text for of_one in references for text in of_one]
+    else:
+        store, tokenizer = prepared.train["text"], prepared.tokenizer
+        texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
+    text = commonest(texts)
+    return text, f"exact match of {text!r}, the most frequent {where}"
+
+
+# Transcripts
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """How far the borders of words are from the truth, of recordings whose words are all right."""
+
+    n_words: int
+    median_s: float
+    shares: tuple[float, ...]
+    """Of borders that are within `NEAR_S`."""
+
+
+def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
+    """Option: `plain`, so that case and punctuation do not count."""
+    settings = replace(use.settings, data=files)
+    shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
+    truths = true_words(files.media)
+    ear = transcriber_of(use, times=truths is not None)
+    found = evaluation_media("sounds", settings, shape, target="text", progress=use.progress)
+    sounds = found.items.sounds
+    transcripts: list[Transcript] = []
+    with use.progress.stage("transcribing", len(sounds), "recordings") as stage:
+        blocks = ([sounds[row]] for row in range(len(sounds)))
+        for number, transcript in enumerate(ear.transcribe(blocks), 1):
+            assert isinstance(transcript, Transcript)
+            transcripts.append(transcript)
+            stage.update(number)
+    use.progress.note(ear.summary.text())
+    outputs = [" ".join(transcript.text.split()) for transcript in transcripts]
+    references = [ear.tokenizer.normalise(text).strip() for text in found.targets]
+    rows, facts = scored(references, outputs, found.places)
+    if truths is not None and len(truths) == len(transcripts):
+        boundaries = boundary_errors([one.words for one in transcripts], truths)
+        rows += _boundary_rows(boundaries)
+        facts["boundaries"] = asdict(boundaries)
+    speed = ear.summary.seconds / max(ear.summary.took, 1e-9)
+    rows.append(("speed", f"{speed:,.1f}", "seconds of sound a second"))
+    return Scores(
+        {name: 100 * float(facts[name]) for name in ("wer", "cer")},
+        rows=rows,
+        facts={**facts, "speed": speed},
+        find_baselines=lambda: {"the commonest text": {"wer": 100 * facts["baseline_wer"]}},
+        find_answers=lambda: (outputs, references),
+    )
+
+
+def scored(
+    references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
+) -> tuple[list[Row], dict[str, Any]]:
+    of_words, of_characters = (
+        word_errors(references, outputs),
+        character_errors(references, outputs),
+    )
+    plain = [
+        [without_case_and_punctuation(text) for text in side] for side in (references, outputs)
+    ]
+    of_plain = word_errors(*plain)
+    pairs = list(zip(references, outputs, strict=True))
+    wrong = sum(words(right) != words(answer) for right, answer in pairs)
+    baseline = Counter(references).most_common(1)[0][0]
+    of_baseline = word_errors(references, [baseline] * len(references))
+    rows: list[Row] = [
+        ("recordings", f"{len(pairs):,}", f"{of_words.length:,} words"),
+        ("WER", _percent(of_words.rate), _counts(of_words)),
+        ("  without case and signs", _percent(of_plain.rate), _counts(of_plain)),
+        ("CER", _percent(of_characters.rate), _counts(of_characters)),
+        ("wrong recordings", _percent(wrong / len(pairs)), f"{wrong:,} of {len(pairs):,}"),
+        ("baseline: the commonest text", _percent(of_baseline.rate), f"{_short(baseline)!r}"),
+    ]
+    each = [errors(words(right), words(answer)) for right, answer in pairs]
+    order = sorted(range(len(pairs)), key=lambda place: -each[place].rate)[:WORST]
+    worst: list[dict[str, Any]] = [
+        {"place": places[i], "target": pairs[i][0], "output": pairs[i][1], "wer": each[i].rate}
+        for i in order
+        if each[i].total
+    ]
+    rows += [
+        ("worst" if not number else "", _percent(one["wer"]),
+         f"{one['place']}: {_short(one['target'])!r} → {_short(one['output'])!r}")
+        for number, one in enumerate(worst)
+    ]  # fmt: skip
+    facts = {
+        "recordings": len(pairs),
+        "wer": of_words.rate,
+        "words": asdict(of_words),
+        "wer_without_case_and_signs": of_plain.rate,
+        "cer": of_characters.rate,
+        "characters": asdict(of_characters),
+        "wrong_recordings": wrong,
+        "baseline_wer": of_baseline.rate,
+        "worst": worst,
+    }
+    return rows, facts
+
+
+def true_words(paths: Sequence[str]) -> list[list[Truth]] | None:
+    """The `words` of JSONL lists, for each recording in order; None if not all have them."""
+    found: list[list[Truth]] = []
+    for path in paths:
+        if Path(path).suffix.lower() != ".jsonl":
+            return None
+        with Path(path).open(encoding="utf-8") as lines:
+            for line in lines:
+                values = json.loads(line) if line.strip() else None
+                if not isinstance(values, dict) or not isinstance(values.get("words"), list):
+                    return None
+                found.append(
+                    [(str(w["word"]), float(w["start"]), float(w["end"])) for w in values["words"]]
+                )
+    return found
+
+
+def boundary_errors(
+    answered: Sequence[Sequence[Word]], truths: Sequence[Sequence[Truth]]
+) -> Boundaries:
+    """Of the borders of words, in recordings in which the right words were found."""
+    gaps: list[float] = []
+    n_words = 0
+    for said, truth in zip(answered, truths, strict=True):
+        if [word.text for word in said] != [word for word, _, _ in truth]:
+            continue
+        n_words += len(truth)
+        for word, (_, start, end) in zip(said, truth, strict=True):
+            gaps += [abs(word.start - start), abs(word.end - end)]
+    if not gaps:
+        return Boundaries(0, float("nan"), tuple(0.0 for _ in NEAR_S))
+    shares = tuple(float(np.mean(np.array(gaps) <= near)) for near in NEAR_S)
+    return Boundaries(n_words, float(np.median(gaps)), shares)
+
+
+def _boundary_rows(found: Boundaries) -> list[Row]:
+    if not found.n_words:
+        return [("borders of words", "", "no recording has all its words right")]
+    rows = [("borders of words", f"{1000 * found.median_s:.0f} ms", f"the median of the errors of "
+             f"{2 * found.n_words:,} borders")]  # fmt: skip
+    return rows + [
+        (f"  within {1000 * near:.0f} ms", _percent(share), "")
+        for near, share in zip(NEAR_S, found.shares, strict=True)
+    ]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _counts(found: Errors) -> str:
+    return (
+        f"{found.substitutions:,} wrong, {found.deletions:,} missing, {found.insertions:,} too many"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "…"
