@@ -127,7 +127,7 @@ def test_another_thread_can_train(tmp_path: Path) -> None:
         ({"settings": {"data.text_field": "id"}}, ConfigError, "data.text_field is said twice"),
         ({"preset": "bert-bas"}, ConfigError, "bert-base"),
         ({"label": "id"}, DataError, "."),
-        ({"data": None}, ConfigError, r"train\(\) takes no label="),
+        ({"data": None}, DataError, "there is no file review"),
         ({"data": None, "label": None, "text": "nowhere.tsv"}, UserError, "no file nowhere.tsv"),
         ({"data": None, "label": None, "text": None, "valid": TEXTS}, ConfigError, "valid= goes"),
         ({"start": "nowhere"}, UserError, "nowhere"),

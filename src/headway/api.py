@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.data.memory import FOLDER, ROWS, VALID, Given, given
+from headway.data.memory import FOLDER, ROWS, VALID, Given, given, named_files
 from headway.errors import ConfigError, FolderError, InPython, suggest
 from headway.settings.asked import FROM_PYTHON, Asked
-from headway.settings.data import FILES
 from headway.settings.listed import listed
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, asked_of
@@ -143,7 +142,8 @@ def check(
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What `train` and `check` have in common: the arguments that say what to learn from what."""
+    """What `train` and `check` have in common, the commands too: the arguments that say what to
+    learn from what."""
 
     task: str | None
     data: object = None
@@ -154,6 +154,11 @@ class Wish:
     recipe: str | os.PathLike[str] | None = None
     start: object = None
     teacher: object = None
+    words: Sequence[str] = ()
+    """`key=value`, of the command line."""
+
+    command: str = ""
+    """`headway train`, where it is one: what was asked for is kept with the option that said it."""
 
     def asked(self, out: Path) -> tuple[Asked, dict[str, Given]]:
         """As settings, and data that is to be written down in `out`."""
@@ -161,23 +166,29 @@ class Wish:
             check_word(self.task)
         elif self.recipe is None:
             raise ConfigError(f"name a task ({', '.join(SPECS)}), or a recipe=.")
-        said = _settings(self.settings)
+        said = _settings(self.settings) | Asked.from_words(self.words)
         if self.preset is not None:
             said |= Asked({"model.preset": self.preset}, "train(preset=…)")
         if self.data is not None:
             found, tables = self._given(said, out)
         elif self.valid is not None:
             raise ConfigError(
-                "valid= goes with data=. Files that keywords name have theirs: valid_text=…, "
-                "valid_source=… and valid_target=…"
+                "--valid goes with data that is named first. Files that have names of their own "
+                "have theirs: --valid-text, --valid-source and --valid-target."
             )
         else:
-            found, tables = _files(self.needs), {}
+            found, tables = Asked(), {}
+            for key, one in named_files(self.needs).items():
+                found |= Asked({f"data.{key}": one}, self._place(key))
         for key in found:
             if key in said and said[key] != found[key]:
                 text = f"{key} is said twice: by an argument and by settings. Leave one."
                 raise ConfigError(text)
         return found | said, tables
+
+    def _place(self, name: str) -> str:
+        name = name.removesuffix("_field")
+        return f"--{name.replace('_', '-')}" if self.command else f"train({name}=…)"
 
     def _given(self, said: Asked, out: Path) -> tuple[Asked, dict[str, Given]]:
         needs = dict[str, Any](self.needs)
@@ -197,14 +208,21 @@ class Wish:
         asked = Asked()
         for name, one in tables.items():
             for key, value in one.settings(out / FOLDER, name).items():
-                asked |= Asked({f"data.{key}": value}, "train(data)")
+                asked |= Asked({f"data.{key}": value}, self.command or "train(data)")
         return asked, tables
 
     def run(self, asked: Asked, whence: str, quiet: bool) -> RunSettings:
         path = None if self.recipe is None else recipe_path(os.fspath(self.recipe))
         start, teacher = _name(self.start), _name(self.teacher)
         return settings_for(
-            self.task, asked, recipe=path, start=start, teacher=teacher, whence=whence, quiet=quiet
+            self.task,
+            asked,
+            self.words,
+            recipe=path,
+            start=start,
+            teacher=teacher,
+            whence=whence,
+            quiet=quiet,
         )
 
 
@@ -241,21 +259,6 @@ def _with_metrics(
     if by is not None:
         asked |= Asked({"train.metric": by}, FROM_PYTHON)
     return replace(run, asked=asked), own
-
-
-def _files(needs: Mapping[str, Any]) -> Asked:
-    asked = Asked()
-    for name, value in needs.items():
-        if value is None:
-            continue
-        if name == "encoding":
-            asked |= Asked({"data.encoding": str(value)}, "train(encoding=…)")
-            continue
-        if name not in FILES:
-            raise ConfigError(f"train() takes no {name}=.{suggest(name, (*FILES, 'encoding'))}")
-        paths = [os.fspath(path) for path in listed(value)]
-        asked |= Asked({f"data.{name}": paths}, f"train({name}=…)")
-    return asked
 
 
 def _settings(settings: Settings | None) -> Asked:

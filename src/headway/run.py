@@ -32,9 +32,9 @@ from headway.settings.folder import (
     shipped_names,
 )
 from headway.settings.listed import listed
-from headway.settings.run import Resolved, media_front
+from headway.settings.run import Resolved, RunSettings, media_front
 from headway.tasks.engines import check_engine
-from headway.tasks.specs import METRICS, Metric, Need, metrics_asked, spec_of
+from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, metrics_asked, spec_of
 
 if TYPE_CHECKING:
     import torch
@@ -56,9 +56,8 @@ One = str | bytes | PathLike[str] | Mapping[str, object]
 """What is one input, whatever the task."""
 
 
-OF_THE_COMMAND = frozenset({"with", "scores", "stream", "to", "labels", "format"})
-"""Options of `headway predict` that Python has other ways for: `load` of several, `Answer.score`,
-`Run.write`, `Answers.save`, `Run.choose`."""
+OF_THE_COMMAND = frozenset(one.name for one in OPTIONS.values() if one.command)
+"""Options of `headway predict` that Python has other ways for."""
 
 WISHES = frozenset({"prefix", "required", "banned"})
 """What an output begins with, holds, and does not hold."""
@@ -454,21 +453,16 @@ class Run:
             usual, what = self.settings.data, spec_of(self.settings).modality
             with in_files(self.task, data, needs, usual, what) as found, use.opened.lock:
                 return task.evaluation(use, test_set(usual, found))
-        files = self._files(needs)
-        if not files:
-            return self._validated(use)
-        with use.opened.lock:
-            return task.evaluation(use, test_set(self.settings.data, files))
-
-    def _files(self, needs: Mapping[str, object]) -> dict[str, object]:
-        """Files of a test set, by what they hold."""
         for name in needs:
             if name not in INPUTS:
                 raise OptionError(
                     f"{name}= is neither an option of {self.name} nor names files."
-                    f"{suggest(name, (*INPUTS, *self.options()))}"
+                    f"{suggest(name, (*INPUTS, *known))}"
                 )
-        return {name: tuple(map(str, listed(one))) for name, one in needs.items()}
+        if not needs:
+            return self._validated(use)
+        with use.opened.lock:
+            return task.evaluation(use, test_files(self.settings, (), needs))
 
     def _validated(self, use: Use) -> Scores:
         """As at the end of its training."""
@@ -598,6 +592,19 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
     changes: dict[str, Any] = {"bad": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
     return replace(data, **changes)
+
+
+def test_files(
+    settings: RunSettings, paths: Sequence[str], needs: Mapping[str, Any]
+) -> DataSettings:
+    """A test set on disk, read as the training data was: files, whose columns `needs` may name, or
+    files that `needs` names (`source=…, target=…`)."""
+    from headway.data.memory import given, named_files
+
+    if not paths:
+        return test_set(settings.data, named_files(needs))
+    found = given(settings.task, paths, needs, settings.data, what=spec_of(settings).modality)
+    return test_set(settings.data, found.settings(Path()))
 
 
 def _again(names: tuple[str, ...], options: Mapping[str, str]) -> Run:

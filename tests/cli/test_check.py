@@ -59,7 +59,7 @@ def test_unequal_files_are_reported_with_code_2(
     ("more", "message"),
     [
         (["check", "summarise", "--pairs", "x"], "unknown task 'summarise'"),
-        (["check", __file__], "is a file. Say what it is for: headway check"),
+        (["check", __file__], "is a file. Say first what it is for: translate"),
         (["check", "translate"], "no data. Give"),
         (["check", "translate", "--pairs", "none.tsv"], "there is no file none.tsv"),
         (["check", "translate", "--pairs", "x", "data.max_le=3"], "Did you mean 'max_len'?"),

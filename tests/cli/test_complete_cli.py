@@ -318,7 +318,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
         (["train", "complete", "--text", "@text", "--out", "x", "complete.context=80",
           "model.max_len=64"], "complete.context=80 is more than the model reads"),
         (["train", "compleet", "--text", "@text", "--out", "x"], "Did you mean 'complete'?"),
-        (["evaluate", "@plain"], "give a test set: --text FILE"),
+        (["evaluate", "@plain"], "give a test set: FILES or --text FILE"),
         (["evaluate", "@plain", "--text", "@text", "--lowercase"],
          "--lowercase has no effect on a run of the task complete"),
         (["evaluate", "@plain", "--text", "@text", "train.lr=1"], "only decode.* settings have"),

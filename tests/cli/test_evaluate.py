@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import typer
 
-from headway.cli.evaluate import evaluate
+from headway.cli.evaluate import FLAGS, evaluate
+from headway.cli.flags import declare
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
@@ -34,7 +35,7 @@ Command = Callable[..., str]
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
     app = typer.Typer()
-    app.command()(evaluate)
+    declare(app, evaluate, FLAGS)
 
     def run(*words: object) -> str:
         capsys.readouterr()
@@ -172,11 +173,14 @@ def test_pairs_may_stand_in_one_file(
     ("words", "message"),
     [
         ([], "name a run to evaluate, or give its output with --hypotheses"),
-        (["RUN"], "give a test set: --source FILE --target FILE, or --pairs FILE"),
+        (["RUN"], "give a test set: FILES, or --source FILE --target FILE, or --pairs FILE"),
         (["RUN", "--target", "TARGET"], "the sources are needed to translate them"),
         (["RUN", "--source", "SOURCE"], "target is missing"),
         (["RUN", "train.lr=1", "--pairs", "x"], "'train.lr=1' has no effect here"),
-        (["RUN", "file.txt", "--pairs", "x"], "'file.txt' is no key=value setting"),
+        (
+            ["RUN", "file.txt", "--pairs", "x"],
+            "--pairs and files without an option",
+        ),
         (["--hypotheses", "SHORT", "--target", "TARGET"], "has 1 lines, but the test set has 4"),
         (["--hypotheses", "TARGET", "--target", "EMPTY"], "the test set is empty"),
         (

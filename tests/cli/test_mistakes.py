@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from headway.cli.evaluate import _pair_files, _text_files
+from headway.cli.evaluate import files_of_test
 from headway.cli.main import TAKES, _called_here, _parser, main
 from headway.errors import FolderError
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS, file_in
-from headway.settings.run import load_run_settings, resolved_toml
+from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.settings.synonyms import OF_TRAIN, OF_USE, OPTIONS
 
 Output = pytest.CaptureFixture[str]
@@ -84,7 +84,7 @@ def classify(name: str) -> list[str]:
         ([*TRANSLATE, "--patience", "3"], "Write train.patience=3."),
         ([*TRANSLATE, "--resume"], "Leave it out: the same command goes on"),
         ([*TRANSLATE, "--nonsense", "3"], "See `headway train --help`."),
-        ([*PREDICT, "--temperature", "0.5"], "Write decode.temperature=0.5 (with decode.sample="),
+        (["play", "stories", "--temp", "0.5"], "Write decode.temperature=0.5 (with decode.sample="),
         ([*PREDICT, "--batch-size", "8"], "Write --batch-tokens."),
         ([*PREDICT, "--model", "x"], "Leave it out: the run is the first word."),
         ([*PREDICT, "--lr", "3"], "No such option: --lr"),
@@ -114,10 +114,14 @@ def classify(name: str) -> list[str]:
         ),
         (["check", "translate", "--pairs", "pairs.tsv"], "leave such lines out: data.bad=skip"),
         (["check", "complete", "--text", "a.de", "data.bad=skip"], "data.bad has no effect here"),
-        (["train", "classify", "good.tsv"], "the data goes to options: --text good.tsv"),
-        (["check", "translate", "a.de", "a.en"], "--source FILE --target FILE, or --pairs FILE"),
-        (["check", "see", "photos"], "the data goes to options: --media photos"),
-        (["check", "classify", "photos"], "the data goes to options: --media photos"),
+        (["train", "classify", "god.tsv"], "no file 'god.tsv'. Settings are key=value, as train."),
+        (["check", "translate", "a.de", "a.en"], "one another go to --source a.de --target a.en"),
+        (["train", "classify", "good.tsv", "--text", "a", "--text", "b"], "--text names a column"),
+        (["train", "classify", "good.tsv", "--tags", "b"], "--tags is nothing that the task class"),
+        (["train", "tag", "good.tsv", "--pairs", "b"], "--pairs and files without an option (good"),
+        (["check", "tag", "good.tsv", "--valid-text", "b"], "validation data goes to --valid."),
+        ([*TRANSLATE, "--valid", "a.de"], "have theirs: --valid-text, --valid-source and --valid"),
+        (["train", "good.tsv"], "good.tsv is a file. Say first what it is for: translate, comp"),
         (["predict", "a.de"], "a.de is a file, and a run is a folder"),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
@@ -149,9 +153,10 @@ def test_nobody_is_sent_to_an_option_that_the_command_lacks(command: str) -> Non
 
 
 def test_a_score_is_one_of_every_line_whatever_the_run_left_out_in_training() -> None:
-    data = DataSettings(bad="skip")
-    assert _pair_files(data, None, None, ["x"], None).bad == "error"
-    assert _text_files(data, ["x"], None, None).bad == "error"
+    for task, named in (("translate", {"pairs": ["x"]}), ("classify", {"text": ["x"]})):
+        run = RunSettings(task=task, data=DataSettings(bad="skip"))
+        assert files_of_test(run, [], named, None).bad == "error"
+        assert files_of_test(run, ["x"], {}, None).bad == "error"
 
 
 def test_a_name_of_the_hub_needs_no_owner(

@@ -147,10 +147,10 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evaluate", "RUN"], "give a test set: --media PATH"),
+        (["evaluate", "RUN"], "give a test set: FILES or --media PATH"),
         (["evaluate", "RUN", "--text", "a.tsv"], "--text has no effect"),
         (["evaluate", "RUN", "--media", "nowhere"], "nowhere"),
-        (["predict", "RUN", "a.png", "--beam", "4"], "decode.beam has no effect"),
+        (["predict", "RUN", "a.png", "--beam", "4"], "--beam has no effect"),
         (["predict", "RUN", "a.png", "--against", "b.png"], "--against has no effect"),
         (["predict", "RUN", "a.png", "model.n_layers=2"], "only decode.* settings"),
         (["predict", "shapes", "--with", "RUN", "a.png"], "of the task classify and"),

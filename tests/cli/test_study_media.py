@@ -127,7 +127,7 @@ def test_the_curve_of_a_run_that_sees(tmp_path: Path, capsys: pytest.CaptureFixt
     ("given", "said"),
     [
         (["prune", "--heads", "2", "--text", "x.txt"], "--text has no effect on a run of the task"),
-        (["prune", "--heads", "2"], "keeps no data to judge heads by: give --media PATH"),
+        (["prune", "--heads", "2"], "keeps no data to judge heads by: give FILES or --media PATH"),
         (["factors", "--text", "x.txt"], "--text has no effect on a run of the task"),
         (["factors"], "keeps no data of its own to study it on. Give some: --media PATH"),
         (["factors", "--media", "nowhere"], "nowhere"),

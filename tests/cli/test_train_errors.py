@@ -360,7 +360,10 @@ def test_two_runs_in_one_folder_are_refused(refused: Refused, here: Path) -> Non
             ["train"],
             "name a task (translate, complete, fill, classify, tag, embed, caption, ",
         ),
-        (["train", "translate", "x"], "'x' is not key=value. Example: train.lr=1e-3"),
+        (
+            ["train", "translate", "x"],
+            "there is no file 'x'. Settings are key=value, as",
+        ),
         (["train", "--recipe", "multi30k"], "unknown recipe 'multi30k'"),
         (["train", "--recipe", "mine.toml"], "unknown recipe 'mine.toml'"),
         (["train", "translate", "--data", "."], "--data says where the files of a --recipe are."),

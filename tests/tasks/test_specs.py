@@ -7,12 +7,10 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from headway.cli.predict import predict
 from headway.errors import ConfigError
 from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
@@ -24,6 +22,8 @@ from headway.tasks.specs import (
     ALIASES,
     LABEL,
     METRICS,
+    OPTIONS,
+    SCORING,
     SPECS,
     TAGS,
     WORDS,
@@ -107,8 +107,8 @@ def test_needs_are_columns_that_readers_know(row: Spec) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_options_and_settings_of_decoding_are_those_that_there_are(row: Spec) -> None:
-    there = {"with", "format"} | set(signature(predict).parameters)
-    assert row.options <= there
+    assert row.options <= OPTIONS.keys()
+    assert row.scoring <= SCORING.keys()
     decoding = {field.name for field in fields(DecodeSettings)}
     assert row.decode is None or row.decode < decoding
 

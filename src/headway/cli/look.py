@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli import completion
+from headway.cli.flags import DECODING, Flag, Named, check_fits, in_sections
+from headway.cli.given import only_decoding, settings_of, tell
 from headway.cli.head_names import head_given, number_given
-from headway.errors import ConfigError, UserError
+from headway.errors import UserError
 from headway.progress import Progress
 
 if TYPE_CHECKING:
@@ -18,8 +22,36 @@ if TYPE_CHECKING:
     from headway.inside.capture.media import Media
     from headway.inside.capture.reading import Ask
     from headway.tasks.opened import Opened
+    from headway.tasks.specs import Spec
 
 PORT = 8321
+
+
+def _reads_text(spec: Spec) -> bool:
+    return spec.modality == "text"
+
+
+def _reads_media(spec: Spec) -> bool:
+    return not _reads_text(spec)
+
+
+def _writes(spec: Spec) -> bool:
+    return spec.writes
+
+
+FLAGS = (
+    Flag("text", "What the model shall read.", "page", _reads_text, "TEXT"),
+    Flag("file", "What it shall read: a picture, a video or a recording.", "page", _reads_media,
+         "PATH"),
+    Flag("against_text", "Another text to compare with.", "page", _reads_text, "TEXT"),
+    Flag("against_file", "Another picture, video or recording to compare with.", "page",
+         _reads_media, "PATH"),
+    Flag("output", "What the model shall have written; it only reads it.", "page", _writes, "TEXT"),
+    Flag("begin", "What its output has to begin with.", "page", _writes, "TEXT"),
+    Flag("new", "Tokens that a language model adds. [24]", "page", lambda spec: spec.continues,
+         "N", int),
+    *DECODING,
+)  # fmt: skip
 
 
 def look(
@@ -32,11 +64,6 @@ def look(
         Path | None, typer.Option(help="The same: a picture, a video or a recording.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("look.html"),
-    output: Annotated[
-        str | None, typer.Option(help="What the model shall have written; it only reads it.")
-    ] = None,
-    begin: Annotated[str, typer.Option(help="What its output has to begin with.")] = "",
-    new: Annotated[int, typer.Option(help="Tokens that a language model adds.")] = 24,
     hide: Annotated[
         list[str] | None, typer.Option(help="A token that no other sees: 3, or target.2.")
     ] = None,
@@ -57,10 +84,9 @@ def look(
     truth: Annotated[
         Path | None, typer.Option(help="A file of `headway truth`; else the one in RUN.")
     ] = None,
-    against: Annotated[str | None, typer.Option(help="Another run to compare with.")] = None,
-    against_text: Annotated[str | None, typer.Option(help="Another text to compare with.")] = None,
-    against_file: Annotated[
-        Path | None, typer.Option(help="Another picture, video or recording to compare with.")
+    against: Annotated[
+        str | None,
+        typer.Option(help="Another run to compare with.", autocompletion=completion.runs),
     ] = None,
     walk: Annotated[
         str | None, typer.Option(help="The token that is followed: cross.2.5.3, row last.")
@@ -80,11 +106,16 @@ def look(
         bool, typer.Option("--serve", help="Serve it on 127.0.0.1 and answer to changes.")
     ] = False,
     port: Annotated[int, typer.Option(help="Of --serve; 0 is any that is free.")] = PORT,
+    *,
+    named: Named,
 ) -> None:
     """Look inside a model while it reads: one HTML file that needs no network.
 
     Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
     """
+    decode, page = in_sections(named)
+    text, file = page.get("text"), _path(page.get("file"))
+    against_text, against_file = page.get("against_text"), _path(page.get("against_file"))
     _check_together(terminal=terminal, serve=serve, trace=trace is not None)
     alone = "--serve" if serve else "--terminal" if terminal else None
     if alone is not None:
@@ -103,7 +134,8 @@ def look(
         return
     loaded = open_plain(run)
     subject = _subject(loaded, text, file, serve=serve)
-    given = _ask(loaded, words or [], output, begin, new)
+    check_fits(decode, DECODING, loaded.spec)
+    given = _ask(loaded, words or [], decode, page)
     changed = _change(loaded, hide or [], off or [])
     extras = Extras(
         corpus=corpus,
@@ -185,21 +217,23 @@ def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) ->
     _note(f"the trace in {folder} is shown by {out}")
 
 
-def _ask(run: Opened, words: list[str], output: str | None, begin: str, new: int) -> Ask:
-    from headway.cli.predict import settings_of
+def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
     from headway.inside.capture.reading import Ask
 
-    for word in words:
-        if not word.startswith("decode.") or "=" not in word:
-            raise ConfigError(f"{word!r} has no effect here: only decode.* settings have.")
+    only_decoding(words)
+    new = page.get("new", 24)
     if new < 0:
         raise UserError(f"--new {new} must be 0 or more.")
-    decode = settings_of(run.folder, words, {}).decode if words else None
-    if decode is not None and run.settings.task == "complete":
-        named = {word.partition("=")[0] for word in words}
-        if not named & {"decode.beam", "decode.sample"}:
-            decode = replace(decode, sample=False, beam=1)
-    return Ask(output=output, begin=begin, decode=decode, new=new)
+    found = settings_of(run.folder, words, decode).decode if words or decode else None
+    if found is not None and run.spec.continues:
+        named = {*decode, *(word.partition("=")[0].removeprefix("decode.") for word in words)}
+        if not named & {"beam", "sample"}:
+            found = replace(found, sample=False, beam=1)
+    return Ask(output=page.get("output"), begin=page.get("begin", ""), decode=found, new=new)
+
+
+def _path(name: str | None) -> Path | None:
+    return None if name is None else Path(name)
 
 
 def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
@@ -256,5 +290,4 @@ def _check_alone(name: str, **given: object) -> None:
             )
 
 
-def _note(line: str) -> None:
-    print(f"headway look: {line}", file=sys.stderr)
+_note = partial(tell, "look")

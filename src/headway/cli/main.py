@@ -13,26 +13,29 @@ import typer
 from headway import __version__
 from headway.cli.average import average
 from headway.cli.check import check
-from headway.cli.evaluate import evaluate
+from headway.cli.evaluate import FLAGS as EVALUATE
+from headway.cli.evaluate import TEST_SET, evaluate
 from headway.cli.export import export
 from headway.cli.factors import factors
+from headway.cli.flags import UsageError, declare
 from headway.cli.import_ import import_
 from headway.cli.info import info
+from headway.cli.look import FLAGS as LOOK
 from headway.cli.look import look
 from headway.cli.make import make
+from headway.cli.models import models
 from headway.cli.play import play
+from headway.cli.predict import FLAGS as PREDICT
 from headway.cli.predict import predict
 from headway.cli.presets import presets
 from headway.cli.prune import prune
 from headway.cli.recipes import recipes
 from headway.cli.score import score
+from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import truth
 from headway.errors import UserError, out_of_memory
 from headway.settings.synonyms import NOTHING, option_here
-
-# typer carries its own copy of click; this is the way to its error that depends on neither.
-UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 TAKES = {
     **dict.fromkeys(("train", "check"), ("train", "model", "data", "tokenizer", "decode")),
@@ -47,15 +50,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, train, predict, play, evaluate, score, average, recipes, presets, info):
+declare(app, check, TRAIN, by_task=True)
+declare(app, train, TRAIN, by_task=True)
+declare(app, predict, PREDICT)
+app.command()(play)
+declare(app, evaluate, EVALUATE)
+for command in (score, average, models, recipes, presets, info):
     app.command()(command)
 app.command("import")(import_)
 app.command()(export)
 app.command(
     hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(make)
-for study in (look, truth, prune, factors):
-    app.command()(study)
+declare(app, look, LOOK)
+app.command()(truth)
+declare(app, prune, TEST_SET)
+app.command()(factors)
 
 
 @app.callback(invoke_without_command=True)

@@ -6,12 +6,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from headway.cli.predict import run_folders, settings_of
-from headway.errors import ConfigError, UserError, suggest
+from headway.cli.given import Device, RunNames, Settings, only_decoding, run_folders, settings_of
+from headway.errors import UserError, suggest
 from headway.settings.run import Resolved
 from headway.tasks.specs import spec_of
 
@@ -32,18 +30,13 @@ COMMANDS = ("/help", "/set", "/quit")
 
 
 def play(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run folder or shipped model; several with commas."),
-    ],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="decode.* settings.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+    run: RunNames,
+    words: Settings = None,
+    device: Device = "auto",
 ) -> None:
     """Try a model: type a line, see its answer. `/help` says what else there is."""
-    folders = run_folders(run, [])
-    changes = checked(words or [])
+    folders = run_folders(run)
+    changes = only_decoding(words or [])
     settings = settings_of(folders[0], changes, {})
     player = Player(folders, changes, settings, device)
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line
@@ -148,18 +141,11 @@ class Player:
         if not words:
             note(" ".join(self.changes) or "everything is as the run has it.")
             return
-        changes = [*self.changes, *checked(words)]
+        changes = [*self.changes, *only_decoding(words)]
         latest = {word.split("=", 1)[0]: word for word in changes}
         changes = list(latest.values())
         self.settings = settings_of(self.folders[0], changes, {})
         self.changes, self._predictor = changes, None
-
-
-def checked(words: Sequence[str]) -> list[str]:
-    for word in words:
-        if not word.startswith("decode.") or "=" not in word:
-            raise ConfigError(f"{word!r} has no effect here: only decode.NAME=VALUE has.")
-    return list(words)
 
 
 def note(text: str) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.evaluate import _media_files, _pair_files, _text_files
+from headway.cli.evaluate import TEST_SET, files_of_test, way_of_files
+from headway.cli.flags import Named, check_fits
+from headway.cli.given import Json, RunName
 from headway.cli.head_names import head_given, shown
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.folder import SHIPPED, load_run, run_folder
-from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 
 def prune(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    run: RunName,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILES]...", help="A test set, in the form of the training data."),
+    ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
@@ -51,22 +56,10 @@ def prune(
             help="Texts that heads are judged by; sources and targets with a tab. Or pictures …",
         ),
     ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(help="The test set, in the form of the training data.")
-    ] = None,
-    media: Annotated[
-        list[str] | None,
-        typer.Option(help="The test set of pictures, videos or recordings, as in training."),
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option(help="translate: sources of a test set.")
-    ] = None,
-    target: Annotated[list[str] | None, typer.Option(help="translate: its references.")] = None,
-    pairs: Annotated[
-        list[str] | None, typer.Option(help="TSV or JSONL with both sides, instead.")
-    ] = None,
     encoding: Annotated[str | None, typer.Option(help="Of the text files.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
+    *,
+    named: Named,
 ) -> None:
     """Take heads out of a model for good, and compare size, score and speed with the whole one."""
     if heads is None and not curve:
@@ -75,10 +68,10 @@ def prune(
         raise UserError("--heads and --out go together: which heads, and where the run goes.")
     folder = run_folder(run)
     settings = load_run(folder)
-    given = {"text": text, "media": media, "source": source, "target": target, "pairs": pairs}
-    files = _files(settings, given, encoding)
+    check_fits(named, TEST_SET, spec_of(settings))
+    files = files_of_test(settings, words or [], named, encoding) if words or named else None
     if curve and files is None:
-        raise UserError(f"--curve needs a test set to score on: {_give(settings)}.")
+        raise UserError(f"--curve needs a test set to score on: give {way_of_files(settings)}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.storage import check_free
     from headway.tasks.opened import open_plain
@@ -97,33 +90,6 @@ def prune(
         assert wanted is not None
         gone = _chosen(whole, wanted, kind, found)
         _write(whole, gone, out, readings, files, as_json)
-
-
-def _files(
-    settings: RunSettings, given: dict[str, list[str] | None], encoding: str | None
-) -> DataSettings | None:
-    """The test set, if there is one."""
-    data, reads = settings.data, spec_of(settings).reads
-    takes = {"media": ("media",), "pairs": ("source", "target", "pairs")}.get(
-        reads, ("text", "pairs")
-    )
-    for name, files in given.items():
-        if files and name not in takes:
-            raise UserError(
-                f"--{name} has no effect on a run of the task {settings.task}; {_give(settings)}."
-            )
-    if not any(given.values()):
-        return None
-    if reads == "media":
-        return _media_files(data, given["media"], encoding)
-    if reads == "pairs":
-        return _pair_files(data, given["source"], given["target"], given["pairs"], encoding)
-    return _text_files(data, given["text"], given["pairs"], encoding)
-
-
-def _give(settings: RunSettings) -> str:
-    ways = {"media": "--media PATH", "pairs": "--source FILE --target FILE, or --pairs FILE"}
-    return f"give {ways.get(spec_of(settings).reads, '--text FILE')}"
 
 
 def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
@@ -180,8 +146,8 @@ def _readings(
         return found, "the test set, on which the score is measured, too"
     if needed:
         raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: {_give(run.settings)}, or "
-            "--importance-from FILE with examples."
+            f"{run.folder.name} keeps no data to judge heads by: give "
+            f"{way_of_files(run.settings)}, or --importance-from FILE with examples."
         )
     return [], ""
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from headway.cli.predict import files_and_settings, one_file, run_folders, settings_of
+from headway.cli.given import (
+    Device,
+    RunNames,
+    Settings,
+    files_and_settings,
+    run_folders,
+    settings_of,
+    tell,
+)
 from headway.errors import UserError
 from headway.settings.data import DataSettings
 
 
 def score(
-    run: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="A run folder or shipped model; several with commas."),
-    ],
+    run: RunNames,
     source: Annotated[list[str], typer.Option(help="Sources, a line each.")],
     target: Annotated[list[str], typer.Option(help="Translations, a line each.")],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="decode.* settings.")
-    ] = None,
+    words: Settings = None,
     more: Annotated[
         list[str] | None, typer.Option("--with", metavar="RUN", help="One more run: an ensemble.")
     ] = None,
@@ -31,15 +33,15 @@ def score(
         int | None, typer.Option(help="Source and target tokens scored together.")
     ] = None,
     encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Print for each pair log P, log P a token, and the tokens counted, the end among them."""
     files, overrides = files_and_settings(words or [])
-    path = one_file(files)
-    if path != "-":
-        raise UserError(f"{path!r} is no key=value setting. Files go to --source and --target.")
+    if files:
+        raise UserError(f"{files[0]!r} is no key=value setting. Files go to --source and --target.")
     folders = run_folders(run, more or [])
-    run_settings = settings_of(folders[0], overrides, {"batch_tokens": batch_tokens})
+    decode = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+    run_settings = settings_of(folders[0], overrides, decode)
     if run_settings.task != "translate":
         raise UserError(
             f"{folders[0]} is a run of the task {run_settings.task}; score compares translations. "
@@ -62,4 +64,4 @@ def score(
         else:
             print(f"{found.log_prob:.4f}\t{found.per_token:.4f}\t{found.n_tokens}")
     mean = f", {total / n_tokens:.4f} a token" if n_tokens else ""
-    print(f"headway score: {n_pairs:,} pairs, log P {total:.2f}{mean}", file=sys.stderr)
+    tell("score", f"{n_pairs:,} pairs, log P {total:.2f}{mean}")

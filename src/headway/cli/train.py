@@ -1,4 +1,4 @@
-"""`headway train TASK`: from plain files to a model in a folder. The same command goes on."""
+"""`headway train TASK FILES`: from files to a model in a folder. The same command goes on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import completion
+from headway.cli.flags import COLUMNS, FILES, VALID_FILES, Named, columns_named
+from headway.cli.given import Device, Encoding, FromRun, Teacher, Valid, task_files_settings
 from headway.errors import ConfigError, Stopped
-from headway.settings.asked import Asked
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
-from headway.tasks.specs import ALIASES, SPECS, spec_of
+from headway.tasks.specs import SPECS
 
 if TYPE_CHECKING:
+    from headway.api import Wish
     from headway.training.run import Training
 
 AGAIN = 75
@@ -24,91 +27,87 @@ AGAIN = 75
 INCOMPLETE = 1
 """Of one that ended, while something of it could not be saved."""
 
-Files = Annotated[list[str], typer.Option(help="May be given several times; `-`: standard input.")]
+FLAGS = (*COLUMNS, *FILES, *VALID_FILES)
 
 
 def train(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TASK [KEY=VALUE]...",
-            help=f"{', '.join(SPECS)}; detect, distil; and settings.",
+            metavar="TASK [FILES]... [KEY=VALUE]...",
+            help=f"{', '.join(SPECS)}; detect, distil; files, and settings.",
+            autocompletion=completion.to_train,
         ),
     ] = None,
-    text: Annotated[
-        list[str],
-        typer.Option(help="Plain text, JSONL, TSV or CSV with labels, CoNLL columns."),
-    ] = [],  # noqa: B006
-    valid_text: Files = [],  # noqa: B006
-    media: Annotated[
-        list[str],
-        typer.Option(help="Pictures, videos, recordings: folders by class, or TSV/JSONL of paths."),
-    ] = [],  # noqa: B006
-    valid_media: Files = [],  # noqa: B006
-    source: Files = [],  # noqa: B006 (typer's way to say: none)
-    target: Files = [],  # noqa: B006
-    pairs: Annotated[list[str], typer.Option(help="TSV or JSONL with both sides.")] = [],  # noqa: B006
-    valid_source: Files = [],  # noqa: B006
-    valid_target: Files = [],  # noqa: B006
-    valid_pairs: Files = [],  # noqa: B006
-    encoding: Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")] = None,
-    start: Annotated[
-        str | None, typer.Option("--from", metavar="RUN", help="Start from the weights of a run.")
-    ] = None,
-    teacher: Annotated[
-        str | None, typer.Option(metavar="RUN", help="For distil: the run to learn from.")
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
+    valid: Valid = None,
+    encoding: Encoding = None,
+    start: FromRun = None,
+    teacher: Teacher = None,
     recipe: Annotated[
-        str | None, typer.Option(help="A recipe's name (`headway recipes`) or a TOML file.")
+        str | None,
+        typer.Option(
+            help="A recipe's name (`headway recipes`) or a TOML file.",
+            autocompletion=completion.recipes,
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Where the recipe's files are.")] = None,
     budget: Annotated[
         str | None, typer.Option(help="Wall-clock time for everything: 90s, 10m, 2h.")
     ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+    device: Device = "auto",
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew, whatever is in the folder.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check, resolve, measure; train nothing.")
     ] = False,
+    *,
+    named: Named,
 ) -> int:
-    """Train a model from plain files; run the same command again to go on after a stop."""
+    """Train a model from files; run the same command again to go on after a stop.
+
+    With FILES, options such as --text and --label name columns of them, where they are not called
+    so: headway train classify reviews.tsv --text review --label stars --out runs/reviews. Without
+    FILES, --text, --source and --target name files: --source a.de --target a.en.
+    """
     started = time.monotonic()
-    task, overrides = task_and_settings(words or [])
-    given = Asked()
-    path = recipe_path(recipe) if recipe else None
-    if path and data:
-        given |= Asked(in_folder(path, data), "--data")
+    task, files, settings = task_files_settings(words or [], recipe=recipe is not None)
+    wish = wished(
+        "train",
+        task,
+        files,
+        valid,
+        {**named, "encoding": encoding},
+        settings,
+        start,
+        teacher,
+        recipe,
+    )
+    asked, _ = wish.asked(out or Path())
+    if recipe and data:
+        from headway.settings.asked import Asked
+
+        asked = Asked(in_folder(recipe_path(recipe), data), "--data") | asked
     elif data:
         raise ConfigError("--data says where the files of a --recipe are. Name a recipe too.")
-    options = {
-        "source": source, "target": target, "pairs": pairs, "valid_source": valid_source,
-        "valid_target": valid_target, "valid_pairs": valid_pairs, "encoding": encoding,
-        "text": text, "valid_text": valid_text, "media": media, "valid_media": valid_media,
-    }  # fmt: skip
-    given |= Asked.from_flags({f"data.{name}": value for name, value in options.items() if value})
-    from headway.training.arguments import check_training, settings_for, with_budget
-
-    settings = settings_for(
-        task, given, overrides, recipe=path, start=start, teacher=teacher,
-        whence=f"headway train {task}",
-    )  # fmt: skip
+    run = wish.run(asked, f"headway train {task}", quiet=False)
     if out is None and not dry_run:
         raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
-    check_training(settings)
+    from headway.training.arguments import check_training, with_budget
+
+    check_training(run)
     budget_s = None
     if budget:
-        settings, budget_s = with_budget(settings, budget, "--budget")
+        run, budget_s = with_budget(run, budget, "--budget")
     from headway.training.run import Training
 
     with tempfile.TemporaryDirectory() as folder:
-        run = Training(
-            settings=settings, out=out or Path(folder), device=device, budget_s=budget_s,
+        training = Training(
+            settings=run, out=out or Path(folder), device=device, budget_s=budget_s,
             restart=restart, started=started,
         )  # fmt: skip
-        return _show_plan(run, Path(folder)) if dry_run else _train(run)
+        return _show_plan(training, Path(folder)) if dry_run else _train(training)
 
 
 def _train(run: Training) -> int:
@@ -119,24 +118,22 @@ def _train(run: Training) -> int:
         return AGAIN if stop.saved else INCOMPLETE
 
 
-def task_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
-    """`translate train.lr=1e-3 …`: the task, if named, and the rest."""
-    tasks = [word for word in words if "=" not in word]
-    if len(tasks) > 1 and Path(tasks[1]).exists():
-        options = "--source FILE --target FILE, or --pairs FILE"
-        alias = ALIASES.get(tasks[0])
-        spec = spec_of(tasks[0]) if tasks[0] in SPECS or (alias and alias.task) else None
-        if spec is None or spec.reads != "pairs":
-            also = spec is not None and any(row.reads == "media" for row in spec.others)
-            media = spec is not None and spec.reads == "media"
-            media |= also and Path(tasks[1]).is_dir()
-            options = f"{'--media' if media else '--text'} {tasks[1]}"
-        raise ConfigError(f"{tasks[1]!r} stands alone; the data goes to options: {options}")
-    if len(tasks) > 1:
-        raise ConfigError(f"{tasks[1]!r} is not key=value. Example: train.lr=1e-3")
-    from headway.training.arguments import check_word
+def wished(
+    command: str, task: str | None, files: list[str], valid: list[str] | None,
+    named: Named, settings: list[str], start: str | None, teacher: str | None,
+    recipe: str | None = None,
+) -> Wish:  # fmt: skip
+    """What `headway.train` and `headway.check` make of the same words in Python."""
+    from headway.api import Wish
 
-    return (check_word(tasks[0]) if tasks else None), [word for word in words if "=" in word]
+    encoding = named.get("encoding")
+    said = {name: one for name, one in named.items() if name != "encoding"}
+    needs = columns_named(files, said)
+    return Wish(
+        task=task, data=files or None, valid=valid, needs=needs, recipe=recipe, start=start,
+        teacher=teacher, command=f"headway {command}",
+        settings={"data.encoding": encoding} if encoding else None, words=settings,
+    )  # fmt: skip
 
 
 def _show_plan(run: Training, folder: Path) -> int:

@@ -21,14 +21,13 @@ from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, DataError, suggest
 from headway.settings.data import DataSettings
-from headway.tasks.specs import Modality, Need, Spec
+from headway.tasks.specs import SEEN_AS, Need, Spec
 
 Kind = Literal[
     "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
     "media",
 ]  # fmt: skip
 MEDIA: tuple[Kind, ...] = ("image", "video", "audio", "media")
-SEEN_AS: dict[Modality, Kind] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")

@@ -37,10 +37,10 @@ from headway.data.bind import (
 from headway.data.media.memory import Loose
 from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, suggest
-from headway.settings.data import DataSettings
+from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import listed
 from headway.storage import sync
-from headway.tasks.specs import ALIASES, LABEL, SPECS, Modality, spec_of
+from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
 
 FOLDER = "given"
 """In a run folder: what was in memory."""
@@ -49,6 +49,9 @@ ROWS, VALID = "rows", "valid"
 """Names of what training and validation data are written to, there."""
 
 _LABEL = Column("label", "label", "label_field", LABEL.also)
+
+SETTING_OF: dict[str, str] = dict.fromkeys(SEEN_AS.values(), "path")
+"""What settings call a column, where arguments have another word."""
 
 Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
 """The setting that takes the files, and what they must have."""
@@ -176,7 +179,7 @@ def given(
     for name in needs:
         if name not in known:
             raise ConfigError(
-                f"{name}= is nothing that the task {task} reads from its data."
+                f"--{name} is nothing that the task {task} reads from its data."
                 f"{suggest(name, known)}"
             )
     if table is None:
@@ -198,6 +201,27 @@ def given(
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
     raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
+
+
+def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
+    """Where no data is given: files that keywords name, as settings of `data`. A keyword that can
+    name no file names a column of them; so do texts beside `media` and `pairs`, which are tables.
+    """
+    needs = {name: one for name, one in needs.items() if one is not None}
+    table = "media" in needs or "pairs" in needs
+    found: dict[str, object] = {}
+    for name, value in needs.items():
+        field = f"{SETTING_OF.get(name, name)}_field"
+        if name == "encoding":
+            found[name] = str(value)
+        elif name in FILES and not (table and field in DEFAULTS):
+            found[name] = [os.fspath(path) for path in listed(value)]
+        elif field in DEFAULTS:
+            (found[field],) = map(str, listed(value))
+        else:
+            known = (*FILES, *(one.removesuffix("_field") for one in DEFAULTS), "encoding")
+            raise ConfigError(f"--{name} names neither files nor columns.{suggest(name, known)}")
+    return found
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from headway.data.bind import DEFAULTS, MEDIA, SEEN_AS, Binding, Kind, is_blank
+from headway.data.bind import DEFAULTS, MEDIA, Binding, Kind, is_blank
 from headway.data.check_report import Report
 from headway.data.example import sources
 from headway.data.files import is_stream
@@ -22,7 +22,7 @@ from headway.data.memory import ROWS, Given
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import Spec
+from headway.tasks.specs import SEEN_AS, Spec
 
 MOST_FILES = 3
 """Whose columns are shown; others are counted."""

@@ -160,6 +160,74 @@ WRITTEN = Need(
 )  # fmt: skip
 
 
+SEEN_AS: dict[Modality, Literal["image", "video", "audio"]] = {
+    "pictures": "image",
+    "videos": "video",
+    "sounds": "audio",
+}
+"""What options and arguments call the column of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What one call may be told, beside settings of decoding."""
+
+    name: str
+    help: str
+    takes: str = ""
+    """What its value is, for people; with `|` between them all choices. Nothing: a switch."""
+
+    number: bool = False
+    several: bool = False
+    command: bool = False
+    """Whether Python has another way: `load` of several, `Answer.score`, `Run.write`,
+    `Answers.save`, `Run.choose`."""
+
+
+OPTIONS: dict[str, Option] = {
+    one.name: one
+    for one in (
+        Option(name="with", help="One more run: an ensemble.", takes="RUN", several=True,
+               command=True),
+        Option(name="scores", help="Put scores before the text.", command=True),
+        Option(name="top", help="How many: likeliest classes, or nearest lines.", takes="N",
+               number=True),
+        Option(name="alignments", help="Word alignments; of captions where each word looked."),
+        Option(name="on_long", help="What becomes of over-long lines.", takes="split|cut|error"),
+        Option(name="prefix", help="What each output begins with, by line.", takes="FILE"),
+        Option(name="constraints", help='{"required": [...], "banned": [...]} a line.',
+               takes="FILE.jsonl"),
+        Option(name="stream", help="Show the text while it is written.", command=True),
+        Option(name="shots", help="Examples put before every prompt.", takes="FILE.jsonl"),
+        Option(name="labels", help="Choose the likeliest of these answers.", takes="A,B,...",
+               command=True),
+        Option(name="field", help="The field to write, where there are fields.", takes="NAME"),
+        Option(name="draft", help="A small model that guesses ahead.", takes="RUN"),
+        Option(name="to", help="Where vectors go.", takes="FILE.npy", command=True),
+        Option(name="nearest", help="Print the nearest lines of this file.", takes="FILE"),
+        Option(name="against", help="Is it who speaks here? Of a list of paths and labels: who is "
+               "it?", takes="FILE"),
+        Option(name="format", help="Subtitles, or text.", takes="text|srt|vtt", command=True),
+    )
+}  # fmt: skip
+"""Of answers."""
+
+SCORING: dict[str, Option] = {
+    one.name: one
+    for one in (
+        Option(name="hypotheses", help="Score these lines; translate nothing.", takes="FILE"),
+        Option(name="against", help="Compare with another run, or with its output.",
+               takes="RUN|FILE"),
+        Option(name="lowercase", help="Case does not count."),
+        Option(name="tokenize", help="sacreBLEU's: 13a, intl, zh, char ... [13a]", takes="NAME"),
+        Option(name="tokenised", help="Also Moses-tokenised lower-cased BLEU, as in papers.",
+               takes="en|de|fr"),
+        Option(name="out", help="Where the translations go.", takes="FILE"),
+    )
+}  # fmt: skip
+"""Of scores."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompleteSettings(Made):
     """Continuing text: a causal language model."""
@@ -385,7 +453,10 @@ class Spec:
     """Of its section, which has the task's name."""
 
     options: frozenset[str] = frozenset()
-    """Of `headway predict`, beyond those that every task has."""
+    """Names of the `OPTIONS` of its answers."""
+
+    scoring: frozenset[str] = frozenset()
+    """Names of the `SCORING` options of its scores."""
 
     decode: frozenset[str]
     """Names of the `decode.*` settings that it reads."""
@@ -561,7 +632,7 @@ _ROWS = (
         name="translate", modality="text", objective="translate.Translate", reads="pairs",
         needs=(SOURCE, TARGET), answers="text", metrics=scored("bleu", "chrf", "loss", "ppl"),
         families=("seq2seq",), together=True, by_sequence=True, counts="target token",
-        truth="pairs", decode=_SEARCHED,
+        truth="pairs", decode=_SEARCHED, scoring=frozenset(SCORING),
         options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
         lacks="more pairs of sentences; headway check says what may be wrong with them",
     ),

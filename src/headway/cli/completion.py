@@ -1,0 +1,166 @@
+"""What the shell offers when Tab is pressed: tasks, runs, recipes, presets and settings.
+
+Nothing here imports torch: an answer must come before the finger is off the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+from headway.settings.data import FILES
+from headway.settings.folder import CONFIG, RUNS, shipped_names
+from headway.settings.model import FAMILY_SETTINGS
+from headway.settings.run import OF_TASKS, SETTINGS
+from headway.settings.toml import toml_value
+from headway.settings.value_types import setting_types
+from headway.tasks.specs import ALIASES, SPECS, spec_of
+
+Complete = Callable[[str], list[str]]
+
+
+def runs(incomplete: str) -> list[str]:
+    """Names that a run answers to, and folders on the way to one."""
+    names = [*shipped_names(), *(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))]
+    *before, last = incomplete.split(",")  # several answer together
+    found = [name for name in names if name.startswith(last)]
+    for path in _paths(last):
+        if Path(path, CONFIG).is_file():
+            found.append(path)
+        elif any(Path(path).glob(f"*/{CONFIG}")):
+            found.append(f"{path}/")
+    return [",".join([*before, name]) for name in dict.fromkeys(found)]
+
+
+def recipes(incomplete: str) -> list[str]:
+    from headway.settings.recipes import recipe_names
+
+    return [*_starting(recipe_names(), incomplete), *_files(incomplete, ".toml")]
+
+
+def models(incomplete: str) -> list[str]:
+    """Presets, and whatever is a run."""
+    return [*_starting(_presets(), incomplete), *runs(incomplete)]
+
+
+def families(incomplete: str) -> list[str]:
+    return _starting(FAMILY_SETTINGS, incomplete)
+
+
+def of_value(takes: str) -> Complete | None:
+    """For an option that takes this; None: the shell offers files."""
+    if takes.split("|")[0] == "RUN":
+        return runs
+    if "|" in takes:
+        return lambda incomplete: _starting(takes.split("|"), incomplete)
+    return None
+
+
+def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
+    """A task, then files and settings that it reads."""
+    words = _words(ctx)
+    task = next((word for word in words if word in (*SPECS, *ALIASES)), None)
+    if task is None and not words and not ctx.params.get("recipe"):
+        known = [name for name, alias in ALIASES.items() if not alias.old]
+        return _starting([*SPECS, *known], incomplete)
+    return settings(words, incomplete, dict(_of_training(task)))
+
+
+def to_ask(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Behind a run: files and settings of decoding."""
+    return settings(_words(ctx), incomplete, dict(_leaves(SETTINGS["decode"], "decode")))
+
+
+def settings(words: list[str], incomplete: str, leaves: dict[str, Any]) -> list[str]:
+    """`key=value` words. bash takes a word apart at `=`: of `train.lr=1` it asks for `1`, behind
+    the words `train.lr` and `=`; other shells ask for the whole."""
+    alone = words[-2] if words[-1:] == ["="] and len(words) > 1 else (words or [""])[-1]
+    if alone in leaves:
+        return _starting(_values(alone, leaves[alone]), incomplete)
+    key, sign, value = incomplete.partition("=")
+    if sign:
+        found = _starting(_values(key, leaves[key]), value) if key in leaves else []
+        return [f"{key}={one}" for one in found]
+    keys = _starting(leaves, incomplete) if incomplete else []
+    if len(keys) == 1:  # two offers at least, or the shell would put a space behind the first
+        return [f"{keys[0]}=", *(f"{keys[0]}={one}" for one in _values(keys[0], leaves[keys[0]]))]
+    return [*(f"{key}=" for key in keys), *_files(incomplete)]
+
+
+def _words(ctx: typer.Context) -> list[str]:
+    return list(ctx.params.get("words") or [])
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _paths(incomplete: str) -> list[str]:
+    """As they would be written on."""
+    folder, slash, start = incomplete.rpartition("/")
+    there = Path(f"{folder}{slash}")
+    names = sorted(path.name for path in there.iterdir()) if there.is_dir() else []
+    hidden = start.startswith(".")
+    return [
+        f"{folder}{slash}{name}" for name in _starting(names, start)
+        if hidden or not name.startswith(".")
+    ]  # fmt: skip
+
+
+def _files(incomplete: str, ending: str = "") -> list[str]:
+    return [
+        f"{path}/" if Path(path).is_dir() else path
+        for path in _paths(incomplete)
+        if path.endswith(ending) or Path(path).is_dir()
+    ]
+
+
+def _presets() -> list[str]:
+    from headway.settings.presets import PRESETS
+
+    return list(PRESETS)
+
+
+def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
+    """The settings that a run of the task reads, with what each takes."""
+    named = task in SPECS or (task in ALIASES and bool(ALIASES[task].task))
+    spec = spec_of(task) if task and named else None
+    for section, cls in SETTINGS.items():
+        if section in OF_TASKS and (spec is None or section != spec.name):
+            continue
+        for key, leaf in _leaves(cls, section):
+            name = key.partition(".")[2]
+            known = {"data": spec and spec.data | set(FILES), "decode": spec and spec.decode}
+            if not known.get(section) or name in known[section]:  # type: ignore[operator]
+                yield key, leaf
+    yield "model.preset", (str, None)
+    for family in FAMILY_SETTINGS if spec is None else spec.all_families:
+        yield from _leaves(FAMILY_SETTINGS[family], "model")
+
+
+def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """Dotted keys with their types and usual values."""
+    usual = cls()
+    hints = setting_types(cls)
+    for one in fields(cls):
+        value = getattr(usual, one.name)
+        if is_dataclass(value):
+            yield from _leaves(type(value), f"{where}.{one.name}")
+        else:
+            yield f"{where}.{one.name}", (hints[one.name], value)
+
+
+def _values(key: str, leaf: tuple[Any, Any]) -> list[str]:
+    """All where there are few; else the usual one, as an example."""
+    if key == "model.preset":
+        return _presets()
+    hint, usual = leaf
+    choices = [one for part in (hint, *get_args(hint)) if get_origin(part) is Literal
+               for one in get_args(part)]  # fmt: skip
+    if choices or hint is bool:
+        return choices or ["true", "false"]
+    return [toml_value(usual).strip('"')] if usual not in ("", ()) else []

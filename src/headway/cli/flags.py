@@ -1,0 +1,309 @@
+"""Options that depend on the task: made from what tasks and settings declare, shown where they fit.
+
+A command function has parameters for what every task has; the others come to it in `named`, those
+that were given. All are parsed, so that each mistake can be answered; help shows those that fit
+the run or the task that stands first on the line.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+from headway.cli import completion
+from headway.errors import ConfigError, UserError
+from headway.settings.decode import DecodeSettings
+from headway.settings.documented import documented
+from headway.settings.folder import load_run
+from headway.settings.toml import toml_value
+from headway.settings.value_types import setting_types, without_none
+from headway.tasks.specs import ALIASES, OPTIONS, SCORING, SEEN_AS, SPECS, Option, Spec, spec_of
+
+if TYPE_CHECKING:
+    from headway.settings.run import Resolved
+
+# typer carries its own copy of click; this is the way to its error that depends on neither.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+Named = Mapping[str, Any]
+"""Options that were given, by name."""
+
+Section = Literal["columns", "files", "answers", "decoding", "scores", "page"]
+
+TITLES: dict[Section, str] = {
+    "columns": "Columns of FILES",
+    "files": "Files, where no FILES are named",
+    "answers": "Answers",
+    "decoding": "Decoding, also as decode.NAME=VALUE",
+    "scores": "Scores",
+    "page": "What there is to look at",
+}
+
+
+@dataclass(frozen=True)
+class Flag:
+    name: str
+    help: str
+    section: Section
+    fits: Callable[[Spec], bool]
+    """Whether a run can be told so."""
+
+    takes: str = ""
+    """As of `Option`: what its value is."""
+
+    type: Any = str
+    several: bool = False
+
+    @property
+    def key(self) -> str:
+        """As a parameter: `with` is a word of Python, and `words` one of the command's own."""
+        return f"said_{self.name}"
+
+    @property
+    def word(self) -> str:
+        """As it is written."""
+        return f"--{self.name.replace('_', '-')}"
+
+    def parameter(self) -> inspect.Parameter:
+        words = [self.word]
+        hint: Any = self.type | None
+        if self.type is bool:
+            setting = self.section == "decoding"  # which may be true already
+            words = [f"{self.word}/--no-{self.word[2:]}"] if setting else words
+        elif self.several:
+            hint = list[self.type] | None  # type: ignore[name-defined]
+        option = typer.Option(
+            *words, help=self.help, metavar=self.takes or None,
+            autocompletion=completion.of_value(self.takes),
+        )  # fmt: skip
+        return inspect.Parameter(
+            self.key, inspect.Parameter.KEYWORD_ONLY, default=None,
+            annotation=Annotated[hint, option],
+        )  # fmt: skip
+
+
+def _has(need: str) -> Callable[[Spec], bool]:
+    return lambda spec: need in {one.name for one in spec.needs}
+
+
+def _seen(*kinds: str) -> Callable[[Spec], bool]:
+    return lambda spec: SEEN_AS.get(spec.modality) in kinds
+
+
+def _columns() -> tuple[Flag, ...]:
+    """One for each column that a task needs. Those that may name files too say so."""
+    found: dict[str, Flag] = {}
+    for spec in SPECS.values():
+        for need in (need for row in spec.rows for need in row.needs):
+            found[need.name] = Flag(need.name, "", "columns", _has(need.name), "NAME")
+    del found["path"]
+    for kind in SEEN_AS.values():
+        found[kind] = Flag(kind, "", "columns", _seen(kind), "NAME")
+    helps = {
+        "text": "Text. Without FILES: files of plain text, JSONL, TSV, CSV or CoNLL columns.",
+        "other": "The second text, or what belongs with the first, where there are two.",
+        "label": "Label: a class, several, or a number.",
+        "source": "Source. Without FILES: files, a line each, beside --target.",
+        "target": "Target. Without FILES: files, a line each, beside --source.",
+        "words": "List of words.",
+        "tags": "Their tags.",
+    }
+    helps |= {kind: f"Path of the {kind}, beside the table or anywhere." for kind in found} | helps
+    found["text"] = replace(
+        found["text"], fits=lambda spec: _has("text")(spec) or spec.reads not in ("media", "pairs")
+    )
+    texts = {"text", "source", "target"}
+    return tuple(
+        replace(flag, help=helps[name], several=name in texts) for name, flag in found.items()
+    )
+
+
+MANY = "May be given several times; `-`: standard input."
+COLUMNS = _columns()
+FILES = (
+    Flag("media", "Pictures, videos, recordings: folders by class, or TSV/JSONL of paths.",
+         "files", lambda spec: spec.reads == "media", "PATH", several=True),
+    Flag("pairs", "TSV or JSONL with both sides.", "files", _has("source"), "FILE", several=True),
+)  # fmt: skip
+VALID_FILES = tuple(
+    Flag(f"valid_{name}", f"The same for validation. {MANY}", "files", fits, "FILE", several=True)
+    for name, fits in {
+        "text": lambda spec: spec.reads not in ("media", "pairs"),
+        "media": FILES[0].fits,
+        "source": _has("source"),
+        "target": _has("source"),
+        "pairs": _has("source"),
+    }.items()
+)
+
+
+def _of_options(options: Mapping[str, Option], section: Section) -> tuple[Flag, ...]:
+    def flag(one: Option) -> Flag:
+        names = "options" if section == "answers" else "scoring"
+        kind = int if one.number else str if one.takes else bool
+        return Flag(
+            one.name, one.help, section, lambda spec: one.name in getattr(spec, names), one.takes,
+            kind, one.several,
+        )  # fmt: skip
+
+    return tuple(map(flag, options.values()))
+
+
+def _of_decoding() -> tuple[Flag, ...]:
+    """Every setting of it."""
+
+    def flag(name: str, hint: Any) -> Flag:
+        if type(None) in get_args(hint):
+            hint = without_none(hint)
+        choices = "|".join(get_args(hint)) if get_origin(hint) is Literal else ""
+        several = get_origin(hint) is tuple
+        kind = str if several or choices else hint
+        takes = choices or {int: "N", float: "NUMBER", str: "TEXT"}.get(kind, "")
+        said = documented(DecodeSettings).get(name, "")
+        return Flag(name, said, "decoding", lambda spec: name in spec.decode, takes, kind, several)
+
+    return tuple(flag(name, hint) for name, hint in setting_types(DecodeSettings).items())
+
+
+ANSWERS = _of_options(OPTIONS, "answers")
+SCORES = _of_options(SCORING, "scores")
+DECODING = _of_decoding()
+
+
+def in_sections(named: Named) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of decoding, and the rest."""
+    names = {flag.name for flag in DECODING}
+    decode = {name: value for name, value in named.items() if name in names}
+    return decode, {name: value for name, value in named.items() if name not in names}
+
+
+def check_fits(named: Iterable[str], flags: Sequence[Flag], spec: Spec) -> None:
+    """Refuse what would have no effect."""
+    known = {flag.name: flag for flag in flags}
+    for name in named:
+        if not known[name].fits(spec):
+            raise UserError(f"{known[name].word} has no effect on a run of the task {spec.name}.")
+
+
+class Declared(TyperCommand):
+    """A command with options that depend on its first word."""
+
+    flags: ClassVar[Mapping[str, Flag]] = {}
+    by_task: ClassVar[bool] = False
+    """Whether the first word is a task, and not a run."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["headway.first"] = self._first(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _first(self, ctx: Any, args: list[str]) -> str:
+        """The first word that is no option and not the value of one; help asks for it before
+        anything is parsed."""
+        try:
+            values = self.make_parser(ctx).parse_args(list(args))[0]
+        except UsageError:  # which will be said when that is parsed
+            return ""
+        first = values.get(self.params[0].name)
+        words = first if isinstance(first, list | tuple) else [first]
+        return str(words[0]) if words and words[0] else ""
+
+    def _rows(self, first: str) -> tuple[tuple[Spec, ...], Resolved | None]:
+        """What is named there, and how the run is set."""
+        if not self.by_task:
+            settings = load_run(first.split(",")[0]) if first else None
+            return ((spec_of(settings),) if settings else ()), settings
+        if first in SPECS:
+            return SPECS[first].rows, None
+        return ((spec_of(first),) if first in ALIASES and ALIASES[first].task else ()), None
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows, settings = self._rows(ctx.meta.get("headway.first", ""))
+        parts: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            flag = self.flags.get(param.name)
+            record = param.get_help_record(ctx)
+            if record is None or (flag is not None and not any(map(flag.fits, rows))):
+                continue
+            title = "Arguments" if param.param_type_name == "argument" else "Options"
+            if flag is not None:
+                title = TITLES[flag.section]
+                if flag.section == "decoding" and settings is not None:
+                    value = _shown(getattr(settings.decode, flag.name))
+                    record = record[0], f"{record[1]} [{value}]"
+            parts.setdefault(title, []).append(record)
+        for title, records in parts.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        kind = rows[0].settings if rows and self.by_task else None
+        if kind is not None:
+            with formatter.section(f"Settings of its own, as {rows[0].name}.NAME=VALUE"):
+                said = documented(kind)
+                formatter.write_dl([
+                    (one.name, f"{said.get(one.name, '')} [{_shown(one.default)}]")
+                    for one in fields(kind)
+                ])  # fmt: skip
+        if not rows:
+            with formatter.section(f"More by task; see them: headway {self.name} "
+                                   f"{'TASK' if self.by_task else 'RUN'} --help"):  # fmt: skip
+                formatter.write_dl(list(self.by_tasks().items()))
+
+    def by_tasks(self) -> dict[str, str]:
+        """The options of each task; settings of decoding are too many."""
+        found = {}
+        for name, spec in SPECS.items():
+            words = [
+                flag.word for flag in self.flags.values()
+                if flag.section != "decoding" and any(map(flag.fits, spec.rows))
+            ]  # fmt: skip
+            decoding = any(flag.section == "decoding" for flag in self.flags.values())
+            if decoding and spec.writes:
+                words.append("and all of decode.*, as --beam")
+            found[name] = " ".join(words)
+        return {name: said for name, said in found.items() if said}
+
+
+def _shown(value: object) -> str:
+    return toml_value(value).strip('"') or "empty"
+
+
+def declare(
+    app: typer.Typer, function: Callable[..., Any], flags: Sequence[Flag], *,
+    by_task: bool = False,
+) -> None:  # fmt: skip
+    """A command with its own parameters and these."""
+    own = inspect.signature(function, eval_str=True)
+    params = [param for name, param in own.parameters.items() if name != "named"]
+
+    @wraps(function)
+    def command(**given: Any) -> Any:
+        named = {flag.name: given.pop(flag.key) for flag in flags}
+        said = {name: one for name, one in named.items() if one is not None and one != []}
+        return function(**given, named=said)
+
+    command.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*params, *(flag.parameter() for flag in flags)]
+    )
+    members = {"flags": {flag.key: flag for flag in flags}, "by_task": by_task}
+    app.command(cls=type(function.__name__.title(), (Declared,), members))(command)
+
+
+def columns_named(files: Sequence[str], named: Named) -> dict[str, Any]:
+    """What options say of the data: where files stand without one, what each column is called."""
+    if not files:
+        return dict(named)
+    wrong = next((flag for flag in (*FILES, *VALID_FILES) if flag.name in named), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"{wrong.word} and files without an option ({files[0]}) do not go together: give "
+            f"one of them{'; validation data goes to --valid' * (wrong in VALID_FILES)}."
+        )
+    for name, value in named.items():
+        if isinstance(value, list) and len(value) > 1:
+            raise ConfigError(f"--{name} names a column of the files, and {len(value)} are given.")
+    return {name: one[0] if isinstance(one, list) else one for name, one in named.items()}

@@ -1,0 +1,123 @@
+"""`headway models`: the runs that there are, those that come with headway and your own."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import time
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.given import Json
+from headway.errors import UserError
+from headway.settings.folder import CONFIG, RUNS, SHIPPED, WEIGHTS, shipped_names
+from headway.tasks.specs import METRICS, spec_of
+
+CARD = "README.md"
+SCALE = ".row_scale"
+"""Ends the names of what weights in 8 bits are multiplied by; no parameters."""
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+    task: str
+    parameters: int
+    bytes: int
+    metric: str = ""
+    score: float | None = None
+    date: str = ""
+    trouble: str = ""
+    """Why the rest is not known."""
+
+
+def models(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...", help="Where to look, instead of runs/ and here.", exists=False
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the runs there are: task, size, score, date. Each name works where a RUN is wanted."""
+    for folder in folders or ():
+        if not folder.is_dir():
+            raise UserError(f"there is no folder {folder}.")
+    own = [path for folder in folders or (RUNS, Path()) for path in _runs(folder)]
+    shipped = [] if folders else [SHIPPED / name for name in shipped_names()]
+    found = [
+        _found(path, path.name if path.parent in (RUNS, SHIPPED) else str(path))
+        for path in (*shipped, *own)
+    ]
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
+        return
+    from headway.cli.table import show_table
+
+    show_table(
+        ["name", "task", "parameters", "MB", "score", "date"], list(map(_row, found)),
+        {"parameters", "MB"},
+    )  # fmt: skip
+
+
+def _runs(folder: Path) -> list[Path]:
+    """It may be one itself."""
+    if (folder / CONFIG).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+def _found(folder: Path, name: str) -> Found:
+    """What can be known without opening weights. A folder that is not whole ends nothing."""
+    from headway.run import load
+
+    try:
+        run = load(folder)
+        task, known, spec = run.task, run.scores, spec_of(run.settings)
+    except UserError as error:
+        return Found(name, "", 0, 0, trouble=str(error))
+    card = _card(folder)
+    metric = next((one for one in spec.metrics if one.name in known), None)
+    score = known[metric.name] if metric else None
+    if metric is None:
+        metric = next((one for one in METRICS.values() if one.label in card), None)
+        score = float(card[metric.label]) if metric else None
+    weights = folder / WEIGHTS
+    day = card.get("date") or time.strftime("%Y-%m-%d", time.localtime(weights.stat().st_mtime))
+    return Found(
+        name, task, _parameters(weights), weights.stat().st_size, metric.name if metric else "",
+        score, day,
+    )  # fmt: skip
+
+
+def _card(folder: Path) -> dict[str, str]:
+    """Figures of a model card, by what stands before them in its table."""
+    path = folder / CARD
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    rows = re.findall(r"^\| ([\w ]+) \| \**([\d.-]+)", text, re.MULTILINE)
+    return {name: figure.rstrip(".") for name, figure in rows}
+
+
+def _parameters(weights: Path) -> int:
+    """As the first bytes of the file say: nothing else is read."""
+    with weights.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        tensors = json.loads(file.read(size))
+    return sum(prod(one["shape"]) for name, one in tensors.items()
+               if name != "__metadata__" and not name.endswith(SCALE))  # fmt: skip
+
+
+def _row(one: Found) -> tuple[str, ...]:
+    if one.trouble:
+        return one.name, "", "", "", one.trouble, ""
+    score = ""
+    if one.score is not None:
+        metric = METRICS.get(one.metric)
+        score = f"{metric.label} {metric.shown(one.score)}" if metric else f"{one.score:g}"
+    return (one.name, one.task, f"{one.parameters:,}", f"{one.bytes / 1e6:.1f}", score, one.date)

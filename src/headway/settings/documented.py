@@ -1,0 +1,40 @@
+"""What stands below the fields of a class, as text: help and the reference say the same."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def documented(cls: type) -> Mapping[str, str]:
+    """The sentences below each field of a dataclass and its bases, on one line; fields that have
+    none are not there."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        if is_dataclass(one):
+            found |= _classes(inspect.getsourcefile(one) or "").get(one.__name__, {})
+    return found
+
+
+@cache
+def _classes(path: str) -> Mapping[str, Mapping[str, str]]:
+    tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    return {node.name: _fields(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _fields(node: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
