@@ -11,7 +11,7 @@ import torch
 
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
-from headway.decode.speech.window import speller
+from headway.decode.speech.recognizer import recognizer_of
 from headway.errors import FolderError, UserError
 from headway.inside import look, trace
 from headway.inside.capture.forward import say
@@ -57,7 +57,7 @@ def test_looking_does_not_change_the_answer(task: str) -> None:
     with torch.no_grad():
         if isinstance(model, Seq2Seq):
             if task == "transcribe-joint":
-                searcher = speller(model, run.vocab.target, run.settings.decode, 0.3).searcher
+                searcher = recognizer_of(model, run.vocab.target, run.settings.decode, 0.3).searcher
             else:
                 searcher = Searcher([model], run.settings.decode, Specials.of(run.vocab.target))
             tokens = searcher([item])[0][0].tokens

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from headway.decode.speech.window import speller
+from headway.decode.speech.recognizer import recognizer_of
 from headway.inside.capture.media import of_item
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import Trace, trace
@@ -85,7 +85,7 @@ def test_ctc_tells_the_rows_that_the_transcriber_tells() -> None:
     found = trace(run, media_for(run), Ask(output="one two three"))
     logs_SV = ctc_logs(run, found)
     assert logs_SV is not None
-    ear = speller(run.model, run.vocab.target, run.settings.decode, 0.3)
+    ear = recognizer_of(run.model, run.vocab.target, run.settings.decode, 0.3)
     ids = [output.id for output in found.reading.outputs[:-1]]
     [rows] = ear.rows([item_for(run)], [ids])
     assert by_ctc(logs_SV, found.reading)[:-1] == rows

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.ctc import Aligned, PrefixScorer, align, ctc_loss, greedy
+from headway.nn.ctc import Aligned, PrefixScorer, align, ctc_loss
 from headway.nn.layout import Layout
 
 V, BLANK, END = 3, 3, 2
@@ -92,14 +92,6 @@ def test_the_gradient_is_that_of_the_grid_without_the_other_sequences() -> None:
         alone_TV = x_TV.clone().requires_grad_()
         loss_of([text], alone_TV, Layout.of([len(x_TV)]))[0].sum().backward()
         torch.testing.assert_close(alone_TV.grad, grad)
-
-
-def test_greedy_takes_repetitions_together_and_blanks_out() -> None:
-    best = [0, 0, BLANK, 0, 1, 1, 1, BLANK, BLANK, 2]
-    scores_MV = torch.nn.functional.one_hot(torch.tensor(best), V + 1).float()
-    assert greedy(scores_MV, Layout.of([10]), BLANK) == [[0, 0, 1, 2]]
-    # The end of one sequence and the beginning of the next are not one symbol.
-    assert greedy(scores_MV, Layout.of([1, 4, 0, 5]), BLANK) == [[0], [0, 0, 1], [], [1, 2]]
 
 
 def test_prefixes_have_the_probability_of_all_texts_that_begin_so() -> None:

@@ -14,8 +14,8 @@ import torch
 
 from headway.cli.main import main
 from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber, Transcript
-from headway.decode.speech.window import speller
 from headway.models.folder import load_model
 from headway.settings.audio import SoundSettings
 from headway.settings.folder import load_run
@@ -71,8 +71,8 @@ def ear_of(run: Path, **options: Any) -> Transcriber:
     decode = replace(settings.decode, **options.pop("decode", {}))
     tokenizer = Vocabularies.load(run / "tokenizer.json").target
     model = options.pop("model", None) or load_model(run).eval()
-    spells = speller(model, tokenizer, decode, settings.transcribe.ctc)
-    return Transcriber(spells, tokenizer, decode, settings.model.sound, **options)  # type: ignore[union-attr]
+    recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
+    return Transcriber(recognizer, tokenizer, decode, settings.model.sound, **options)  # type: ignore[union-attr]
 
 
 def test_it_learns_to_write_what_is_said(
@@ -177,7 +177,7 @@ def test_a_batch_in_which_nothing_is_said_has_no_times(
 ) -> None:
     ear = ear_of(run, times=True, guard=False)
     nothing = Hypothesis([], -0.1, -0.1, [-0.1], True)
-    monkeypatch.setattr(ear.speller, "spell", lambda waves: [nothing for _ in waves])
+    monkeypatch.setattr(ear.recognizer, "recognize", lambda waves: [nothing for _ in waves])
     [heard] = ear.hear([said("ab", 1)[0]])
     assert (heard.text, heard.words) == ("", ())
 

@@ -19,7 +19,6 @@ Attention = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]
 """`attention_of` for one model: sources, targets and the token that targets begin with."""
 
 
-@torch.no_grad()
 def attention_of(
     model: Seq2Seq,
     sources: Sequence[Any],
@@ -31,16 +30,24 @@ def attention_of(
 
     The mean over the heads of one decoder layer: the one that aligns best, if none is given.
     """
-    device = next(model.parameters()).device
     layer = alignment_layer(model) if layer is None else layer
-    inputs = [[bos, *target] for target in targets]
+    found = attention_of_heads(model, sources, [[bos, *target] for target in targets], layer)
+    return [weights_HTS.mean(0) for weights_HTS in found]
+
+
+@torch.no_grad()
+def attention_of_heads(
+    model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
+) -> list[Tensor]:
+    """The same for each head of a layer; `inputs` are what the decoder reads."""
+    device = next(model.parameters()).device
     name = f"decoder.blocks.{layer}.cross.weights"
     with record(model, name) as seen:
         model(
             *model.source_front.collate(sources, device),
             *model.target_front.collate(inputs, device),
         )
-    return [weights_HTS.mean(0).cpu() for weights_HTS in seen[name][0]]
+    return [weights_HTS.cpu() for weights_HTS in seen[name][0]]
 
 
 def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:

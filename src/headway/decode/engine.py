@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headway.decode.search.greedy import Watch
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.searcher import Prefix
-from headway.decode.speech.window import Speller
+from headway.decode.speech.recognizer import Recognizer
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
@@ -81,7 +81,9 @@ class Engine:
         time."""
         self._cannot("write text")
 
-    def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
+    def recognizer(
+        self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
+    ) -> Recognizer:
         """For transcribers; `weight` is that of CTC beside a decoder."""
         self._cannot("transcribe")
 

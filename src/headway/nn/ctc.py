@@ -54,16 +54,6 @@ def ctc_loss(
     return CtcLoss(torch.where(possible_B, nll_B, 0.0), possible_B)
 
 
-def greedy(scores_MV: Tensor, rows: Layout, blank: int) -> list[list[int]]:
-    """The best symbol of each row, repetitions taken together, blanks taken out."""
-    best_M = scores_MV.argmax(-1)
-    before_M = F.pad(best_M, (1, 0), value=blank)[:-1]
-    new_M = (best_M != before_M) | (rows.positions_N == 0)
-    kept = torch.where(new_M & (best_M != blank), best_M, -1).tolist()
-    pairs = zip(rows.starts_B.tolist(), rows.known_lengths(), strict=True)
-    return [[s for s in kept[first : first + length] if s >= 0] for first, length in pairs]
-
-
 def _log_softmax(scores_MV: Tensor) -> Tensor:
     wide = scores_MV if scores_MV.dtype == torch.float64 else scores_MV.float()
     return F.log_softmax(wide, -1)

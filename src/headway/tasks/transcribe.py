@@ -12,8 +12,8 @@ from torch import nn
 from headway.data.batches import StepPlan
 from headway.data.media.prepared import prepare_media
 from headway.data.store import Columns, Prepared
+from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber
-from headway.decode.speech.window import speller
 from headway.progress import OnProgress, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -114,8 +114,8 @@ class Transcribe(Write):
     ) -> Iterator[str]:
         """Recordings of like length are heard together."""
         tokenizer = prepared.words.target
-        spells = speller(model, tokenizer, decode, settings.transcribe.ctc)
-        ear = Transcriber(spells, tokenizer, decode, _front(settings), guard=False)
+        recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
+        ear = Transcriber(recognizer, tokenizer, decode, _front(settings), guard=False)
         assert isinstance(exam.sources, Some)
         lengths = prepared.valid.sounds.lengths[exam.sources.rows]
         order = np.argsort(lengths, kind="stable").tolist()

@@ -12,9 +12,9 @@ from headway.data.media.audio import SUFFIXES, stream_windows
 from headway.data.media.items import found_items
 from headway.data.media.open_item import Form, is_file
 from headway.data.media.source import MediaItem
+from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
 from headway.decode.speech.transcriber import Transcriber, Transcript
-from headway.decode.speech.window import Speller, speller
 from headway.decode.speech.windows import Samples
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import listed
@@ -88,11 +88,11 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
         use.settings.transcribe.ctc,
     )
 
-    def made() -> Speller:
+    def made() -> Recognizer:
         if opened.engine is not None:
-            return opened.engine.speller(tokenizer, decode, weight)
+            return opened.engine.recognizer(tokenizer, decode, weight)
         [model] = opened.writers
-        return speller(model, tokenizer, decode, weight)
+        return recognizer_of(model, tokenizer, decode, weight)
 
     heard = opened.recent(("transcribe", decode, weight), made)
     return Transcriber(heard, tokenizer, decode, shape, times=times, between=use.between)

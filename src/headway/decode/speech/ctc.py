@@ -1,4 +1,5 @@
-"""CTC as a second opinion while a decoder writes (Watanabe et al. 2017).
+"""CTC decoding: the best path, a search by CTC alone, and CTC as a second opinion while a decoder
+writes (Watanabe et al. 2017).
 
 CTC knows the chance that what was said begins with given tokens, so it can score the next token as
 a decoder does. Here it is steps like any other's: a search takes it alone, or added to others.
@@ -12,13 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.search.hypothesis import Specials
+from headway.decode.search.hypothesis import Hypothesis, Specials
 from headway.decode.search.searcher import Beginning, Searcher
 from headway.decode.steps import Seq2SeqSteps, Steps
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.ctc import PrefixScorer
+from headway.nn.ctc import PrefixScorer, align
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
+
+Rows = list[tuple[int, int]]
+"""The first row of each token and the one behind its last."""
 
 LEAST = -1e5
 """Stands in for the logarithm of zero where it would be subtracted from itself."""
@@ -142,3 +146,30 @@ def joined(
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
     other = CtcSteps(scorer, rows.n_sequences, width)
     return JointSteps(steps, other, weight, 0 if specials.target_begin is None else 1)
+
+
+def best_path(logs_SV: Tensor) -> Hypothesis:
+    """The likeliest token of every row, repeats and blanks taken out."""
+    best_S, token_S = logs_SV.max(-1)
+    blank = logs_SV.shape[1] - 1
+    tokens: list[int] = []
+    log_probs: list[float] = []
+    before = blank
+    for token, log_prob in zip(token_S.tolist(), best_S.tolist(), strict=True):
+        if token != before and token != blank:
+            tokens.append(token)
+            log_probs.append(log_prob)
+        elif token != blank:
+            log_probs[-1] = max(log_probs[-1], log_prob)
+        before = token
+    total = sum(log_probs)
+    return Hypothesis(tokens, total, total, log_probs, finished=True)
+
+
+def said_rows(logs_SV: Tensor, tokens: Sequence[int]) -> Rows:
+    """Where each token is said, by CTC."""
+    found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
+    if found is None:  # more tokens than rows, which only a decoder can write
+        step = len(logs_SV) / max(1, len(tokens))
+        return [(int(i * step), int((i + 1) * step)) for i in range(len(tokens))]
+    return [(first, last + 1) for first, last in zip(found.first, found.last, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,23 +14,93 @@ from headway.decode.align import word_numbers
 from headway.decode.batching import batches
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
-from headway.decode.speech.transcript import Heard, Segment, Summary, Transcript
-from headway.decode.speech.window import Speller
+from headway.decode.speech.recognizer import Recognizer
 from headway.decode.speech.windows import Samples, Window, windows_of
-from headway.decode.speech.word_times import snapped, words_of
+from headway.decode.speech.word_times import Word, snapped, words_of
 from headway.errors import DataError
 from headway.progress import OnProgress, unheard
 from headway.settings.audio import SoundSettings
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
-__all__ = ["Heard", "Summary", "Transcriber", "Transcript"]
-
 FULL_SCALE = 32768.0
 """The loudest sample of 16 bits."""
 
 NO_SPEECH = 0.6
 """A doubtful window has no speech if the model holds that for likelier than this."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was said in one window."""
+
+    text: str
+    log_prob: float = 0.0
+    """The mean over its tokens."""
+
+    words: tuple[Word, ...] = ()
+    """From the beginning of the window; empty where times were not asked for."""
+
+    tries: int = 1
+    is_silent: bool = False
+    is_doubtful: bool = False
+    """All ways to transcribe it looped, or were unlikely."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One window of a recording, in its time."""
+
+    start: float
+    end: float
+    heard: Heard
+
+
+@dataclass
+class Transcript:
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return " ".join(part.heard.text for part in self.segments if part.heard.text)
+
+    @property
+    def words(self) -> list[Word]:
+        return [
+            replace(word, start=word.start + part.start, end=word.end + part.start)
+            for part in self.segments
+            for word in part.heard.words
+        ]
+
+    @property
+    def seconds(self) -> float:
+        return self.segments[-1].end if self.segments else 0.0
+
+    @property
+    def log_prob(self) -> float:
+        """The mean over windows with speech, weighed by their length in characters."""
+        spoken = [part.heard for part in self.segments if part.heard.text]
+        weights = [len(heard.text) for heard in spoken]
+        return float(np.average([h.log_prob for h in spoken], weights=weights)) if spoken else 0.0
+
+
+@dataclass
+class Summary:
+    recordings: int = 0
+    seconds: float = 0.0
+    windows: int = 0
+    silent: int = 0
+    doubtful: int = 0
+    took: float = 0.0
+
+    def text(self) -> str:
+        unit = "recording" if self.recordings == 1 else "recordings"
+        said = f"{self.recordings:,} {unit}, {self.seconds:,.1f} s of sound"
+        if self.windows > self.recordings:
+            said += f" in {self.windows:,} windows"
+        for n, what in ((self.silent, "silent"), (self.doubtful, "doubtful")):
+            said += f", {n:,} {what}" if n else ""
+        return f"{said}, {self.took:.1f} s ({self.seconds / max(self.took, 1e-9):,.1f}× real time)"
 
 
 class Transcriber:
@@ -43,7 +113,7 @@ class Transcriber:
 
     def __init__(
         self,
-        speller: Speller,
+        recognizer: Recognizer,
         tokenizer: Tokenizer,
         settings: DecodeSettings,
         shape: SoundSettings,
@@ -54,7 +124,7 @@ class Transcriber:
     ) -> None:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
         self.times, self.guard, self.between = times, guard, between
-        self.speller = speller
+        self.recognizer = recognizer
         self.summary = Summary()
 
     @property
@@ -136,7 +206,7 @@ class Transcriber:
         return results
 
     def _batch(self, waves: Sequence[Samples]) -> list[Heard]:
-        said = self.speller.spell(waves)
+        said = self.recognizer.recognize(waves)
         tries = [1] * len(waves)
         doubts = [self._doubt(found) for found in said]
         if self.guard:
@@ -147,7 +217,7 @@ class Transcriber:
         ]
         for place, found in enumerate(heard):
             doubtful = self.guard and found.is_doubtful
-            if doubtful and self.speller.silence(waves[place]) > NO_SPEECH:
+            if doubtful and self.recognizer.silence(waves[place]) > NO_SPEECH:
                 heard[place] = Heard("", is_silent=True, tries=found.tries)
         return self._with_times(waves, said, heard) if self.times else heard
 
@@ -159,11 +229,11 @@ class Transcriber:
         tries: list[int],
     ) -> None:
         """Other ways for what is doubtful, until one is not; the least doubtful one stays."""
-        for temperature in self.speller.temperatures:
+        for temperature in self.recognizer.temperatures:
             places = [place for place, doubt in enumerate(doubts) if doubt.is_doubtful]
             if not places:
                 return
-            others = self.speller.again([waves[place] for place in places], temperature)
+            others = self.recognizer.again([waves[place] for place in places], temperature)
             for place, other in zip(places, others, strict=True):
                 tries[place] += 1
                 doubt = self._doubt(other)
@@ -184,7 +254,7 @@ class Transcriber:
         spoken = [place for place, found in enumerate(heard) if found.text]
         if not spoken:
             return list(heard)
-        rows = self.speller.rows(
+        rows = self.recognizer.rows(
             [waves[place] for place in spoken], [said[place].tokens for place in spoken]
         )
         results = list(heard)

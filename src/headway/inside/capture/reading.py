@@ -15,7 +15,8 @@ from torch import Tensor
 from headway.data.readers.jsonl import parse_object, value_text
 from headway.decode.search.hypothesis import Hypothesis, Wish
 from headway.decode.search.searcher import too_long
-from headway.decode.speech.window import best_path, speller
+from headway.decode.speech.ctc import best_path
+from headway.decode.speech.recognizer import recognizer_of
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.beam import BeamTree, search, tree_settings
@@ -394,8 +395,8 @@ def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
         weight = run.settings.transcribe.ctc
         with gated(run.model, change):
             model = cast(Listener, run.model)
-            speaks = speller(model, run.vocab.target, run.settings.decode, weight)
-            tokens = speaks.spell([reading.media.item])[0].tokens
+            speaks = recognizer_of(model, run.vocab.target, run.settings.decode, weight)
+            tokens = speaks.recognize([reading.media.item])[0].tokens
     return _place_symbols(run, reading, logs_SV, tokens)
 
 

@@ -19,7 +19,7 @@ from headway.decode.engine import Engine, Tokens
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Beginning, Searcher, check_prompted
 from headway.decode.speech.ctc import joined
-from headway.decode.speech.window import CtcSpeller, DecoderSpeller, Speller
+from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, Recognizer
 from headway.decode.steps import Steps
 from headway.errors import ConfigError
 from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
@@ -95,13 +95,15 @@ class OnnxEngine(Engine):
             return TextSearcher(self.graphs[ALONE], settings, specials, context)
         return SourceSearcher(self, settings, specials)
 
-    def speller(self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float) -> Speller:
+    def recognizer(
+        self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
+    ) -> Recognizer:
         if ALONE in self.graphs:
             heard = self.model()
             assert isinstance(heard, Listener)
-            return CtcSpeller(heard, tokenizer, settings)
+            return CtcRecognizer(heard, tokenizer, settings)
         assert isinstance(self.front, SoundSettings)
-        return GraphSpeller(self, tokenizer, settings, self.front, weight)
+        return GraphRecognizer(self, tokenizer, settings, self.front, weight)
 
     def rows(self, source: Any) -> int:
         """How many rows an encoder gives for a source."""
@@ -225,7 +227,7 @@ class SourceSearcher(Searcher):
         return self.engine.rows(source)
 
 
-class GraphSpeller(DecoderSpeller):
+class GraphRecognizer(DecoderRecognizer):
     """A transcriber's decoder on two graphs."""
 
     def __init__(
@@ -254,7 +256,7 @@ class GraphSpeller(DecoderSpeller):
         read = _growing(self.engine.graphs[WRITER], 1, given).read(np.array([[self.specials.bos]]))
         return torch.from_numpy(read[LOGITS][0, -1])
 
-    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+    def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
         found = self.engine.read(waves)
         pairs = zip(found[CTC], found[SOURCE_MASK], strict=True)
         return [torch.from_numpy(x_TV[real_T > 0]).log_softmax(-1) for x_TV, real_T in pairs]

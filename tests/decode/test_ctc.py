@@ -13,7 +13,7 @@ from headway.decode.search.beam import beam_search
 from headway.decode.search.greedy import most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Specials
 from headway.decode.search.job import Job
-from headway.decode.speech.ctc import CtcSteps, JointSteps
+from headway.decode.speech.ctc import CtcSteps, JointSteps, best_path
 from headway.nn.ctc import PrefixScorer
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
@@ -183,3 +183,10 @@ def test_ctc_alone_can_be_walked() -> None:
     torch.testing.assert_close(
         math.exp(found.log_prob), truth[tuple(found.tokens)], atol=1e-4, rtol=1e-3
     )
+
+
+def test_the_best_path_takes_repetitions_together_and_blanks_out() -> None:
+    blank = 3
+    path = [0, 0, blank, 0, 1, 1, 1, blank, blank, 2]
+    logs_SV = torch.nn.functional.one_hot(torch.tensor(path), blank + 1).float().log_softmax(-1)
+    assert best_path(logs_SV).tokens == [0, 0, 1, 2]

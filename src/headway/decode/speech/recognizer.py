@@ -6,33 +6,31 @@ with CTC alone is read off row by row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headway.decode.align import attention_of_heads
 from headway.decode.search.beam import beam_search
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials
 from headway.decode.search.job import Job
 from headway.decode.search.searcher import Searcher
-from headway.decode.speech.ctc import CtcSteps, JointSearcher
+from headway.decode.speech.ctc import CtcSteps, JointSearcher, Rows, best_path, said_rows
 from headway.decode.speech.guards import TEMPERATURES
 from headway.decode.speech.word_times import alignment_heads, token_rows
 from headway.models.audio import Listener
 from headway.models.parts.audio import SoundFront
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.ctc import PrefixScorer, align
+from headway.nn.ctc import PrefixScorer
 from headway.nn.evaluating import evaluating
 from headway.nn.layout import Layout
-from headway.nn.tap import record
 from headway.settings.audio import SoundSettings
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
-
-Rows = list[tuple[int, int]]
-"""The first row of each token and the one behind its last."""
 
 DRAWS = 5
 """Outputs drawn at a temperature, of which the likeliest counts."""
@@ -41,62 +39,52 @@ NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 """What Whisper says at once of a window without speech."""
 
 
-class Speller(Protocol):
-    @property
-    def temperatures(self) -> Sequence[float]:
-        """At which `again` is tried, one after another, where an output is doubtful."""
-        ...
+class Recognizer(ABC):
+    temperatures: Sequence[float] = ()
+    """At which `again` is tried, one after another, where an output is doubtful."""
 
-    def spell(self, waves: Sequence[Any]) -> list[Hypothesis]:
+    @abstractmethod
+    def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
         """What is said in each of the windows."""
-        ...
+
+    @abstractmethod
+    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+        """log P of each symbol in each row, by CTC, of models that have it."""
 
     def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """The same in another way."""
-        ...
+        """What is said, in another way: by CTC alone, which cannot loop."""
+        return [best_path(logs_SV) for logs_SV in self.heard(waves)]
 
     def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
         """Where the tokens are said."""
-        ...
+        pairs = zip(self.heard(waves), texts, strict=True)
+        return [said_rows(logs_SV, text) for logs_SV, text in pairs]
 
     def silence(self, wave: Any) -> float:
         """The probability that nobody speaks, of models that know."""
-        ...
+        return 0.0
 
 
-class CtcSpeller:
+class CtcRecognizer(Recognizer):
     """An encoder whose every row says a token or nothing. It cannot loop: there are rows to say."""
-
-    temperatures: Sequence[float] = ()
 
     def __init__(self, model: Listener, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
         self.specials = Specials.of(tokenizer)
 
-    def spell(self, waves: Sequence[Any]) -> list[Hypothesis]:
-        logs = self._logs(waves)
+    def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
+        logs = self.heard(waves)
         if self.settings.beam == 1:
             return [best_path(logs_SV) for logs_SV in logs]
-        job = Job.of(self.settings, self.specials, [len(x) for x in logs], [NO_WISH] * len(logs),
-                     None)  # fmt: skip
-        lengths = Layout.of([len(logs_SV) for logs_SV in logs], logs[0].device)
-        blank = logs[0].shape[1] - 1
-        scorer = PrefixScorer(torch.cat(logs), lengths, blank, self.specials.eos)
+        lengths = [len(logs_SV) for logs_SV in logs]
+        job = Job.of(self.settings, self.specials, lengths, [NO_WISH] * len(logs), None)
+        rows, blank = Layout.of(lengths, logs[0].device), logs[0].shape[1] - 1
+        scorer = PrefixScorer(torch.cat(logs), rows, blank, self.specials.eos)
         steps = CtcSteps(scorer, len(logs), self.settings.beam)
         return [found[0] for found in beam_search(steps, job)]
 
-    def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        raise NotImplementedError
-
-    def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
-        pairs = zip(self._logs(waves), texts, strict=True)
-        return [_aligned(logs_SV, text) for logs_SV, text in pairs]
-
-    def silence(self, wave: Any) -> float:
-        return 0.0
-
     @torch.no_grad()
-    def _logs(self, waves: Sequence[Any]) -> list[Tensor]:
+    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             front = self.model.front
@@ -106,10 +94,10 @@ class CtcSpeller:
             return layout.split(self.model.ctc(x_ND).float().log_softmax(-1))
 
 
-class DecoderSpeller:
+class DecoderRecognizer(Recognizer):
     """An encoder and a decoder; `weight` is that of CTC, 0 where the encoder has none.
 
-    Another runtime overrides what asks the model: `search`, `attention`, `first` and `heard`.
+    Another runtime overrides what asks the model: `search`, `attention`, `first` and `ctc`.
     """
 
     def __init__(
@@ -140,15 +128,15 @@ class DecoderSpeller:
     def search(self, settings: DecodeSettings, weight: float) -> Searcher:
         return JointSearcher(self.model, settings, self.specials, weight)
 
-    def spell(self, waves: Sequence[Any]) -> list[Hypothesis]:
+    def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
 
     def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """By CTC alone, which cannot loop, or else drawn at a temperature, as Whisper does.
+        """By CTC, or else drawn at a temperature, as Whisper does.
 
         What is drawn for a window does not depend on the others."""
         if self.has_ctc:
-            return [best_path(logs_SV) for logs_SV in self._logs(waves)]
+            return super().again(waves, temperature)
         drawing = replace(
             self.settings, sample=True, temperature=temperature, n_best=DRAWS, beam=DRAWS, groups=1
         )
@@ -158,8 +146,7 @@ class DecoderSpeller:
 
     def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
         if self.has_ctc:
-            pairs = zip(self._logs(waves), texts, strict=True)
-            return [_aligned(logs_SV, text) for logs_SV, text in pairs]
+            return super().rows(waves, texts)
         found = []
         for wave, of_heads_HTS in zip(waves, self.attention(waves, texts), strict=True):
             real = self.real_rows(wave)
@@ -172,20 +159,13 @@ class DecoderSpeller:
         """Without the silence that windows are filled up with."""
         return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
-    @torch.no_grad()
     def attention(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """What every token and the end attend to in the sound, by the heads of the last layer."""
-        device = next(self.model.parameters()).device
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
         last = len(self.model.decoder.blocks) - 1  # type: ignore[arg-type]
-        name = f"decoder.blocks.{last}.cross.weights"
-        with evaluating([self.model]), record(self.model, name) as seen:
-            self.model(
-                *self.model.source_front.collate(waves, device),
-                *self.model.target_front.collate(inputs, device),
-            )
-        first = len(self.begin)
-        return [weights_HTS[:, first:].float().cpu() for weights_HTS in seen[name][0]]
+        with evaluating([self.model]):
+            found = attention_of_heads(self.model, waves, inputs, last)
+        return [weights_HTS[:, len(self.begin) :].float() for weights_HTS in found]
 
     def silence(self, wave: Any) -> float:
         ids = [i for i in map(self.tokenizer.special, NO_SPEECH) if i is not None]
@@ -209,13 +189,13 @@ class DecoderSpeller:
             return found
         return replace(found, tokens=found.tokens[n:], token_log_probs=found.token_log_probs[n:])
 
-    def _logs(self, waves: Sequence[Any]) -> list[Tensor]:
-        reals = [self.real_rows(wave) for wave in waves]
-        return [logs_SV[:n] for logs_SV, n in zip(self.heard(waves), reals, strict=True)]
+    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
+        pairs = zip(self.ctc(waves), waves, strict=True)
+        return [logs_SV[: self.real_rows(wave)] for logs_SV, wave in pairs]
 
     @torch.no_grad()
-    def heard(self, waves: Sequence[Any]) -> list[Tensor]:
-        """log P of each symbol in each row, by CTC."""
+    def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
+        """As `heard`, with the silence that windows are filled up with."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device
@@ -225,36 +205,10 @@ class DecoderSpeller:
             return layout.split(head(memory.x_MD).float().log_softmax(-1))
 
 
-def speller(
+def recognizer_of(
     model: nn.Module, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
-) -> Speller:
+) -> Recognizer:
     if isinstance(model, Seq2Seq):
-        return DecoderSpeller(model, tokenizer, settings, weight)
+        return DecoderRecognizer(model, tokenizer, settings, weight)
     assert isinstance(model, Listener)
-    return CtcSpeller(model, tokenizer, settings)
-
-
-def best_path(logs_SV: Tensor) -> Hypothesis:
-    """The likeliest token of every row, repeats and blanks taken out."""
-    best_S, token_S = logs_SV.max(-1)
-    blank = logs_SV.shape[1] - 1
-    tokens: list[int] = []
-    log_probs: list[float] = []
-    before = blank
-    for token, log_prob in zip(token_S.tolist(), best_S.tolist(), strict=True):
-        if token != before and token != blank:
-            tokens.append(token)
-            log_probs.append(log_prob)
-        elif token != blank:
-            log_probs[-1] = max(log_probs[-1], log_prob)
-        before = token
-    total = sum(log_probs)
-    return Hypothesis(tokens, total, total, log_probs, finished=True)
-
-
-def _aligned(logs_SV: Tensor, tokens: Sequence[int]) -> Rows:
-    found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
-    if found is None:  # more tokens than rows, which only a decoder can write
-        step = len(logs_SV) / max(1, len(tokens))
-        return [(int(i * step), int((i + 1) * step)) for i in range(len(tokens))]
-    return [(first, last + 1) for first, last in zip(found.first, found.last, strict=True)]
+    return CtcRecognizer(model, tokenizer, settings)
