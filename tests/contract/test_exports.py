@@ -13,8 +13,8 @@ import torch
 
 from headway.errors import UserError
 from headway.interop.exporting import FULL_PRECISION, TAKE_ALL, TARGETS
-from headway.interop.plain.graphs import Graph, graphs_of
-from headway.interop.plain.padded import prove_padded
+from headway.interop.graphs.graphs import Graph, graphs_of
+from headway.interop.graphs.padded import prove_padded
 
 from .tiny import Tiny
 

@@ -16,10 +16,10 @@ from headway.cli.main import main
 from headway.errors import ConfigError, FolderError
 from headway.interop import to_ctranslate2
 from headway.interop.exporting import export_run
+from headway.interop.graphs.graphs import graphs_of
 from headway.interop.importing import import_run
 from headway.interop.onnx.expected import check_graph
 from headway.interop.onnx.session import Session
-from headway.interop.plain.graphs import graphs_of
 from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import open_plain

@@ -13,8 +13,8 @@ from torch import nn
 
 from headway.errors import UserError
 from headway.interop.exporting import export_run
-from headway.interop.plain.graphs import Graph, graphs_of
-from headway.interop.plain.padded import Array, prove_padded
+from headway.interop.graphs.graphs import Graph, graphs_of
+from headway.interop.graphs.padded import Array, prove_padded
 from headway.interop.proof import Proof
 from headway.settings.folder import load_run
 from headway.settings.run import media_front

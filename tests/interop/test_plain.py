@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.align import attention_of
-from headway.interop.plain.graphs import CROSS, LOGITS, SENTENCE, STATES, Graph, graphs_of
+from headway.interop.graphs.graphs import CROSS, LOGITS, SENTENCE, STATES, Graph, graphs_of
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
 

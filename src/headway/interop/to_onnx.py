@@ -17,11 +17,11 @@ from torch.export import ExportedProgram
 
 from headway import __version__
 from headway.errors import needs
+from headway.interop.graphs.graphs import Graph, graphs_of
+from headway.interop.graphs.padded import prove_padded
+from headway.interop.graphs.record import describe, named, quickly, recorded
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
-from headway.interop.plain.graphs import Graph, graphs_of
-from headway.interop.plain.padded import prove_padded
-from headway.interop.plain.record import describe, named, quickly, recorded
 from headway.interop.proof import Proof
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from headway.interop.plain.graphs import Graph, graphs_of
-from headway.interop.plain.padded import Array, Call, prove_padded
-from headway.interop.plain.record import describe, recorded
+from headway.interop.graphs.graphs import Graph, graphs_of
+from headway.interop.graphs.padded import Array, Call, prove_padded
+from headway.interop.graphs.record import describe, recorded
 from headway.interop.proof import Proof
 from headway.settings.folder import TOKENIZER
 from headway.tasks.opened import Opened

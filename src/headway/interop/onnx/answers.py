@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from headway.decode.batching import batches
 from headway.decode.engine import Tokens
 from headway.errors import DataError
+from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
+from headway.interop.graphs.inputs import IDS, MASK, SEGMENTS
+from headway.interop.graphs.padded import Array, media_inputs, padded
 from headway.interop.onnx.session import Session
-from headway.interop.plain.fronts import IDS, MASK, SEGMENTS
-from headway.interop.plain.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
-from headway.interop.plain.padded import Array, media_inputs, padded
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import Sound, SoundFront

@@ -22,10 +22,7 @@ from headway.decode.speech.ctc import joined
 from headway.decode.speech.recognizer import CtcRecognizer, DecoderRecognizer, Recognizer
 from headway.decode.steps import Steps
 from headway.errors import ConfigError
-from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
-from headway.interop.onnx.expected import check_graph
-from headway.interop.onnx.session import Session
-from headway.interop.plain.graphs import (
+from headway.interop.graphs.graphs import (
     ALONE,
     CROSS,
     CROSS_HEADS,
@@ -36,7 +33,7 @@ from headway.interop.plain.graphs import (
     SOURCE_MASK,
     WRITER,
 )
-from headway.interop.plain.padded import (
+from headway.interop.graphs.padded import (
     Array,
     Growing,
     media_inputs,
@@ -44,6 +41,9 @@ from headway.interop.plain.padded import (
     sources_of,
     text_inputs,
 )
+from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
+from headway.interop.onnx.expected import check_graph
+from headway.interop.onnx.session import Session
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import FolderError
-from headway.interop.onnx.session import Session
-from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
-from headway.interop.plain.graphs import (
+from headway.interop.graphs.graphs import (
     ALONE,
     CROSS,
     CTC,
@@ -23,6 +21,16 @@ from headway.interop.plain.graphs import (
     STATES,
     layer_names,
 )
+from headway.interop.graphs.inputs import (
+    HIDDEN_ROWS,
+    IDS,
+    LENGTHS,
+    MASK,
+    PIXELS,
+    SEGMENTS,
+    WAVEFORM,
+)
+from headway.interop.onnx.session import Session
 from headway.settings.model import PictureSettings, Seq2SeqSettings, SoundSettings
 from headway.settings.run import RunSettings, media_front
 from headway.tasks.specs import spec_of

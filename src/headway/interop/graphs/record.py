@@ -15,7 +15,7 @@ import torch.fx.config
 from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from headway.interop.plain.graphs import ABOUT, PAST_AND_LENGTH, Graph
+from headway.interop.graphs.graphs import ABOUT, PAST_AND_LENGTH, Graph
 from headway.settings.run import RunSettings
 from headway.storage import replace_text
 

@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.media.open_item import UNITS
-from headway.interop.int8_proof import judged_as_int8
-from headway.interop.plain.fronts import HIDDEN_ROWS, IDS, LENGTHS, MASK, PIXELS, SEGMENTS, WAVEFORM
-from headway.interop.plain.graphs import (
+from headway.interop.graphs.graphs import (
     ALONE,
     CTC,
     EMBEDDING,
@@ -26,6 +24,16 @@ from headway.interop.plain.graphs import (
     STATES,
     WRITER,
 )
+from headway.interop.graphs.inputs import (
+    HIDDEN_ROWS,
+    IDS,
+    LENGTHS,
+    MASK,
+    PIXELS,
+    SEGMENTS,
+    WAVEFORM,
+)
+from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts
 from headway.interop.proof_media import (
     Item,

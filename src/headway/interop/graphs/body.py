@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headway.interop.plain.positions import Distances, Turning, Turns, added_BHTS, turned
+from headway.interop.graphs.positions import Distances, Turning, Turns, added_BHTS, turned
 from headway.nn.attention.attention import Attention
 from headway.nn.block import Block, Parallel, PostNorm
 from headway.nn.positions import Relative

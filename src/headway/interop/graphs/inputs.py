@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.interop.plain.positions import added_positions
+from headway.interop.graphs.positions import added_positions
 from headway.models.parts.audio import WIDE, FlatConv, SoundFront
 from headway.models.parts.text import TextFront
 from headway.models.parts.vision import PictureFront

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.decode.steps import alignment_layer
-from headway.interop.plain.body import Body, KeysValues, Source, keys_of
-from headway.interop.plain.fronts import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
-from headway.interop.plain.positions import hidden
+from headway.interop.graphs.body import Body, KeysValues, Source, keys_of
+from headway.interop.graphs.inputs import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
+from headway.interop.graphs.positions import hidden
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
