@@ -16,6 +16,7 @@ from headway.errors import UserError
 from headway.nn.attention import attend as attend_file
 from headway.nn.attention.attend import BACK_ENDS, attend, attend_explicit
 from headway.nn.attention.dense import attend_dense
+from headway.nn.attention.padded import PaddedLayout
 from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi
@@ -238,6 +239,7 @@ def test_the_fixed_form_is_short_or_long_by_its_bound(chosen: Callable[..., str]
         ("short", on_cuda(requires_grad=True), GAPPED, Scope(), "no gradient to keys with gaps"),
         ("short", on_cuda(width=8), SENTENCES, Scope(), "8 wide.*16 to 128"),
         ("grid", on_cuda(), PAGES, Scope(), "as many rows of every sequence"),
+        ("padded", torch.zeros(1, 4, 64), PAGES, Scope(), "whose batches have padding"),
         ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), "CUDA device.*are on cpu"),
         ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "bf16 or fp16.*float64"),
         ("varlen", on_cuda(), GAPPED, Scope(), "side by side, without gaps"),
@@ -260,8 +262,34 @@ def test_an_unknown_back_end_gets_a_suggestion() -> None:
     q = torch.zeros(1, 1, 8)
     with pytest.raises(UserError, match=r"'densse'\. Did you mean 'dense'\?"):
         attend(q, q, q, layout, layout, back_end="densse")
-    with pytest.raises(UserError, match="Known: step, short, grid, varlen, dense, explicit"):
+    with pytest.raises(
+        UserError, match="Known: padded, step, short, grid, varlen, dense, explicit"
+    ):
         attend(q, q, q, layout, layout, back_end="?")
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+@pytest.mark.parametrize(
+    "scope",
+    [Scope(), Scope(causal=True), Scope(causal=True, window=2), Scope(bias=Alibi(4))],
+    ids=["plain", "causal", "window", "alibi"],
+)
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+def test_a_grid_with_padding_gives_what_its_real_rows_give_alone(
+    scope: Scope, n_kv_heads: int, left: bool, make_qkv: MakeQkv
+) -> None:
+    lengths = [3, 5, 1]
+    flat = Layout.of(lengths)
+    real_BT = torch.arange(5) < torch.tensor(lengths)[:, None]
+    real_BT = real_BT.flip(1) if left else real_BT
+    grid = PaddedLayout.over(real_BT)
+    rows = [x.requires_grad_() for x in make_qkv(flat, flat, (4, n_kv_heads, 8), torch.float32)]
+    cells = [torch.full((15, *x.shape[1:]), 7.0) for x in rows]  # what padding holds is not seen
+    for cell, x in zip(cells, rows, strict=True):
+        cell[real_BT.flatten()] = x
+    out_NHK = attend(*cells, grid, grid, scope)[real_BT.flatten()]
+    torch.testing.assert_close(out_NHK, attend_explicit(*rows, flat, flat, scope)[0])
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out_NHK.sum(), rows))
 
 
 # Dropout. With the unit vectors as values, what comes out is the weights that dropout left.

@@ -23,12 +23,17 @@ from headway.interop.graphs.record import describe, named, quickly, recorded
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import Proof
+from headway.models.parts.audio import SoundFront
+from headway.models.parts.vision import PictureFront
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.tasks.opened import Opened
 
 OPSET = 20
 """Of the operators; onnxruntime reads it since 1.17."""
+
+MADE_BY = "pkg.torch.onnx.class_hierarchy"
+"""Where torch's exporter keeps the classes of the modules that an operator is in."""
 
 ONE_FILE = 1_800_000_000
 """Bytes of weights up to which they are inside the `.onnx`; the format ends at 2 GB."""
@@ -88,6 +93,7 @@ def _write_graph(
         optimizer.fold_constants(program.model, input_size_limit=2**62, output_size_limit=2**62)
         optimizer.remove_unused_nodes(program.model)
         _name_axes(program.model, graph)
+        fronts = _of_fronts(program.model)
         for holder in (program.model.graph, *program.model.graph):
             holder.metadata_props.clear()  # how torch came to each operator
         program.model.metadata_props.update(facts)
@@ -98,7 +104,14 @@ def _write_graph(
         with TemporaryDirectory(dir=path.parent) as beside:
             whole = Path(beside) / path.name
             program.save(whole, external_data=large)
-            quantise(whole, path, large=large)
+            quantise(whole, path, large=large, leave=fronts)
+
+
+def _of_fronts(model: Any) -> list[str]:
+    """Names of the operators that make rows of pixels and samples."""
+    names = [cls.__qualname__ for cls in (PictureFront, SoundFront)]
+    made_by = {node.name: node.metadata_props.get(MADE_BY, "") for node in model.graph}
+    return [node for node, classes in made_by.items() if any(name in classes for name in names)]
 
 
 def _n_bytes(graph: Graph) -> int:

@@ -11,7 +11,6 @@ from headway.models.parts.heads import (
     Input,
     LabelHead,
     MaskedWordHead,
-    Places,
     Pooler,
     Readable,
     States,
@@ -75,7 +74,7 @@ class Encoder(Readable):
         assert isinstance(head, MaskedWordHead)
         return head
 
-    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """One vector a text: BERT's pooler over the first token where there is one, else plain.
 
         Sentence encoders such as MiniLM carry a pooler among their weights but use the mean.

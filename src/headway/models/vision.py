@@ -6,17 +6,18 @@ from torch import Tensor, nn
 
 from headway.models.encoder import Encoder
 from headway.models.parts.body import stack
-from headway.models.parts.heads import LabelHead, Places, Pooler, RebuildHead
+from headway.models.parts.heads import LabelHead, Pooler, RebuildHead
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq, composed
 from headway.nn.embedding import Embedding
+from headway.nn.layout import Layout
 from headway.settings.model import PictureEncoderSettings, PictureSeq2SeqSettings
 
 
 class Viewer(Encoder):
     """`forward` gives a vector a row: first the class token, where there is one, then patches."""
 
-    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+    def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
         """Without ViT's pooler. Two where one head learned from a teacher, as in DeiT: its token
         stands behind the class token."""
         rows = {"classes": layout.pooled(x_ND, self.pooling)}

@@ -33,7 +33,9 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 def add_dropped(x: Tensor, y: Tensor, p: float) -> Tensor:
     """x + dropout(y)."""
-    if p == 0.0 or _is_torchs(y):
+    if p == 0.0:
+        return x + y
+    if _is_torchs(y):
         return x + F.dropout(y, p)
     return torch.addcmul(x, y, kept(y, p))
 

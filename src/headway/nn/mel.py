@@ -69,7 +69,8 @@ class LogMel(nn.Module):
         super().__init__()
         self.rate, self.n_fft, self.hop, self.bands = rate, n_fft, hop, bands
         self.scale: Scale = scale
-        self.register_buffer("window_W", torch.hann_window(n_fft), persistent=False)
+        # A copy: torch's own is a part of one that is longer, which `torch.export` cannot save.
+        self.register_buffer("window_W", torch.hann_window(n_fft).clone(), persistent=False)
         self.register_buffer("filters_QF", mel_filters(rate, n_fft, bands), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:

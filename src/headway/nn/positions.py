@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.errors import UserError
@@ -55,7 +56,7 @@ class Sinusoidal(nn.Module):
         if layout.reach > len(self.table_PD):
             longer = sinusoids(layout.reach, self.table_PD.shape[1], **self.kind)
             self.table_PD = longer.to(self.table_PD)
-        return x_ND + self.table_PD[layout.positions_N].to(x_ND.dtype)
+        return x_ND + F.embedding(layout.positions_N, self.table_PD).to(x_ND.dtype)
 
 
 class Learned(nn.Module):
@@ -100,7 +101,7 @@ class Grid2d(nn.Module):
             return self.table_YXD.flatten(0, 1)
         if not self.learned:
             return sinusoids_2d(n_rows, n_columns, self.table_YXD.shape[2]).to(self.table_YXD)
-        resized_1DYX = nn.functional.interpolate(
+        resized_1DYX = F.interpolate(
             self.table_YXD.permute(2, 0, 1)[None],
             size=(n_rows, n_columns),
             mode="bicubic",
@@ -154,8 +155,8 @@ class Rotary(nn.Module):
                 angle_PI.cos().to(self.cos_PI),
                 angle_PI.sin().to(self.sin_PI),
             )
-        cos_N1I = self.cos_PI[layout.positions_N].to(x_NHK.dtype)[:, None]
-        sin_N1I = self.sin_PI[layout.positions_N].to(x_NHK.dtype)[:, None]
+        cos_N1I = F.embedding(layout.positions_N, self.cos_PI).to(x_NHK.dtype)[:, None]
+        sin_N1I = F.embedding(layout.positions_N, self.sin_PI).to(x_NHK.dtype)[:, None]
         a_NHI, b_NHI = x_NHK.chunk(2, dim=-1)
         turned = [a_NHI * cos_N1I - b_NHI * sin_N1I, b_NHI * cos_N1I + a_NHI * sin_N1I]
         return torch.cat(turned, dim=-1)
@@ -184,15 +185,24 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class Relative(nn.Module):
-    """A trained number per head and bucket of distances (T5). A stack's layers share one table."""
+    """A trained number per head and bucket of distances (T5). A stack's layers share one table.
+
+    The bucket of each distance is worked out once: every runtime rounds a logarithm differently.
+    """
+
+    bucket_P: Tensor
 
     def __init__(self, n_heads: int, buckets: int, max_distance: int, *, causal: bool) -> None:
         super().__init__()
         self.causal, self.max_distance = causal, max_distance
         self.table = nn.Embedding(buckets, n_heads)
+        distance_P = torch.arange(-max_distance, max_distance + 1)
+        self.register_buffer("bucket_P", self.bucket(distance_P), persistent=False)
 
     def forward(self, distance_TS: Tensor) -> Tensor:
-        bias_TSH: Tensor = self.table(self.bucket(distance_TS))
+        far = self.max_distance  # distances of so much and more are all one
+        bucket_TS = self.bucket_P[distance_TS.clamp(-far, far) + far]
+        bias_TSH: Tensor = self.table(bucket_TS)
         return bias_TSH.movedim(-1, -3)
 
     def bucket(self, distance_TS: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, moved
@@ -204,29 +205,22 @@ def without_patches(
     spread_R1 = targets_RE.var(-1, keepdim=True, correction=0) + LEAST_VARIANCE
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
     if front.stem is not None:  # convolutions would see a hidden patch from the one beside it
-        group = _blank(group, hidden_N, front)
+        group = blank(group, hidden_N, front)
     return replace(pictures, groups=(group,), hidden_N=hidden_N), targets_RE
 
 
-def _blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
-    """Pictures between 0 and 1 with the mean colour in the place of hidden patches."""
+def blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
+    """Pictures between 0 and 1 with the mean colour in the place of hidden patches. What is behind
+    the last whole patch is never hidden."""
     shape = front.shape
-    n_frames = group.shape[1]
-    n_times, n_lines, n_columns = shape.grid
-    cells = hidden_N.view(len(group), -1)[:, shape.extra :].view(-1, n_times, n_lines, n_columns)
+    n_pictures, n_frames, _, height, width = group.shape
+    cells = hidden_N.view(n_pictures, -1)[:, shape.extra :].unflatten(1, shape.grid)
     for axis, size in ((1, shape.tubelet), (2, shape.patch), (3, shape.patch)):
         cells = cells.repeat_interleave(size, axis)
-    inside = (
-        slice(None),
-        slice(n_frames),
-        slice(None),
-        slice(cells.shape[2]),
-        slice(cells.shape[3]),
-    )
-    floats = group.float() / 255.0 if group.dtype == torch.uint8 else group.clone()
-    part = floats[inside]
-    floats[inside] = torch.where(cells[:, :n_frames, None], front.mean_C11, part)
-    return floats
+    rest = (0, width - cells.shape[3], 0, height - cells.shape[2])
+    cells = F.pad(cells[:, :n_frames], rest)
+    floats = group.float() / 255.0 if group.dtype == torch.uint8 else group
+    return torch.where(cells[:, :, None], front.mean_C11, floats)
 
 
 @torch.no_grad()

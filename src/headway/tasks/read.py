@@ -15,8 +15,9 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.heads import Input, Model, Places, Readable, wide
+from headway.models.parts.heads import Input, Model, Readable, wide
 from headway.nn.attention.attention import Memory
+from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
@@ -167,7 +168,7 @@ class Readout(ABC):
         self,
         model: nn.Module,
         x_ND: Tensor,
-        places: Places,
+        layout: Layout,
         rows_R: Tensor | None = None,
         memory: Memory | None = None,
     ) -> Read:
@@ -189,12 +190,12 @@ class OneClass(Readout):
         self,
         model: nn.Module,
         x_ND: Tensor,
-        places: Places,
+        layout: Layout,
         rows_R: Tensor | None = None,
         memory: Memory | None = None,
     ) -> Read:
         model = readable(model)
-        rows = model.class_rows(x_ND, places)
+        rows = model.class_rows(x_ND, layout)
         share = 1.0 / len(rows)
         heads: dict[str, Scorer] = {name: model.head_named(name) for name in rows}
         if self.scale is not None:
@@ -220,11 +221,11 @@ class OneVector(Readout):
         self,
         model: nn.Module,
         x_ND: Tensor,
-        places: Places,
+        layout: Layout,
         rows_R: Tensor | None = None,
         memory: Memory | None = None,
     ) -> Read:
-        x_BD = readable(model).pooled(x_ND, places)
+        x_BD = readable(model).pooled(x_ND, layout)
         if self.unit:
             return Read(x_BD, at_length_one, apart=square_distance, few=True)
         return Read(x_BD, as_they_are, apart=mean_square, few=True)
@@ -253,7 +254,7 @@ class EachRow(Readout):
         self,
         model: nn.Module,
         x_ND: Tensor,
-        places: Places,
+        layout: Layout,
         rows_R: Tensor | None = None,
         memory: Memory | None = None,
     ) -> Read:

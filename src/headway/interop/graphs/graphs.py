@@ -9,23 +9,27 @@ whatever it is, one takes steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from headway.decode.search.fixed_models import stretch
 from headway.decode.steps import alignment_layer
-from headway.interop.graphs.body import Body, KeysValues, Source, keys_of
-from headway.interop.graphs.inputs import IDS, MASK, AudioRows, ImageRows, PlainFront, TextRows
-from headway.interop.graphs.positions import hidden
+from headway.interop.graphs.inputs import IDS, MASK, GraphInputs, TextInputs, inputs_of, of_one_size
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
-from headway.models.parts.text import TextFront
+from headway.models.parts.heads import Input
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.attention.attention import Memory
+from headway.nn.attention.padded import KeysValues, PaddedCache, PaddedLayout
+from headway.nn.block import Block
+from headway.nn.positions import Learned, Rotary, Sinusoidal
+from headway.nn.stack import Stack
+from headway.nn.tap import record
 from headway.settings.model import (
     ModelSettings,
     PictureEncoderSettings,
@@ -89,15 +93,15 @@ class Graph:
 
 
 def graphs_of(model: nn.Module, settings: Resolved) -> list[Graph]:
-    reach = _reach(settings.model)
+    stretch(model, _reach(settings.model))
     if isinstance(model, Seq2Seq):
-        reader = SourceReader(model, plain_front(model.source_front, reach, "source"), reach)
-        return [_reading(reader, READER), _writer(TargetSteps(model, reach), WRITER)]
+        reader = SourceReader(model, inputs_of(model.source_front, "source"))
+        return [_reading(reader, READER), _writer(TargetSteps(model), WRITER)]
     assert isinstance(model, Encoder | Decoder)
     if spec_of(settings).continues:
         assert isinstance(model, Decoder)
-        return [_writer(TextSteps(model, reach), ALONE)]
-    return [_reading(Reader(model, plain_front(model.front, reach), reach, settings), ALONE)]
+        return [_writer(TextSteps(model), ALONE)]
+    return [_reading(Reader(model, inputs_of(model.front), settings), ALONE)]
 
 
 def _reach(settings: ModelSettings) -> int:
@@ -110,134 +114,99 @@ def _reach(settings: ModelSettings) -> int:
     return reach
 
 
-def plain_front(front: nn.Module, reach: int, length: str = "length") -> PlainFront:
-    if isinstance(front, PictureFront):
-        return ImageRows(front)
-    if isinstance(front, SoundFront):
-        return AudioRows(front, reach)
-    assert isinstance(front, TextFront)
-    return TextRows(front, reach, length)
-
-
-@dataclass(frozen=True)
-class PaddedPlaces:
-    """Where the rows of sequences lie in a grid with padding: `Layout` of a graph."""
-
-    real_BT: Tensor
-
-    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
-        real_BT, whole_B1 = self.real_BT, self.real_BT.sum(1, keepdim=True)
-        if pooling == "mean":
-            share_BT = real_BT.float() / whole_B1.clamp(min=1)
-        else:
-            wanted = 1 if pooling == "first" else whole_B1
-            share_BT = ((real_BT.cumsum(1) == wanted) & (real_BT > 0)).float()
-        return (share_BT[:, None] @ self._grid(x_ND)).squeeze(1)
-
-    def nth(self, x_ND: Tensor, number: int) -> Tensor:
-        return self._grid(x_ND)[:, number]
-
-    def _grid(self, x_ND: Tensor) -> Tensor:
-        return x_ND.unflatten(0, self.real_BT.shape)
-
-
 class Reader(nn.Module):
     """Items in; a vector a row and the answers of heads out."""
 
-    def __init__(
-        self, model: Encoder | Decoder, front: PlainFront, reach: int, settings: Resolved
-    ) -> None:
+    def __init__(self, model: Encoder | Decoder, inputs: GraphInputs, settings: Resolved) -> None:
         super().__init__()
-        self.front, self.body = front, Body(model.stack, reach)  # type: ignore[arg-type]
-        self.heads = model.heads
-        # Of the model only what reads out: its front and its layers are in here in another form.
-        alone = copy(model)
-        alone._modules = {"heads": model.heads}
-        self.model = (alone,)  # no part of this one, so that its weights have one name
+        self.inputs, self.model = inputs, model
         spec, readout = spec_of(settings), readout_of(settings)
         name = LOGITS
         if isinstance(readout, OneVector):
             name = SENTENCE if spec.modality == "text" else EMBEDDING
-        self.asked: dict[str, Readout] = {REBUILT if "rebuild" in self.heads else name: readout}
+        self.asked: dict[str, Readout] = {REBUILT if "rebuild" in model.heads else name: readout}
         if name == LOGITS and spec.answers == "label" and spec.compares:
             self.asked[EMBEDDING] = OneVector(unit=True)
-        tags = self.heads["tags"] if spec.answers == "tags" else None
+        tags = model.heads["tags"] if spec.answers == "tags" else None
         self.transitions: Tensor | None = getattr(tags, "transitions", None)
         self.with_mask = spec.writes
         more = (TRANSITIONS,) * (self.transitions is not None) + (MASK,) * self.with_mask
         self.outputs = (STATES, *self.asked, *more)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = self.front(*inputs)
-        x_ND = self.body(rows.x_BTD, rows.positions_BT, rows.real_BT).x_ND
-        size = (rows.x_BTD.shape[0], rows.x_BTD.shape[1])
-        said = [self._said(readout, x_ND, rows.real_BT, size) for readout in self.asked.values()]
+        given = self.inputs.batch(*inputs)
+        layout = padded_layout(given)
+        x_ND = self.model.states(given).x_ND
+        said = [self._said(readout, x_ND, layout) for readout in self.asked.values()]
         more = [] if self.transitions is None else [self.transitions]
-        more += [rows.real_BT] if self.with_mask else []
-        return (x_ND.unflatten(0, size), *said, *more)
+        more += [layout.real_BT] if self.with_mask else []
+        return (layout.grid(x_ND), *said, *more)
 
-    def _said(
-        self, readout: Readout, x_ND: Tensor, real_BT: Tensor, size: tuple[int, int]
-    ) -> Tensor:
-        found = readout.of(self.model[0], x_ND, PaddedPlaces(real_BT)).answers()
+    def _said(self, readout: Readout, x_ND: Tensor, layout: PaddedLayout) -> Tensor:
+        found = readout.of(self.model, x_ND, layout).answers()
         if readout.pools:
             return found
-        found = found.unflatten(0, size)
-        if REBUILT in self.asked and isinstance(self.front, ImageRows):
-            return found[:, self.front.front.shape.extra :]  # first rows are no part of a picture
+        found = layout.grid(found)
+        if REBUILT in self.asked and isinstance(self.model.front, PictureFront):
+            return found[:, self.model.front.shape.extra :]  # first rows are no part of a picture
         return found
 
 
 class TextSteps(nn.Module):
     """New tokens of a text behind earlier ones; scores of the next ones."""
 
-    def __init__(self, model: Decoder, reach: int) -> None:
+    def __init__(self, model: Decoder) -> None:
         super().__init__()
-        self.front, self.body = _words(model.front, model.stack, reach)
-        self.head, self.outputs = model.words, (LOGITS, *_names("present", self.body))
+        self.model, self.stack = model, model.stack
+        self.outputs = (LOGITS, *_names("present", model.stack))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor
     ) -> tuple[Tensor, ...]:
-        x_BTD = self.front.embedded(input_ids, position_ids)
-        read = self.body(x_BTD, position_ids, attention_mask, past=_pairs(past))
-        logits_BTV = self.head(read.x_ND).unflatten(0, input_ids.shape)
-        return (logits_BTV, *_flat(read.present))
+        of_one_size(input_ids, position_ids)
+        cache = PaddedCache(PaddedLayout.over(attention_mask), _pairs(past))
+        layout = PaddedLayout.over(torch.ones_like(input_ids), position_ids)
+        x_ND = self.model(input_ids.flatten(), layout, cache)
+        return (layout.grid(self.model.scores(x_ND)), *_flat(cache.present))
 
 
 class SourceReader(nn.Module):
     """Sources in; their vectors, and keys and values for each layer of cross attention out. Of
     images and recordings also which rows are real, and where CTC listens what it hears."""
 
-    def __init__(self, model: Seq2Seq, front: PlainFront, reach: int) -> None:
+    def __init__(self, model: Seq2Seq, inputs: GraphInputs) -> None:
         super().__init__()
-        self.front, self.body = front, Body(model.encoder, reach)  # type: ignore[arg-type]
-        self.crosses = nn.ModuleList(block.cross for block in model.decoder.blocks)  # type: ignore
-        self.ctc, self.has_mask = model.ctc, not isinstance(front, TextRows)
+        self.inputs, self.model = inputs, (model,)  # of which only these are parts of this one:
+        self.crosses = [block.cross for block in _blocks(model.decoder) if block.cross is not None]
+        self.parts = nn.ModuleList([model.source_front, model.encoder, *self.crosses])
+        self.ctc, self.has_mask = model.ctc, not isinstance(inputs, TextInputs)
         more = (SOURCE_MASK,) * self.has_mask + (CTC,) * (self.ctc is not None)
         self.outputs = (STATES, *more, *layer_names("cross", len(self.crosses)))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        rows = self.front(*inputs)
-        x_ND = self.body(rows.x_BTD, rows.positions_BT, rows.real_BT).x_ND
-        size = (rows.x_BTD.shape[0], rows.x_BTD.shape[1])
-        x_BTD = x_ND.unflatten(0, size)
-        more = [rows.real_BT] if self.has_mask else []
-        more += [] if self.ctc is None else [self.ctc(x_ND).unflatten(0, size)]
-        made = [keys_of(cross, x_ND, size) for cross in self.crosses]  # type: ignore[arg-type]
-        return (x_BTD, *more, *_flat(made))
+        given, (model,) = self.inputs.batch(*inputs), self.model
+        layout = padded_layout(given)
+        memory = model.encode(given.values, layout)
+        more = [layout.real_BT] if self.has_mask else []
+        more += [] if self.ctc is None else [layout.grid(self.ctc(memory.x_MD))]
+        made = [x_MGK for cross in self.crosses for x_MGK in cross.keys_of(memory)]
+        grids = [layout.grid(x_MGK).transpose(1, 2) for x_MGK in made]
+        return (layout.grid(memory.x_MD), *more, *grids)
 
 
 class TargetSteps(nn.Module):
     """New tokens of outputs behind earlier ones, given their sources."""
 
-    def __init__(self, model: Seq2Seq, reach: int) -> None:
+    def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
-        self.front, self.body = _words(model.target_front, model.decoder, reach)
-        self.head, self.aligned = model.head, alignment_layer(model)
+        self.model = (model,)  # of which only these are parts of this one:
+        self.parts = nn.ModuleList([model.target_front, model.decoder, model.head])
+        self.stack = model.decoder
+        names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(_blocks(self.stack)))]
+        self.aligned, self.last = names[alignment_layer(model)], names[-1]
         # When a word was said is read off single heads, where no CTC says it better.
         self.by_head = isinstance(model.source_front, SoundFront) and model.ctc is None
-        self.outputs = (LOGITS, *_names("present", self.body), CROSS)
+        self.outputs = (LOGITS, *_names("present", self.stack), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
 
     def forward(
@@ -248,25 +217,27 @@ class TargetSteps(nn.Module):
         encoder_attention_mask: Tensor,
         *past_and_cross: Tensor,
     ) -> tuple[Tensor, ...]:
-        half = len(past_and_cross) // 2
-        cross = _pairs(past_and_cross[half:])
-        source = Source(cross, hidden(encoder_attention_mask[:, None].to(torch.bool)))
-        x_BTD = self.front.embedded(input_ids, position_ids)
-        past = _pairs(past_and_cross[:half])
-        read = self.body(x_BTD, position_ids, attention_mask, past=past, source=source)
-        logits_BTV = self.head(read.x_ND).unflatten(0, input_ids.shape)
-        seen = [read.crossed[self.aligned].mean(1), *read.crossed[-1:] * self.by_head]
-        return (logits_BTV, *_flat(read.present), *seen)
+        (model,), half = self.model, len(past_and_cross) // 2
+        past, cross = _pairs(past_and_cross[:half]), _pairs(past_and_cross[half:])
+        of_one_size(input_ids, position_ids)
+        cache = PaddedCache(PaddedLayout.over(attention_mask), past, cross)
+        layout = PaddedLayout.over(torch.ones_like(input_ids), position_ids)
+        # Keys and values of the source are in the cache, and its vectors are not asked for.
+        memory = Memory(torch.empty(0), PaddedLayout.over(encoder_attention_mask))
+        with record(model, self.aligned, self.last) as seen:
+            x_ND = model.decode(input_ids.flatten(), layout, memory, cache)
+        found = [seen[self.aligned][0].mean(1), *seen[self.last] * self.by_head]
+        return (layout.grid(model.scores(x_ND)), *_flat(cache.present), *found)
 
 
-def _words(front: nn.Module, stack: nn.Module, reach: int) -> tuple[TextRows, Body]:
-    return TextRows(front, reach), Body(stack, reach)  # type: ignore[arg-type]
+def padded_layout(given: Input) -> PaddedLayout:
+    assert isinstance(given.layout, PaddedLayout)
+    return given.layout
 
 
 def _reading(module: Reader | SourceReader, name: str) -> Graph:
-    front = module.front
-    reach = _least(front.reach, module.body.reach)
-    return Graph(name, module, front.example, front.axes, module.outputs, reach, front.about)
+    given = module.inputs
+    return Graph(name, module, given.example, given.axes, module.outputs, _end(module), given.about)
 
 
 def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
@@ -286,23 +257,36 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
         axes[SOURCE_MASK] = {0: "batch", 1: "source"}
     kinds = {"past": past} | ({"cross": source} if isinstance(module, TargetSteps) else {})
     for kind, length in kinds.items():
-        names = iter(_names(kind, module.body))
-        for block in module.body.blocks:
+        names = iter(_names(kind, module.stack))
+        for block in _blocks(module.stack):
             attention = block.cross if kind == "cross" else block.attention
             assert attention is not None
             for layer in (next(names), next(names)):  # keys, values
                 example[layer] = torch.zeros(batch, attention.n_kv_heads, length, attention.d_head)
                 axes[layer] = {0: "batch", 2: "source" if kind == "cross" else "past"}
-    reach = _least(module.front.reach, module.body.reach)
-    return Graph(name, module, example, axes, module.outputs, reach)
+    return Graph(name, module, example, axes, module.outputs, _end(module))
 
 
-def _least(*ends: int | None) -> int | None:
-    return min((end for end in ends if end is not None), default=None)
+def _end(module: nn.Module) -> int | None:
+    """The most rows that its tables of positions know, if it has any."""
+    ends = []
+    for part in module.modules():
+        if isinstance(part, Learned):
+            ends.append(part.table.num_embeddings)
+        elif isinstance(part, Sinusoidal):
+            ends.append(len(part.table_PD))
+        elif isinstance(part, Rotary):
+            ends.append(len(part.cos_PI))
+    return min(ends, default=None)
 
 
-def _names(kind: str, body: Body) -> list[str]:
-    return layer_names(kind, len(body.blocks))
+def _blocks(stack: nn.Module) -> list[Block]:
+    assert isinstance(stack, Stack)
+    return list(stack.blocks)  # type: ignore[arg-type]
+
+
+def _names(kind: str, stack: nn.Module) -> list[str]:
+    return layer_names(kind, len(_blocks(stack)))
 
 
 def layer_names(kind: str, n_layers: int) -> list[str]:

@@ -1,38 +1,31 @@
-"""The fronts in plain operations on padded batches: raw input becomes rows, and which are real.
+"""What graphs are given, and how it becomes the padded batch that a front reads.
 
-Everything between a file's pixels or samples and the first layer is in here, and so in the graphs:
-who calls one needs no preparation of ours. Pixels go in as they are stored, samples as a waveform;
-what can be one is a convolution, which every runtime has, and which `--int8` leaves as it is.
+Everything between a file's pixels or samples and the first layer is in a graph: who calls one needs
+no preparation of ours. Pixels go in as they are stored, samples as a waveform.
 """
 
 from __future__ import annotations
 
 from math import pi, prod
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.interop.graphs.positions import added_positions
-from headway.models.parts.audio import WIDE, FlatConv, SoundFront
+from headway.models.parts.audio import WIDE, Sound, SoundFront
+from headway.models.parts.heads import Input
 from headway.models.parts.text import TextFront
-from headway.models.parts.vision import PictureFront
-from headway.nn.mel import FLOOR
+from headway.models.parts.vision import PictureFront, Pictures
+from headway.nn.attention.padded import PaddedLayout
+from headway.nn.mel import FLOOR, LogMel
+from headway.tasks.hiding import blank
 
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
 PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", "bool_masked_pos"
 
 
-class Rows(NamedTuple):
-    x_BTD: Tensor
-    positions_BT: Tensor
-    real_BT: Tensor
-    """1 for rows that are of an item, 0 for padding."""
-
-
-class PlainFront(nn.Module):
-    """Called with its inputs in their order; gives `Rows`."""
+class GraphInputs(nn.Module):
+    """Called with its inputs in their order; gives what a model reads."""
 
     example: dict[str, Tensor]
     """Inputs by name, in sizes that are all different."""
@@ -43,60 +36,41 @@ class PlainFront(nn.Module):
     about: dict[str, str]
     """What each input is, for people."""
 
-    reach: int | None = None
-    """The most rows that it knows positions for, if there is an end."""
+    def batch(self, *inputs: Tensor) -> Input:
+        raise NotImplementedError
 
 
-class TextRows(PlainFront):
+class TextInputs(GraphInputs):
     """Token numbers and their mask; padding may be on either side."""
 
-    def __init__(self, front: TextFront, reach: int, length: str = "length") -> None:
-        """`length`: the name of that axis. `reach`: the most positions, where the model itself
-        knows no end."""
+    def __init__(self, front: TextFront, length: str = "length") -> None:
+        """`length`: the name of that axis."""
         super().__init__()
-        self.front = front
         self.about = {
             IDS: "token numbers; any number where the mask is 0",
             MASK: "1 for a token, 0 for padding, on either side",
             SEGMENTS: "0 for the first text of a pair, 1 for the second",
         }
-        self.code = added_positions(front.positions, reach)
-        if self.code is not None:
-            self.reach = self.code.num_embeddings
         names = [IDS, MASK] + [SEGMENTS] * (front.segments is not None)
         size = 3 if length == "length" else 5
         self.example = {name: torch.full((2, size), int(name == MASK)) for name in names}
         self.axes = {name: {0: "batch", 1: length} for name in names}
 
-    def forward(self, ids_BT: Tensor, real_BT: Tensor, segments_BT: Tensor | None = None) -> Rows:
-        positions_BT = (real_BT.cumsum(1) - 1).clamp(min=0)
-        return Rows(self.embedded(ids_BT, positions_BT, segments_BT), positions_BT, real_BT)
-
-    def embedded(
-        self, ids_BT: Tensor, positions_BT: Tensor, segments_BT: Tensor | None = None
-    ) -> Tensor:
-        front = self.front
-        x_BTD = F.embedding(ids_BT, front.tokens.weight)
-        if front.scale != 1.0:
-            x_BTD = x_BTD * front.scale
-        if front.segments is not None:
-            numbers_BT = torch.zeros_like(ids_BT) if segments_BT is None else segments_BT
-            x_BTD = x_BTD + front.segments(numbers_BT)
-        if self.code is not None:
-            x_BTD = x_BTD + self.code(positions_BT)
-        if front.norm is not None:
-            x_BTD = front.norm(x_BTD)
-        return x_BTD if front.to_stream is None else front.to_stream(x_BTD)
+    def batch(self, *inputs: Tensor) -> Input:
+        ids_BT, real_BT, *segments = inputs
+        of_one_size(*inputs)
+        layout = PaddedLayout.over(real_BT)
+        segments_N = segments[0].flatten() if segments else None
+        return Input(ids_BT.flatten(), layout, segments_N)
 
 
-class ImageRows(PlainFront):
+class PictureInputs(GraphInputs):
     """Pixels of images or videos of the size that the model was made for."""
-
-    code_RD: Tensor | None
 
     def __init__(self, front: PictureFront) -> None:
         super().__init__()
-        self.front, shape = front, front.shape
+        shape = front.shape
+        self.front = (front,)  # no part of this one: its weights have one name, in the model
         size: tuple[int, ...] = (shape.channels, shape.height, shape.width)
         self.is_video = shape.frames > 1
         if self.is_video:
@@ -112,81 +86,28 @@ class ImageRows(PlainFront):
             self.example[HIDDEN_ROWS] = torch.zeros(2, prod(shape.grid), dtype=torch.bool)
             self.axes[HIDDEN_ROWS] = {0: "batch"}
             self.about[HIDDEN_ROWS] = "true for patches that are hidden from the model"
-        if front.to_stream is not None:
-            inner = shape.stem_width if shape.stem == "conv" else shape.channels
-            weight = front.to_stream.weight
-            assert isinstance(weight, Tensor)
-            cut = (inner, shape.tubelet, shape.patch, shape.patch)
-            self.cut = nn.Parameter(weight.detach().unflatten(1, cut))
-        code_RD = None
-        if front.places is not None:
-            whole = (1, shape.frames, shape.channels, shape.height, shape.width)
-            code_RD = front._code(torch.empty(whole, device="meta"))[0].detach()
-        self.register_buffer("code_RD", code_RD)
 
-    def forward(self, pixels: Tensor, hidden_BP: Tensor | None = None) -> Rows:
-        front, shape = self.front, self.front.shape
+    def batch(self, *inputs: Tensor) -> Input:
+        (front,), (pixels, *hidden) = self.front, inputs
         group = pixels if self.is_video else pixels[:, None]
-        x_BTCYX = front.pixels(group)
-        if hidden_BP is not None and front.stem is not None:
-            x_BTCYX = x_BTCYX.masked_fill(self._cells(hidden_BP), 0.0)
+        n_rows = front.shape.extra + prod(front.shape.grid)
+        layout = PaddedLayout.over(torch.ones(pixels.shape[0], n_rows, dtype=torch.long))
+        if not hidden:
+            return Input(Pictures((group,)), layout)
+        hidden_N = F.pad(hidden[0], (front.shape.extra, 0)).flatten()
         if front.stem is not None:
-            x_BTCYX = front.stem(x_BTCYX.flatten(0, 1)).unflatten(0, (-1, shape.frames))
-        if front.to_stream is not None:
-            x_BRD = self._patches(x_BTCYX)
-        else:
-            x_BRD = x_BTCYX.permute(0, 1, 3, 4, 2).flatten(1, 3)
-        if hidden_BP is not None and front.mask is not None:
-            x_BRD = torch.where(hidden_BP[:, :, None], front.mask.weight, x_BRD)
-        if front.first is not None:
-            first_BED = front.first.weight.expand(x_BRD.shape[0], -1, -1)
-            x_BRD = torch.cat([first_BED, x_BRD], dim=1)
-        if self.code_RD is not None:
-            x_BRD = x_BRD + self.code_RD
-        n_rows = shape.extra + prod(shape.grid)
-        position_1R = torch.arange(n_rows)[None]
-        real_BR = torch.ones_like(x_BRD[:, :, 0], dtype=torch.long)
-        return Rows(x_BRD, position_1R * real_BR, real_BR)
-
-    def _patches(self, x_BTCYX: Tensor) -> Tensor:
-        """A matrix for each patch or tubelet is a convolution that steps from one to the next."""
-        shape, linear = self.front.shape, self.front.to_stream
-        bias = getattr(linear, "bias", None)
-        if shape.tubelet == 1:
-            x_MDyx = F.conv2d(x_BTCYX.flatten(0, 1), self.cut[:, :, 0], bias, shape.step)
-            x_BTDyx = x_MDyx.unflatten(0, (-1, shape.frames))
-        else:
-            steps = (shape.tubelet, shape.step, shape.step)
-            x_BDtyx = F.conv3d(x_BTCYX.transpose(1, 2), self.cut, bias, steps)
-            x_BTDyx = x_BDtyx.transpose(1, 2)
-        return x_BTDyx.permute(0, 1, 3, 4, 2).flatten(1, 3)
-
-    def _cells(self, hidden_BP: Tensor) -> Tensor:
-        """Hidden pixels (B T 1 Y X): convolutions would see a hidden patch from the one beside it.
-        What is behind the last whole patch is never hidden."""
-        shape = self.front.shape
-        cells = hidden_BP.unflatten(1, shape.grid)
-        for axis, size in ((1, shape.tubelet), (2, shape.patch), (3, shape.patch)):
-            cells = cells.repeat_interleave(size, axis)
-        rest = [shape.width - cells.shape[3], shape.height - cells.shape[2]]
-        return F.pad(cells, (0, rest[0], 0, rest[1]))[:, :, None]
+            group = blank(group, hidden_N, front)
+        return Input(Pictures((group,), hidden_N=hidden_N), layout)
 
 
-class AudioRows(PlainFront):
-    """Waveforms, each with its number of samples; what stands behind them does not matter.
+class SoundInputs(GraphInputs):
+    """Waveforms, each with its number of samples; what stands behind them does not matter."""
 
-    The spectrum is a convolution with waves of each frequency. Recordings reflect at their own ends
-    (and are filled up with silence, where the model wants that), so that padding changes nothing.
-    """
-
-    waves_Q1W: Tensor
-    filters_FQ1: Tensor
-
-    def __init__(self, front: SoundFront, reach: int) -> None:
+    def __init__(self, front: SoundFront) -> None:
         super().__init__()
-        # The front itself stays outside: what is in here of its weights has another form.
-        self.shape, self.mask, shape = front.shape, front.mask, front.shape
+        self.shape = shape = front.shape
         self.least = max(1, round(shape.pad_s * shape.rate))
+        self.mel = PaddedMel(front.log_mel, self.least, 2 * prod(shape.strides))
         size = max(2 * self.least, 4 * shape.n_fft)
         self.example = {WAVEFORM: torch.zeros(2, size), LENGTHS: torch.tensor([size, self.least])}
         self.axes = {WAVEFORM: {0: "batch", 1: "samples"}, LENGTHS: {0: "batch"}}
@@ -201,69 +122,73 @@ class AudioRows(PlainFront):
                 f"true for rows ({1000 * shape.row_seconds:g} ms each) that are hidden from the "
                 "model; the last value stands for all rows behind it"
             )
-        self.code = added_positions(front.positions, reach)
-        if self.code is not None:
-            self.reach = self.code.num_embeddings
-        mel = front.log_mel
-        turn_QW = torch.arange(shape.n_fft // 2 + 1)[:, None] * torch.arange(shape.n_fft)
-        angle_QW = turn_QW.remainder(shape.n_fft).double() * (2 * pi / shape.n_fft)
+
+    def batch(self, *inputs: Tensor) -> Input:
+        waveform_BS, lengths_B, *hidden = inputs
+        rows_B = (lengths_B.clamp(min=self.least) // self.shape.hop).clamp(min=1)
+        mel_BFA = self.mel(waveform_BS, lengths_B, rows_B)
+        n_rows = mel_BFA.shape[2]
+        if hidden:  # the convolutions would see a hidden frame from the one beside it
+            frame_A = torch.arange(n_rows) // prod(self.shape.strides)
+            mel_BFA = mel_BFA.masked_fill(_spread(hidden[0], frame_A)[:, None], 0.0)
+        taps = []
+        for stride in self.shape.strides:
+            taps.append(_taps(rows_B, n_rows, stride))
+            rows_B, n_rows = (rows_B + (stride - 1)) // stride, (n_rows + (stride - 1)) // stride
+        layout = PaddedLayout.over(_first(rows_B, n_rows).long())
+        none = torch.empty(0)  # what frames would be made from
+        mel_AF = mel_BFA.transpose(1, 2).flatten(0, 1)
+        hidden_N = _spread(hidden[0], torch.arange(n_rows)).flatten() if hidden else None
+        sound = Sound(
+            none, none, none, none, none, tuple(taps), 0, mel_AF=mel_AF, hidden_N=hidden_N
+        )
+        return Input(sound, layout)
+
+
+class PaddedMel(nn.Module):
+    """`LogMel` of padded recordings: the one part of a model that has another form in a graph.
+
+    `LogMel` cuts a window out of the samples for each frame and takes its Fourier transform, which
+    runtimes do number by number where its size is no power of two, or not at all. Here the spectrum
+    is a convolution with waves of each frequency. Recordings reflect at their own ends (and are
+    filled up with silence, where the model wants that), so that padding changes nothing.
+    """
+
+    waves_Q1W: Tensor
+    filters_FQ1: Tensor
+
+    def __init__(self, mel: LogMel, least: int, fewest_frames: int) -> None:
+        """`least`: samples that shorter recordings are filled up to. There is room for
+        `fewest_frames`: `torch.export` takes a size of one for a constant."""
+        super().__init__()
+        self.n_fft, self.hop, self.scale = mel.n_fft, mel.hop, mel.scale
+        self.least, self.room = least, max(least, fewest_frames * mel.hop)
+        turn_QW = torch.arange(self.n_fft // 2 + 1)[:, None] * torch.arange(self.n_fft)
+        angle_QW = turn_QW.remainder(self.n_fft).double() * (2 * pi / self.n_fft)
         waves_QW = torch.cat([angle_QW.cos(), angle_QW.sin()]) * mel.window_W.double()
         self.register_buffer("waves_Q1W", waves_QW[:, None].float())
         self.register_buffer("filters_FQ1", mel.filters_QF.T[:, :, None].contiguous())
-        self.convolutions = nn.ModuleList(
-            _convolution(part, stride)
-            for part, stride in zip(front.convolutions, shape.strides, strict=True)
-        )
 
-    def forward(
-        self, waveform_BS: Tensor, lengths_B: Tensor, hidden_BR: Tensor | None = None
-    ) -> Rows:
-        shape = self.shape
-        n_B = lengths_B.clamp(min=self.least)
-        frames_B = (n_B // shape.hop).clamp(min=1)
-        power_BFA = self._power(waveform_BS, lengths_B, n_B)
-        rows_B, real_BT = frames_B, _first(frames_B, power_BFA.shape[2])
-        x_BDT = self._scaled(power_BFA.clamp(min=FLOOR), frames_B, real_BT)
-        if hidden_BR is not None:  # the convolutions would see a hidden frame from the one beside
-            each = prod(shape.strides)
-            frame_A = torch.arange(x_BDT.shape[2]) // each
-            x_BDT = x_BDT.masked_fill(_spread(hidden_BR, frame_A)[:, None], 0.0)
-        for convolution, stride in zip(self.convolutions, shape.strides, strict=True):
-            x_BDT = F.gelu(convolution(x_BDT.masked_fill(~real_BT[:, None], 0.0)))
-            rows_B = (rows_B + (stride - 1)) // stride
-            real_BT = _first(rows_B, x_BDT.shape[2])
-        positions_BT = torch.arange(x_BDT.shape[2])[None] * real_BT
-        # Row by row: on a turned grid `torch.export` asks how many rows there are.
-        x_ND = x_BDT.transpose(1, 2).flatten(0, 1)
-        if hidden_BR is not None and self.mask is not None:
-            hidden_BT = _spread(hidden_BR, torch.arange(x_BDT.shape[2]))
-            x_ND = torch.where(hidden_BT.flatten()[:, None], self.mask.weight, x_ND)
-        if self.code is not None:
-            x_ND = x_ND + self.code(positions_BT.flatten())
-        x_BTD = x_ND.unflatten(0, (x_BDT.shape[0], x_BDT.shape[2]))
-        return Rows(x_BTD, positions_BT, real_BT.long())
-
-    def _power(self, waveform_BS: Tensor, lengths_B: Tensor, n_B: Tensor) -> Tensor:
-        """Of each band in each frame, those of padding among them (B F A)."""
-        shape = self.shape
+    def forward(self, waveform_BS: Tensor, lengths_B: Tensor, frames_B: Tensor) -> Tensor:
+        """Frames of all, those of padding among them (B F A)."""
         n_samples = waveform_BS.shape[1]
-        # Room for two rows at least: `torch.export` takes a size of one for a constant.
-        room = torch.sym_max(n_samples, max(self.least, 2 * prod(shape.strides) * shape.hop))
+        room = torch.sym_max(n_samples, self.room)
         # A walk to and fro over a recording of n samples comes back after 2 (n - 1) steps.
-        round_B1 = (2 * (n_B - 1)).clamp(min=1)[:, None]
-        at_E = torch.arange(room + shape.n_fft) - shape.n_fft // 2
+        round_B1 = (2 * (lengths_B.clamp(min=self.least) - 1)).clamp(min=1)[:, None]
+        at_E = torch.arange(room + self.n_fft) - self.n_fft // 2
         place_BE = at_E.remainder(round_B1)
         place_BE = torch.minimum(place_BE, round_B1 - place_BE)
         heard_BE = waveform_BS.gather(1, place_BE.clamp(max=n_samples - 1))
         heard_BE = heard_BE.masked_fill(place_BE >= lengths_B[:, None], 0.0)
-        both_BQA = F.conv1d(heard_BE[:, None], self.waves_Q1W, stride=shape.hop)
+        both_BQA = F.conv1d(heard_BE[:, None], self.waves_Q1W, stride=self.hop)
         real_BQA, imaginary_BQA = both_BQA.chunk(2, dim=1)
-        return F.conv1d(real_BQA.square() + imaginary_BQA.square(), self.filters_FQ1)
+        power_BFA = F.conv1d(real_BQA.square() + imaginary_BQA.square(), self.filters_FQ1)
+        return self._scaled(power_BFA.clamp(min=FLOOR), frames_B)
 
-    def _scaled(self, power_BFA: Tensor, frames_B: Tensor, real_BA: Tensor) -> Tensor:
+    def _scaled(self, power_BFA: Tensor, frames_B: Tensor) -> Tensor:
         """As `nn.mel` has it: a recording by itself."""
-        real_B1A = real_BA[:, None]
-        if self.shape.scale == "whisper":
+        real_B1A = _first(frames_B, power_BFA.shape[2])[:, None]
+        if self.scale == "whisper":
             log_BFA = power_BFA.log10()
             top_B11 = log_BFA.masked_fill(~real_B1A, -torch.inf).amax((1, 2), keepdim=True)
             return (torch.maximum(log_BFA, top_B11 - 8.0) + 4.0) / 4.0
@@ -277,16 +202,21 @@ class AudioRows(PlainFront):
         return centred_BFA * variance_BF1.clamp(min=1e-6).rsqrt()
 
 
-def _convolution(part: nn.Module, stride: int) -> nn.Conv1d:
-    """A matrix over three rows, as what it is."""
-    assert isinstance(part, FlatConv)
-    weight_OWI = part.linear.weight.detach().unflatten(1, (WIDE, -1))
-    made = nn.Conv1d(weight_OWI.shape[2], len(weight_OWI), WIDE, stride, WIDE // 2)
-    with torch.no_grad():
-        made.weight.copy_(weight_OWI.transpose(1, 2))
-        assert made.bias is not None
-        made.bias.copy_(part.linear.bias)
-    return made
+def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
+    """Which rows of a grid (B, `n_rows`) each result of a convolution reads: `Sound.taps`."""
+    n_results = (n_rows + (stride - 1)) // stride
+    reads_TW = torch.arange(n_results)[:, None] * stride + torch.arange(WIDE) - WIDE // 2
+    inside_BTW = (reads_TW >= 0) & (reads_TW < rows_B[:, None, None])
+    n_recordings = rows_B.shape[0]
+    starts_B11 = torch.arange(n_recordings)[:, None, None] * n_rows
+    return torch.where(inside_BTW, starts_B11 + reads_TW, n_recordings * n_rows).flatten(0, 1)
+
+
+def of_one_size(first_BT: Tensor, *more: Tensor) -> None:
+    """Tells `torch.export`, which would ask at every call whether rows of one fit another."""
+    for other_BT in more:
+        for axis in (0, 1):
+            torch._check(first_BT.shape[axis] == other_BT.shape[axis])
 
 
 def _first(lengths_B: Tensor, size: int) -> Tensor:
@@ -297,3 +227,12 @@ def _first(lengths_B: Tensor, size: int) -> Tensor:
 def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
     """Of each place the value of its row; rows that were not given are as the last one."""
     return hidden_BR.index_select(1, place_T.clamp(max=hidden_BR.shape[1] - 1))
+
+
+def inputs_of(front: nn.Module, length: str = "length") -> GraphInputs:
+    if isinstance(front, PictureFront):
+        return PictureInputs(front)
+    if isinstance(front, SoundFront):
+        return SoundInputs(front)
+    assert isinstance(front, TextFront)
+    return TextInputs(front, length)

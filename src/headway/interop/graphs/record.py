@@ -40,6 +40,8 @@ def recorded(graph: Graph) -> ExportedProgram:
         program.range_constraints[size] = ValueRanges(0, known.upper)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names files of this machine
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
     return program
 
 

@@ -19,7 +19,7 @@ from headway.models.audio import Listener
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import Sound, SoundFront
 from headway.models.parts.front import Front
-from headway.models.parts.heads import Places, WordHead
+from headway.models.parts.heads import WordHead
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.layout import Layout
 from headway.settings.model import PictureSettings, SoundSettings
@@ -75,7 +75,7 @@ class Answers(Encoder):
         ids_BT, real_BT = padded(texts)
         return self.graph.call({IDS: ids_BT, MASK: real_BT, SEGMENTS: padded(segments)[0]})
 
-    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return x_ND
 
 
@@ -137,14 +137,14 @@ class MediaAnswers(Encoder):
     def n_classes(self) -> int:
         return int(self.graph.outputs[LOGITS][-1]) if LOGITS in self.names else 0
 
-    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+    def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
         return {"classes": x_ND[:, : self.n_classes]}
 
     def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
         """The graph has multiplied them already."""
         return self.heads["classes"]
 
-    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return x_ND[:, self.n_classes :]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy as np
 from headway.errors import needs
 
 
-def quantise(whole: Path, path: Path, *, large: bool) -> None:
+def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = ()) -> None:
     """Weights in 8 bits with a scale a column; what they are multiplied with, as it comes.
 
-    Unsigned numbers: products of signed ones overflow on CPUs without VNNI. Embeddings, norms and
-    the products of attention stay as they are.
+    Unsigned numbers: products of signed ones overflow on CPUs without VNNI. Embeddings, norms, the
+    products of attention and the operators that `leave` names stay as they are.
     """
     library = needs("onnxruntime.quantization", "onnx")
     model = needs("onnx", "onnx").load(whole)
@@ -28,6 +29,7 @@ def quantise(whole: Path, path: Path, *, large: bool) -> None:
         per_channel=True,
         weight_type=library.QuantType.QUInt8,
         use_external_data_format=large,
+        nodes_to_exclude=list(leave),
         extra_options={"MatMulConstBOnly": True},
     )
 
@@ -50,7 +52,7 @@ def _plain_products(graph: Any) -> None:
             matrix = np.ascontiguousarray(arrays.to_array(stored[weight]).T)
             turned[weight] = arrays.from_array(matrix, f"{weight}.turned")
         product = f"{node.output[0]}.product" if bias else node.output[0]
-        nodes.append(helper.make_node("MatMul", [x, f"{weight}.turned"], [product]))
+        nodes.append(helper.make_node("MatMul", [x, f"{weight}.turned"], [product], node.name))
         if bias:
             nodes.append(helper.make_node("Add", [product, *bias], [node.output[0]]))
     del graph.node[:]

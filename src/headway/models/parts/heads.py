@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +90,7 @@ class Pooler(nn.Module):
         self.pooling = pooling
         self.activation = {"tanh": torch.tanh, "relu": torch.relu}[activation]
 
-    def forward(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return self.activation(self.dense(layout.pooled(x_ND, self.pooling)))
 
 
@@ -146,14 +146,6 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-class Places(Protocol):
-    """Where the rows of each sequence lie: a `Layout`, or a grid with padding."""
-
-    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor: ...
-
-    def nth(self, x_ND: Tensor, number: int) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class Input:
     """A flat batch of what a front reads: token numbers, pictures, recordings."""
@@ -190,15 +182,15 @@ class Readable(Model):
     heads: nn.ModuleDict
     pooling: str
 
-    def pooled(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """One vector a text."""
         return layout.pooled(x_ND, self.pooling)
 
-    def class_rows(self, x_ND: Tensor, layout: Places) -> dict[str, Tensor]:
+    def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
         """What each head that says classes reads, a row a text; the answer is their mean."""
         return {"classes": self.pooled(x_ND, layout)}
 
-    def classes(self, x_ND: Tensor, layout: Places) -> Tensor:
+    def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
         """A row of scores for each text."""
         read = [self.head_named(n)(x_BD) for n, x_BD in self.class_rows(x_ND, layout).items()]
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)

@@ -221,7 +221,7 @@ class PictureFront(Front):
             if self.first_places is None
             else self.first_places.weight
         )
-        return torch.cat([first_ED, code_RD]).expand(len(group), -1, -1)
+        return torch.cat([first_ED, code_RD]).expand(group.shape[0], -1, -1)
 
     def _timed(self, place_PD: Tensor, n_times: int) -> Tensor:
         if self.times is None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headway.errors import UserError, suggest
 from headway.nn.attention.dense import attend_dense, tree_distance
+from headway.nn.attention.padded import PaddedLayout, attend_padded
 from headway.nn.attention.scope import Scope, allowed_TS
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
@@ -117,6 +118,12 @@ def _run_explicit(
     return attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
 
 
+def _run_padded(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> Tensor:
+    return attend_padded(q_NHK, k_MGK, v_MGK, queries, keys, scope)[0]
+
+
 def _run_short(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
@@ -139,6 +146,14 @@ def _run_varlen(
     from headway.nn.attention.varlen import attend_varlen
 
     return attend_varlen(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+
+
+def _padded_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if not isinstance(keys, PaddedLayout):
+        return "it serves graphs for other runtimes, whose batches have padding"
+    return None
 
 
 def _kernel_refuses(q_NHK: Tensor) -> str | None:
@@ -231,6 +246,7 @@ def _nothing_refused(
 
 
 BACK_ENDS: dict[str, BackEnd] = {
+    "padded": BackEnd(_padded_refuses, _run_padded),
     "step": BackEnd(_step_refuses, _run_step),
     "short": BackEnd(_short_refuses, _run_short),
     "grid": BackEnd(_grid_refuses, attend_dense),

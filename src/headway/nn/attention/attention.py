@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.attention.attend import attend, attend_explicit
+from headway.nn.attention.padded import PaddedLayout, attend_padded
 from headway.nn.attention.scope import Scope
 from headway.nn.cache import LayerCache
 from headway.nn.layout import Layout
@@ -98,7 +99,8 @@ class Attention(nn.Module):
         scope = self.scope if self.training else self.scope.without_dropout()
         if not self.weights.is_recording:
             return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
-        out_NHK, weights = attend_explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+        explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
+        out_NHK, weights = explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
         self.weights(weights)
         return out_NHK
 
@@ -134,7 +136,7 @@ class Attention(nn.Module):
 
     def _heads(self, x_NE: Tensor) -> Tensor:
         # Quicker than `unflatten`, which counts in a step of one token.
-        return x_NE.view(len(x_NE), x_NE.shape[1] // self.d_head, self.d_head)
+        return x_NE.view(x_NE.shape[0], x_NE.shape[1] // self.d_head, self.d_head)
 
     @staticmethod
     def _normed(x_NHK: Tensor, norm: nn.Module | None) -> Tensor:

@@ -1,0 +1,156 @@
+"""The `padded` back end: grids with padding, in operations that every runtime knows.
+
+Everywhere else a batch has no padding. A graph that is recorded once for another runtime
+(`torch.export`, ONNX) has to serve texts of any number and length, so the rows of its batches are
+those of a grid, in which some are real. A model is told so by a `PaddedLayout` in the place of a
+`Layout`, and keeps what it has read in a `PaddedCache`; all else is as ever. Nothing here depends
+on the data but the numbers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headway.nn.attention.scope import Scope
+from headway.nn.cache import Cache, LayerCache
+from headway.nn.layout import Layout
+
+HIDDEN = -1e9
+"""Added to the score of a key that a query may not see. Finite: a padded query sees none."""
+
+KeysValues = tuple[Tensor, Tensor]
+"""Of one layer, for B sequences of S rows: each B G S K."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PaddedLayout(Layout):
+    """Sequences in a grid of B × T rows, line by line; which are real, a mask says."""
+
+    real_BT: Tensor
+    """1 or true for a row of the sequence, else padding, which may stand on either side."""
+
+    @classmethod
+    def over(cls, real_BT: Tensor, positions_BT: Tensor | None = None) -> PaddedLayout:
+        """`positions_BT`: how many real rows stand before each, where some are in a cache."""
+        n_sequences, longest = real_BT.shape
+        if positions_BT is None:
+            positions_BT = (real_BT.cumsum(1) - 1).clamp(min=0)
+        bounds = torch.arange(n_sequences + 1, device=real_BT.device) * longest
+        return cls(
+            starts_B=bounds[:-1],
+            lengths_B=real_BT.sum(1),
+            n_rows=n_sequences * longest,
+            positions_N=positions_BT.flatten(),
+            longest=longest,
+            reach=0,  # not known; tables of positions are made long enough before
+            bounds=bounds,
+            stride=longest,
+            real_BT=real_BT,
+        )
+
+    def grid(self, x_N: Tensor) -> Tensor:
+        """Rows in their places (B T …)."""
+        return x_N.unflatten(0, self.real_BT.shape)
+
+    def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
+        real_BT, whole_B1 = self.real_BT, self.real_BT.sum(1, keepdim=True)
+        if pooling == "mean":
+            share_BT = real_BT.float() / whole_B1.clamp(min=1)
+        else:
+            wanted = 1 if pooling == "first" else whole_B1
+            share_BT = ((real_BT.cumsum(1) == wanted) & (real_BT > 0)).float()
+        return (share_BT[:, None] @ self.grid(x_ND)).squeeze(1)
+
+    def nth(self, x_ND: Tensor, number: int) -> Tensor:
+        return self.grid(x_ND)[:, number]
+
+
+class PaddedLayer(LayerCache):
+    """Keys and values of one layer as they go into a graph, and as they come out of it."""
+
+    def __init__(self, keys: PaddedLayout, past: KeysValues, memory: KeysValues | None) -> None:
+        self.keys, self.present, self.memory = keys, past, memory
+
+    def append(self, k_NGK: Tensor, v_NGK: Tensor, new: Layout) -> tuple[Tensor, Tensor, Layout]:
+        assert isinstance(new, PaddedLayout)
+        k_BGSK, v_BGSK = self.present
+        k_BGSK = torch.cat([k_BGSK, _heads_first(k_NGK, new)], dim=2)
+        v_BGSK = torch.cat([v_BGSK, _heads_first(v_NGK, new)], dim=2)
+        self.present = (k_BGSK, v_BGSK)
+        return k_BGSK, v_BGSK, self.keys
+
+
+class PaddedCache(Cache):
+    """What was read before, as inputs of a graph hold it, and what the next step is given."""
+
+    def __init__(
+        self, keys: PaddedLayout, past: Sequence[KeysValues], memory: Sequence[KeysValues] = ()
+    ) -> None:
+        """`keys`: those of the past, then those of the new rows. `memory`: what cross attention
+        sees."""
+        self.padded = [
+            PaddedLayer(keys, both, memory[number] if memory else None)
+            for number, both in enumerate(past)
+        ]
+        self.layers = [*self.padded]
+
+    @property
+    def present(self) -> list[KeysValues]:
+        """Of each layer, the new rows among them."""
+        return [layer.present for layer in self.padded]
+
+    def advance(self, new: Layout) -> None:
+        """Its layers have grown by themselves."""
+
+
+def attend_padded(
+    q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> tuple[Tensor, Tensor]:
+    """Rows, and the weights (B H T S). Keys and values of a cache are grids already (B G S K).
+    Heads of a group meet the same keys, which are not copied."""
+    assert isinstance(queries, PaddedLayout)
+    assert isinstance(keys, PaddedLayout)
+    q_BHTK = _heads_first(q_NHK * scope.scale_for(q_NHK.shape[-1]), queries)
+    k_BGSK, v_BGSK = (x if x.ndim == 4 else _heads_first(x, keys) for x in (k_MGK, v_MGK))
+    added_BHTS = _added(queries, keys, scope)
+    n_groups, repeats = k_BGSK.shape[1], q_NHK.shape[1] // k_BGSK.shape[1]
+    if repeats == 1:
+        weights_BHTS = (q_BHTK @ k_BGSK.transpose(2, 3) + added_BHTS).softmax(-1)
+        out_BHTK = weights_BHTS @ v_BGSK
+    else:
+        grouped = (n_groups, repeats)
+        scores_BGRTS = q_BHTK.unflatten(1, grouped) @ k_BGSK.transpose(2, 3)[:, :, None]
+        weights_BHTS = (scores_BGRTS.flatten(1, 2) + added_BHTS).softmax(-1)
+        out_BHTK = (weights_BHTS.unflatten(1, grouped) @ v_BGSK[:, :, None]).flatten(1, 2)
+    return out_BHTK.transpose(1, 2).flatten(0, 1), weights_BHTS
+
+
+def _added(queries: PaddedLayout, keys: PaddedLayout, scope: Scope) -> Tensor:
+    """What scores get by the distance of query and key: `HIDDEN` where a query may not look
+    (B H T S; H may be 1). The layers of a stack share it."""
+    key = ("padded", id(keys), scope.causal, scope.window, id(scope.bias))
+    found = queries.memo.get(key)
+    if isinstance(found, tuple):
+        return found[0]
+    may_BTS = keys.real_BT.to(torch.bool)[:, None]
+    distance_BTS = (
+        keys.grid(keys.positions_N)[:, None] - queries.grid(queries.positions_N)[..., None]
+    )
+    if scope.causal:
+        may_BTS = may_BTS & (distance_BTS <= 0)
+    if scope.window is not None:
+        may_BTS = may_BTS & (distance_BTS.abs() < scope.window)
+    added_BHTS = (1.0 - may_BTS[:, None].float()) * HIDDEN
+    if scope.bias is not None:
+        added_BHTS = scope.bias(distance_BTS) + added_BHTS
+    queries.memo[key] = (added_BHTS, keys, scope.bias)  # held, so that no other has their identity
+    return added_BHTS
+
+
+def _heads_first(x_NHK: Tensor, layout: PaddedLayout) -> Tensor:
+    """(B H T K)."""
+    return layout.grid(x_NHK).transpose(1, 2)
