@@ -15,7 +15,6 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from headway.decode.search.fixed_models import stretch
 from headway.decode.steps import alignment_layer
 from headway.interop.graphs.inputs import IDS, MASK, GraphInputs, TextInputs, inputs_of, of_one_size
 from headway.models.decoder import Decoder
@@ -27,7 +26,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.attention.padded import KeysValues, PaddedCache, PaddedLayout
 from headway.nn.block import Block
-from headway.nn.positions import Learned, Rotary, Sinusoidal
+from headway.nn.positions import Learned, Rotary, Sinusoidal, stretch
 from headway.nn.stack import Stack
 from headway.nn.tap import record
 from headway.settings.model import (
