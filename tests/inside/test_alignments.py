@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from toy_grammar import copies
 
 from headway.errors import DataError, UserError
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.alignments import aer, aligning_layer, alignment, pharaoh, read_pharaoh
-from headway.inside.measure.truth import copies
 from headway.tasks.opened import open_plain
 
 from .copier import copier

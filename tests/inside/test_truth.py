@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import toy_grammar
 
 from headway.errors import DataError, UserError
 from headway.inside.capture.reading import Ask, read
@@ -147,9 +148,9 @@ def test_what_was_measured_goes_through_a_file(run: Opened, tmp_path: Path) -> N
 
 
 def test_the_toy_grammar_links_every_word_to_what_it_was_made_from() -> None:
-    pairs = truth.grammar(200)
-    assert pairs == truth.grammar(200)
-    assert pairs != truth.grammar(200, seed=2)
+    pairs = toy_grammar.grammar(200)
+    assert pairs == toy_grammar.grammar(200)
+    assert pairs != toy_grammar.grammar(200, seed=2)
     begins = {"kal": "noun", "ib": "adj", "wer": "verb", "zu": "adv", "zo": "adv"}
     for pair in pairs:
         source, target = pair.source.split(), pair.target.split()
@@ -166,8 +167,8 @@ def test_the_toy_grammar_links_every_word_to_what_it_was_made_from() -> None:
 
 
 def test_known_pairs_go_through_a_file(tmp_path: Path) -> None:
-    pairs = truth.copies(5)
-    truth.write_known(pairs, tmp_path / "pairs.tsv")
+    pairs = toy_grammar.copies(5)
+    toy_grammar.write_known(pairs, tmp_path / "pairs.tsv")
     assert truth.read_known(tmp_path / "pairs.tsv") == pairs
     (tmp_path / "one.tsv").write_text("a b\tc\n\nonly one side\n")
     with pytest.raises(DataError, match=r"line 3 of .*one\.tsv has 1 fields"):

@@ -18,11 +18,9 @@ from headway.inside.measure.truth.measure import (
 from headway.inside.measure.truth.repeats import repeats
 from headway.inside.measure.truth.seen import Spoken, recordings, scenes
 from headway.inside.measure.truth.times import boundary_errors, even_times, measured_times
-from headway.inside.measure.truth.toys import TOYS, copies, grammar, reverses
-from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known, write_known
+from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known
 
 __all__ = [
-    "TOYS",
     "Best",
     "Case",
     "Known",
@@ -37,18 +35,14 @@ __all__ = [
     "centre_map",
     "chance_error",
     "copied_words",
-    "copies",
     "diagonal_map",
     "even_times",
-    "grammar",
     "measure",
     "measured_times",
     "random_map",
     "read_known",
     "recordings",
     "repeats",
-    "reverses",
     "scenes",
     "word_case",
-    "write_known",
 ]

@@ -114,12 +114,3 @@ def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]
 
 def _is_name(word: str) -> bool:
     return any(c.isdigit() for c in word) or (len(word) > 1 and word[0].isupper())
-
-
-def write_known(pairs: Iterable[Known], path: Path) -> None:
-    """As `read_known` reads them."""
-    lines = [
-        "\t".join([pair.source, pair.target, " ".join(f"{s}-{t}" for s, t in pair.links)])
-        for pair in pairs
-    ]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
