@@ -11,7 +11,7 @@ import torch
 from headway.cli.main import main
 from headway.inside.capture.forward import say
 from headway.inside.capture.reading import read
-from headway.inside.measure.pruning import pruned
+from headway.inside.measure.pruning import prune_heads
 from headway.inside.measure.pruning_curve import load_found
 from headway.models.summary import count
 from headway.settings.folder import load_run
@@ -61,7 +61,7 @@ def test_named_heads_go_without_any_data(run: Path, capsys: pytest.CaptureFixtur
     assert found["heads"] == ["cross.0.3", "encoder.0.1"]  # data counts from 0
     assert [line["name"] for line in found["lines"]] == ["parameters", "heads", "bytes"]
     whole, small = open_plain(run), open_plain(out)
-    want = pruned(whole.model, whole.shape, [("cross", 0, 3), ("encoder", 0, 1)])
+    want = prune_heads(whole.model, whole.shape, [("cross", 0, 3), ("encoder", 0, 1)])
     for name, weight in small.model.state_dict().items():
         assert torch.equal(weight, want.state_dict()[name])
     reading = read(small, "ba de go")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.measure.factors.dictionary import moments
-from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, learned
+from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, fit_coder
 
 ACTIVE = 3
 
@@ -33,7 +33,7 @@ def dictionary(x_ND: Tensor, method: str, n: int, steps: int, seed: int = 1) -> 
     def begin(atoms_AD: Tensor) -> Coder:
         return SparseCoder(atoms_AD) if method == "sparse" else TopKCoder(atoms_AD, ACTIVE)
 
-    return learned(x_ND, begin, n, k=ACTIVE, steps=steps, seed=seed, batch=256)
+    return fit_coder(x_ND, begin, n, k=ACTIVE, steps=steps, seed=seed, batch=256)
 
 
 def likeness(found: Coder, atoms_AD: Tensor) -> float:
@@ -110,5 +110,5 @@ def test_atoms_that_never_fire_begin_anew(method: str) -> None:
         both_AD = torch.cat([atoms_AD[:16], dead_AD])
         return SparseCoder(both_AD) if method == "sparse" else TopKCoder(both_AD, ACTIVE)
 
-    found = learned(x_ND, begin, 32, k=ACTIVE, steps=150, seed=1, batch=256)
+    found = fit_coder(x_ND, begin, 32, k=ACTIVE, steps=150, seed=1, batch=256)
     assert float((found.codes(x_ND) > 0).any(0).float().mean()) > 0.9

@@ -14,16 +14,16 @@ from headway.inside.capture.examples import examples
 from headway.inside.measure import pruned_run as compared
 from headway.inside.measure.heads import heads
 from headway.inside.measure.pruned_run import compare, mean_loss
-from headway.inside.measure.pruning import least, pruned, save_pruned, without
+from headway.inside.measure.pruning import least, prune_heads, save_pruned, without
 from headway.inside.measure.pruning_curve import (
     Curve,
     Point,
     curve,
-    evaluated,
+    evaluate_quietly,
     headline,
     load_found,
-    measured,
-    ordered,
+    measure_without,
+    order_units,
     save_found,
 )
 from headway.models.summary import count
@@ -83,13 +83,13 @@ def test_the_curve_starts_at_the_score_of_the_run_itself(task: str, tmp_path: Pa
     readings = examples(run, Corpus.of_test_set(files, run))
     found = heads(run, readings)
     drawn = curve(run, files, found, shares=(0.0, 0.5), kinds=["all"], orders=("importance",))
-    score = headline(run.spec, evaluated(run.folder, files))
+    score = headline(run.spec, evaluate_quietly(run.folder, files))
     assert drawn.points[0].score == score
     assert drawn.points[0].gone == 0
-    half = least(ordered(run.shape, found.importance()), drawn.points[1].gone, run.shape)
+    half = least(order_units(run.shape, found.importance()), drawn.points[1].gone, run.shape)
     assert len(half) == drawn.points[1].gone > 0
     save_pruned(run, half, tmp_path / "small", compact=False)
-    found_loss = evaluated(tmp_path / "small", files).facts.get("loss")
+    found_loss = evaluate_quietly(tmp_path / "small", files).facts.get("loss")
     assert drawn.points[1].loss == found_loss
     assert found_loss is None or found_loss != drawn.points[0].loss
     lines = compare(run, run, readings, files)
@@ -120,7 +120,7 @@ def test_kinds_of_a_translator_are_measured_by_themselves(tmp_path: Path) -> Non
 def test_a_pruned_run_is_a_run(task: str, tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", task, n_layers=2))
     gone = least(
-        ordered(run.shape, heads(run, lines_for("complete")[:2]).importance()), 2, run.shape
+        order_units(run.shape, heads(run, lines_for("complete")[:2]).importance()), 2, run.shape
     )
     save_pruned(run, gone, tmp_path / "small")
     small = open_plain(tmp_path / "small")
@@ -135,11 +135,11 @@ def test_the_least_important_quarter_costs_less_than_the_most_important() -> Non
     run = open_plain("tatoeba-de-en")
     readings = examples(run, Corpus.of_lines([a for a, _ in GERMAN], [b for _, b in GERMAN]))
     found = heads(run, readings[:6])
-    order = ordered(run.shape, found.importance())
+    order = order_units(run.shape, found.importance())
     whole = mean_loss(run, readings[6:])
     costs = []
     for queue in (order, order[::-1]):
-        small = pruned(run.model, run.shape, least(queue, 8, run.shape))
+        small = prune_heads(run.model, run.shape, least(queue, 8, run.shape))
         costs.append(mean_loss(run.with_model(small.eval()), readings[6:]) - whole)
     assert costs[0] < 0.5 < costs[1]
     assert "alignment" in found["cross.1.2"].roles
@@ -163,7 +163,7 @@ def test_measuring_leaves_nothing_behind(tmp_path: Path) -> None:
     run = open_plain(tiny_run(tmp_path / "run", "complete"))
     files = test_files(tmp_path, "complete")
     before = sorted(path.name for path in run.folder.iterdir())
-    score, loss = measured(run, files, [])
+    score, loss = measure_without(run, files, [])
     assert score > 0
     assert loss is not None
     assert sorted(path.name for path in run.folder.iterdir()) == before

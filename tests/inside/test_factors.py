@@ -18,11 +18,11 @@ from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import Passage, passages
 from headway.inside.capture.forward import Batch, vectors
 from headway.inside.capture.states import sites_of, states_of
-from headway.inside.measure.factors.browse import browsed
+from headway.inside.measure.factors.browse import browse
 from headway.inside.measure.factors.dictionary import Factors, factors, identity, learn, moments
-from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sampled
+from headway.inside.measure.factors.learn import Learning, Reservoir, chosen_sites, sample_states
 from headway.inside.measure.factors.recovery import figures
-from headway.inside.measure.factors.solvers import TopKCoder, learned
+from headway.inside.measure.factors.solvers import TopKCoder, fit_coder
 from headway.tasks.opened import Opened, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run
@@ -45,7 +45,7 @@ def whole(run: Opened, texts: list[Passage]) -> Factors:
     """A dictionary that leaves nothing out: every axis, in both directions."""
     sites = sites_of(run.model)
     learning = Learning(method="topk", n=2 * run.shape.d_model, k=2 * run.shape.d_model)
-    mean_SD, scale_S = moments(*sampled(run, texts, sites, learning), len(sites))
+    mean_SD, scale_S = moments(*sample_states(run, texts, sites, learning), len(sites))
     axes_DD = torch.eye(run.shape.d_model)
     coder = TopKCoder(torch.cat([axes_DD, -axes_DD]), learning.n)
     return Factors(learning, tuple(sites), coder, mean_SD, scale_S, run=identity(run))
@@ -116,7 +116,7 @@ def test_an_effect_is_what_changes_when_the_factor_is_taken_away(
     """Of one factor and one context, done by hand with a hook on one block."""
     texts = passages(writer, Corpus.of_lines(LINES), 600)
     number = max(range(found.n), key=lambda a: (found.entries[a]["effect"] or {"kl": -1})["kl"])
-    one = browsed(writer, found, texts[:1], texts[:1], lambda line: None).entries[number]
+    one = browse(writer, found, texts[:1], texts[:1], lambda line: None).entries[number]
     stack, layer = found.sites[one["site"]]
     batch = Batch.of(writer, texts[:1])
     states_TD = states_of(writer.model, batch)[stack, layer]
@@ -230,10 +230,12 @@ def test_what_is_learned_from_is_centred(writer: Opened, monkeypatch: pytest.Mon
 
     def spy(rows_RD: Tensor, *more: Any, **others: Any) -> Any:
         seen.append(rows_RD.clone())
-        return learned(rows_RD, *more, **others)
+        return fit_coder(rows_RD, *more, **others)
 
     # The package has a function of that name, too.
-    monkeypatch.setattr(import_module("headway.inside.measure.factors.dictionary"), "learned", spy)
+    monkeypatch.setattr(
+        import_module("headway.inside.measure.factors.dictionary"), "fit_coder", spy
+    )
     learning = Learning(**SMALL, layers="2")
     texts = passages(writer, Corpus.of_lines(LINES), 600)
     learn(writer, texts, chosen_sites(writer, "2"), learning)

@@ -22,8 +22,8 @@ from headway.inside.measure import maps
 from headway.inside.measure.maps.flow import Network, Pipes, max_flow
 from headway.inside.measure.maps.integrated import SAMPLE
 from headway.inside.measure.maps.map import Map
-from headway.inside.measure.maps.norms import moved
-from headway.inside.measure.maps.rollout import rolled
+from headway.inside.measure.maps.norms import contributions
+from headway.inside.measure.maps.rollout import roll
 from headway.nn.tap import record
 from headway.tasks.opened import Opened, open_plain
 
@@ -106,7 +106,7 @@ def test_rollout_of_a_translator_is_a_product_of_matrices_over_all_tokens() -> N
         "decoder": [weights(3, 3).tril() for _ in range(2)],
         "cross": [weights(3, 4) for _ in range(2)],
     }
-    found = rolled(attention, 0.5, 0.5)
+    found = roll(attention, 0.5, 0.5)
     whole = torch.eye(7)
     for layer in attention["encoder"]:
         whole = torch.block_diag((layer + torch.eye(4)) / 2, torch.eye(3)) @ whole
@@ -251,7 +251,7 @@ def test_what_columns_add_sums_to_what_attention_added(both: tuple[Opened, Trace
     names = {id(module): name for name, module in run.model.named_modules()}
     heads_THK = seen[names[id(kind.layers[0].heads)]][0]
     wanted_TD = heads_THK.flatten(1) @ kind.layers[0].to_out.weight.T
-    moved_SHD = moved(kind.layers[0], traced.values[kind.name][0])
+    moved_SHD = contributions(kind.layers[0], traced.values[kind.name][0])
     found_TD = torch.einsum("hts,shd->td", traced.attention[kind.name][0], moved_SHD)
     torch.testing.assert_close(found_TD, wanted_TD, atol=1e-5, rtol=1e-4)
     if kind.rows == traced.reading.last.name:
@@ -297,7 +297,7 @@ def test_gradient_times_attention_of_one_output_is_what_the_trace_has(opened: Op
 
 def off_by(run: Opened, traced: Trace, baseline: str) -> float:
     """How far the sums of integrated gradients are from what the text changes, at most."""
-    found = maps.integrated(run, traced, baseline)
+    found = maps.integrated_gradients(run, traced, baseline)
     nothing = {
         part.name: maps.baseline_TD(run, traced.reading, part.name, baseline)
         for part in Anatomy.of(run.model).stacks
@@ -378,11 +378,11 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
 
 def test_integrated_gradients_say_how_far_off_they_are(opened: Opened) -> None:
     run, traced = opened("translate")
-    few, many = (maps.integrated(run, traced, most=most).facts for most in (8, 256))
+    few, many = (maps.integrated_gradients(run, traced, most=most).facts for most in (8, 256))
     assert few["steps"] == 8
     assert few["error"] >= many["error"]
     with pytest.raises(UserError, match=r"baseline 'mena'.*mean"):
-        maps.integrated(run, traced, "mena")
+        maps.integrated_gradients(run, traced, "mena")
 
 
 def test_occlusion_is_what_hiding_a_token_does(both: tuple[Opened, Trace]) -> None:
@@ -406,7 +406,7 @@ def test_maps_are_the_same_whatever_is_computed_at_once(
     run, traced = opened(task)
 
     def made() -> list[Map]:
-        path = maps.integrated(run, traced, most=16)
+        path = maps.integrated_gradients(run, traced, most=16)
         return [maps.flow(run, traced), maps.occlusion(run, traced), path]
 
     together = made()
@@ -468,7 +468,7 @@ def test_a_source_of_zeros_has_no_share(opened: Opened) -> None:
     assert before_R.mean() > 0.2
     zeros = {"encoder": torch.zeros_like(traced.states["encoder"][0])}
     touched = maps.gradient_maps(run, traced, zeros)[1]
-    path = maps.integrated(run, traced, "zero", zeros, most=16)
+    path = maps.integrated_gradients(run, traced, "zero", zeros, most=16)
     for map_ in (touched, path):
         share_R = map_.share_R("source")
         assert share_R is not None

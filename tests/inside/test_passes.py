@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import passages
 from headway.inside.capture.forward import Batch, vectors
-from headway.inside.capture.states import Site, edited, sites_of, states_of
+from headway.inside.capture.states import Site, edit_states, sites_of, states_of
 from headway.inside.capture.streams import Output, Reading
 from headway.inside.capture.trace import trace
 from headway.inside.measure.ablation import answers, losses
@@ -65,7 +65,7 @@ def test_an_edit_changes_its_layer_and_what_comes_behind(run: Opened) -> None:
     # No constant: what a norm comes behind would not see it.
     ramp_D = torch.linspace(-2, 2, before[wanted].shape[-1])
     seen: dict[Site, Tensor] = {}
-    with edited(run.model, more):
+    with edit_states(run.model, more):
         changed = vectors(run.model, batch)
     assert torch.equal(seen[wanted], before[wanted])
     assert torch.equal(seen[wanted[0], 0], before[wanted[0], 0])

@@ -12,13 +12,13 @@ from headway.decode.search.recorded import Recorded
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.interventions import Change, gated
+from headway.inside.capture.interventions import Change, heads_off
 from headway.inside.measure.pruning import (
     Head,
     all_heads,
     least,
     prunable,
-    pruned,
+    prune_heads,
     units,
     without,
 )
@@ -45,9 +45,9 @@ def test_a_pruned_model_computes_what_the_masked_one_does(family: str, variant: 
     gone = some(settings)
     assert gone
     with torch.no_grad():
-        with gated(model, Change(off=gone)):
+        with heads_off(model, Change(off=gone)):
             masked = torch.cat(scores(model, BATCH))
-        small = pruned(model, settings, gone).double()
+        small = prune_heads(model, settings, gone).double()
         torch.testing.assert_close(torch.cat(scores(small, BATCH)), masked, atol=1e-6, rtol=1e-6)
         whole = torch.cat(scores(model, BATCH))
     assert (whole - masked).abs().max() > 1e-3, "these heads matter"
@@ -58,11 +58,11 @@ def test_pruning_in_two_turns_is_pruning_at_once() -> None:
     settings, model = settings_of("seq2seq", "t5-like"), tiny("seq2seq", "t5-like")
     first, second = {("decoder", 0, 1), ("cross", 1, 0)}, {("decoder", 0, 1), ("cross", 1, 2)}
     at_once = first | {("decoder", 0, 2), ("cross", 1, 3)}  # by their numbers in the whole model
-    once = pruned(model, settings, first)
+    once = prune_heads(model, settings, first)
     between = replace(settings, kept_heads=without(settings, first))
-    twice = pruned(once, between, second)
+    twice = prune_heads(once, between, second)
     assert without(between, second) == without(settings, at_once)
-    want = pruned(model, settings, at_once).state_dict()
+    want = prune_heads(model, settings, at_once).state_dict()
     for name, weight in twice.state_dict().items():
         assert torch.equal(weight, want[name]), name
 
@@ -70,7 +70,7 @@ def test_pruning_in_two_turns_is_pruning_at_once() -> None:
 def test_no_head_taken_out_is_the_same_model() -> None:
     settings, model = settings_of("decoder", "llama-like"), tiny("decoder", "llama-like")
     assert without(settings, ()) == ALL_HEADS
-    for name, weight in pruned(model, settings, ()).state_dict().items():
+    for name, weight in prune_heads(model, settings, ()).state_dict().items():
         assert torch.equal(weight, model.state_dict()[name])
 
 
@@ -120,9 +120,9 @@ def test_a_pruned_translator_searches_as_the_masked_one(variant: str) -> None:
     gone, sources = some(settings), [list(sample.source) for sample in BATCH]
     decode = DecodeSettings(beam=3, max_len=7, n_best=2)
     specials = Specials(bos=1, eos=2, unk=3)
-    with gated(model, Change(off=gone)):
+    with heads_off(model, Change(off=gone)):
         masked = Searcher([model], decode, specials)(sources)
-    small = pruned(model, settings, gone)
+    small = prune_heads(model, settings, gone)
     assert _found(Searcher([small], decode, specials)(sources)) == _found(masked)
 
 
@@ -132,16 +132,16 @@ def test_a_pruned_language_model_goes_on_as_the_masked_one(variant: str, beam: i
     settings, model = settings_of("decoder", variant), tiny("decoder", variant)
     gone, prompts = some(settings), [list(sample.target) for sample in BATCH]
     decode, specials = DecodeSettings(beam=beam, max_len=7), Specials(bos=1, eos=2, unk=3)
-    with gated(model, Change(off=gone)):
+    with heads_off(model, Change(off=gone)):
         masked = Searcher([model], decode, specials, 32)(prompts)
-    small = pruned(model, settings, gone)
+    small = prune_heads(model, settings, gone)
     assert _found(Searcher([small], decode, specials, 32)(prompts)) == _found(masked)
 
 
 @pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like"])
 def test_a_search_with_fixed_shapes_takes_pruned_models(variant: str) -> None:
     settings = settings_of("seq2seq", variant)
-    small = pruned(tiny("seq2seq", variant), settings, some(settings))
+    small = prune_heads(tiny("seq2seq", variant), settings, some(settings))
     sources, specials = [list(sample.source) for sample in BATCH], Specials(1, 2, 3)
     plain = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
     fixed = Searcher([small], DecodeSettings(beam=3, max_len=7), specials)
@@ -155,7 +155,7 @@ def _found(batches) -> list[list[tuple[list[int], float]]]:
 
 def test_a_pruned_model_computes_in_eight_bits() -> None:
     settings, model = settings_of("seq2seq", "as-published"), tiny("seq2seq", "as-published")
-    small = pruned(model, settings, some(settings))
+    small = prune_heads(model, settings, some(settings))
     with torch.no_grad():
         plain = torch.cat(scores(small, BATCH))
         hold_int8(small)
@@ -168,7 +168,7 @@ def test_a_pruned_model_learns() -> None:
         settings_of("encoder", "relative-grouped"),
         tiny("encoder", "relative-grouped"),
     )
-    small = pruned(model, settings, some(settings)).train()
+    small = prune_heads(model, settings, some(settings)).train()
     torch.cat(scores(small, BATCH)).square().mean().backward()
     for attention in Anatomy.of(small).kind("self").layers:
         assert attention.to_qkv.weight.grad is not None
@@ -180,7 +180,7 @@ def test_a_copy_of_a_pruned_model_has_a_bias_of_its_own() -> None:
     import copy
 
     settings, model = settings_of("decoder", "t5-like"), tiny("decoder", "t5-like")
-    small = pruned(model, settings, some(settings))
+    small = prune_heads(model, settings, some(settings))
     before = torch.cat(scores(small, BATCH)).detach()
     twin = copy.deepcopy(small)
     with torch.no_grad():

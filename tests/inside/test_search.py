@@ -13,7 +13,7 @@ from headway.inside.capture.reading import Ask
 from headway.inside.capture.states import states_of
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.factors.dictionary import Factors, identity, moments
-from headway.inside.measure.factors.learn import Learning, sampled
+from headway.inside.measure.factors.learn import Learning, sample_states
 from headway.inside.measure.factors.solvers import TopKCoder
 from headway.inside.measure.nearest_tokens import Index, indexes
 from headway.tasks.opened import Opened, open_plain
@@ -105,7 +105,7 @@ def test_by_factors_a_token_finds_itself_and_a_factor_its_strongest_place(
 ) -> None:
     index = Index.of(run, LINES, 3)
     sites, learning = [("self", 3)], Learning(method="topk", n=64, k=8)
-    mean_SD, scale_S = moments(*sampled(run, index.texts, sites, learning), 1)
+    mean_SD, scale_S = moments(*sample_states(run, index.texts, sites, learning), 1)
     atoms_AD = torch.randn(64, run.shape.d_model, generator=torch.Generator().manual_seed(0))
     coder = TopKCoder(atoms_AD / atoms_AD.norm(dim=1, keepdim=True), 8)
     found = Factors(learning, tuple(sites), coder, mean_SD, scale_S, run=identity(run))

@@ -13,14 +13,14 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import examples, passages
 from headway.inside.capture.forward import Batch, say
-from headway.inside.capture.states import edited, sites_of
+from headway.inside.capture.states import edit_states, sites_of
 from headway.inside.capture.trace import trace
 from headway.inside.measure.ablation import answers, losses
 from headway.inside.measure.factors.dictionary import factors
 from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
 from headway.inside.measure.nearest_tokens import Index
-from headway.inside.measure.pruning import pruned
+from headway.inside.measure.pruning import prune_heads
 from headway.inside.measure.tuned_lens import tune
 from headway.inside.page import terminal
 from headway.inside.page.look import looked_at
@@ -158,7 +158,7 @@ def test_nothing_is_lost_where_nothing_changes_and_something_where_it_does(run: 
     assert float(moved_R.abs().max()) < 1e-6
     site = sites_of(run.model)[1]
     ramp_D = torch.linspace(-2, 2, run.shape.d_model)
-    with edited(run.model, lambda at, x_ND: x_ND + ramp_D if at == site else None):
+    with edit_states(run.model, lambda at, x_ND: x_ND + ramp_D if at == site else None):
         *_, moved_R = losses(clean, answers(run, batch))
     assert float(moved_R.max()) > 1e-4
 
@@ -211,7 +211,7 @@ def test_a_patch_is_shown_with_those_beside_it() -> None:
 
 def test_a_pruned_model_says_what_the_whole_says_without_the_head(run: Opened) -> None:
     kind = Anatomy.of(run.model).kinds[0]
-    small = run.with_model(pruned(run.model, run.shape, [(kind.name, 0, 1)]))
+    small = run.with_model(prune_heads(run.model, run.shape, [(kind.name, 0, 1)]))
     [reading] = examples(run, corpus_for(run, 1))
     gate_H = torch.ones(kind.layers[0].n_heads)
     gate_H[1] = 0

@@ -16,7 +16,7 @@ from headway.inside.capture.reading import Ask, read
 from headway.inside.measure import truth
 from headway.inside.measure.maps.map import Map
 from headway.inside.measure.truth import Case, Known, Link, Truth
-from headway.inside.measure.truth.atoms import unnumbered
+from headway.inside.measure.truth.atoms import strip_number
 from headway.inside.measure.truth.measure import heaviest, is_head
 from headway.models.build import build_model
 from headway.settings.model import EncoderSettings
@@ -219,7 +219,7 @@ def test_repeats_are_for_language_models(run: Opened, tmp_path: Path) -> None:
 
 def test_atoms_lose_their_numbers_and_needless_brackets() -> None:
     given = ["[CH3:12]", "[cH:1]", "[n:2]", "[nH:3]", "[O-:4]", "[K+]", "C", "[C@H:5]", "[Cl:6]"]
-    assert [unnumbered(piece) for piece in given] == [
+    assert [strip_number(piece) for piece in given] == [
         ("C", 12), ("c", 1), ("n", 2), ("[nH]", 3), ("[O-]", 4), ("[K+]", None), ("C", None),
         ("[C@H]", 5), ("Cl", 6),
     ]  # fmt: skip

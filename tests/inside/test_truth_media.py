@@ -21,7 +21,7 @@ from headway.inside.measure.truth import (
     centre_map,
     even_times,
     measure,
-    measured_times,
+    measure_times,
     recordings,
     scenes,
 )
@@ -176,7 +176,7 @@ def test_word_times_of_planted_attention_are_right_and_even_ones_are_not(
         return replace(planted(TIMES, run), reading=reading)
 
     monkeypatch.setattr(timing, "trace", traced)
-    found = measured_times(run, spoken)
+    found = measure_times(run, spoken)
     median = found["median_ms"]
     assert set(found["own_ms"]) == {"attention", "evenly"}
     even = boundary_errors(even_times(media, 3), TIMES)
@@ -195,7 +195,7 @@ def test_a_recording_is_judged_by_the_rows_of_its_words(digits: Path) -> None:
     maker = timing.with_aligning(["heads", "rollout"], 1)
     found = measure(run, cases, ["heads", "rollout"], maker=maker)
     assert {"aligning", "rollout", "cross.1.3", "diagonal"} <= set(found.maps)
-    assert set(measured_times(run, spoken)["median_ms"]) >= {"attention", "CTC", "evenly"}
+    assert set(measure_times(run, spoken)["median_ms"]) >= {"attention", "CTC", "evenly"}
 
 
 def test_manifests_that_say_nothing_of_places_are_refused(tmp_path: Path, digits: Path) -> None:

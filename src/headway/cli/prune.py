@@ -184,10 +184,10 @@ def _chosen(
     if not isinstance(wanted, int):
         return wanted
     from headway.inside.measure.pruning import least
-    from headway.inside.measure.pruning_curve import ordered
+    from headway.inside.measure.pruning_curve import order_units
 
     assert found is not None
-    return least(ordered(run.shape, found.importance(), kind or "all"), wanted, run.shape)
+    return least(order_units(run.shape, found.importance(), kind or "all"), wanted, run.shape)
 
 
 def _write(

@@ -81,7 +81,7 @@ def truth(
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
         return
     from headway.inside.measure.maps import METHODS, known
-    from headway.inside.measure.truth import measure, measured_times
+    from headway.inside.measure.truth import measure, measure_times
     from headway.inside.measure.truth.times import with_aligning
     from headway.tasks.opened import open_plain
 
@@ -108,7 +108,7 @@ def truth(
         )
     if spoken:
         with Progress().stage("measuring when words are said"):
-            times = measured_times(loaded, spoken)
+            times = measure_times(loaded, spoken)
         found = replace(found, facts={**found.facts, "times": times})
     if found.n < ENOUGH:
         print(
@@ -128,7 +128,13 @@ def _cases(
     run: Opened, pairs: Path | None, reactions: Path | None, most: int
 ) -> tuple[str, list[Case]]:
     """What the truth is, in words, and the texts."""
-    from headway.inside.measure.truth import aligned, atom_maps, copied_words, read_known, repeats
+    from headway.inside.measure.truth import (
+        aligned,
+        atom_maps,
+        copied_words,
+        read_known,
+        repeats,
+    )
 
     if reactions is not None:
         return "atoms of reactions", atom_maps(run, reactions)[:most]

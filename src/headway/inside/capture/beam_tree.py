@@ -208,6 +208,6 @@ class BeamTree:
         )
 
 
-def spelled(pieces: Sequence[str]) -> list[str]:
+def readable_pieces(pieces: Sequence[str]) -> list[str]:
     """Pieces as people read them in a chart: the mark of a space is a space."""
     return [piece.replace(SPACE_MARK, " ").strip() or piece for piece in pieces]

@@ -66,7 +66,7 @@ class Corpus:
         names = [str(path) for path in listed(paths)]
         if media_settings(run) is not None:
             return _of_media_files(run, names)
-        lines, cut = _bounded(line for path in names for line in _lines_of(path, run))
+        lines, cut = _take_bounded(line for path in names for line in _lines_of(path, run))
         where = ", ".join(map(shown, names))
         if not lines:
             raise DataError(f"{where} holds no text. Give a file with a text a line.")
@@ -106,7 +106,7 @@ class Corpus:
             return cls(name, lines, labels=tuple(labels.tolist()))
         if not files.pairs and spec.reads not in ("tagged", "documents"):
             return cls.of(files.text, run)
-        found, cut = _bounded(_texts_in(files, run))
+        found, cut = _take_bounded(_texts_in(files, run))
         return replace(cls.of_lines(found), cut=cut)
 
     @classmethod
@@ -272,7 +272,7 @@ def _of_set(
     )
 
 
-def _bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
+def _take_bounded(lines: Iterator[str]) -> tuple[list[str], bool]:
     found: list[str] = []
     size = 0
     for line in lines:
@@ -292,17 +292,17 @@ def _lines_of(path: str, run: Opened) -> Iterator[str]:
     suffixes = set(Path(path).suffixes)
     if head and is_json(path, head[0], settings.text_field):
         if reads == "pairs":
-            return (_joined(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
-        return (_joined(listed(one)) for one in questions(path, reads, run.settings) if one)
+            return (_join(pair) for pair in read_pairs((), (), (path,), settings) if any(pair))
+        return (_join(listed(one)) for one in questions(path, reads, run.settings) if one)
     if reads == "labelled" and suffixes & {".tsv", ".csv"}:
         asked = questions(path, reads, run.settings)
-        return (_joined(listed(one)) for one in asked)
+        return (_join(listed(one)) for one in asked)
     if reads != "pairs" and not (reads == "labelled" and settings.other_field):
         _refuse_tables(path, head)
     return chain(head, lines)
 
 
-def _joined(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
     return "\t".join(" ".join(text.split()) for text in texts).strip()
 
 

@@ -80,14 +80,14 @@ def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     corpus = corpus.first(n)
     found: list[Reading]
     if not corpus.lines:
-        found = list(_seen(run, corpus))
+        found = list(_answer_media(run, corpus))
     elif run.spec.in_words:
         if SEPARATOR in corpus.lines:  # it parts documents and is no text
             corpus = Corpus.of_lines([line for line in corpus.lines if line != SEPARATOR])
         cut = [one for one in passages(run, corpus, 1 << 40) if one.n_tokens > 2][:n]
         found = [_with_gaps(run, one) for one in cut] if run.spec.answers == "gaps" else [*cut]
     else:
-        found = list(_answered(run, corpus))
+        found = list(_answer_texts(run, corpus))
     found = [reading for reading in found if reading.outputs]
     if not found:
         raise DataError(f"no example of {corpus.name} is one that this model can read.")
@@ -113,7 +113,7 @@ def hide_tokens(run: Opened, reading: Read, rows: Iterable[int]) -> Read:
     )
 
 
-def _answered(run: Opened, corpus: Corpus) -> Iterator[Reading]:
+def _answer_texts(run: Opened, corpus: Corpus) -> Iterator[Reading]:
     error: UserError | None = None
     n_read = 0
     for number, example in enumerate(corpus.examples):
@@ -137,7 +137,7 @@ def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Readin
     return replace(reading, outputs=(right,))
 
 
-def _seen(run: Opened, corpus: Corpus) -> Iterator[Reading]:
+def _answer_media(run: Opened, corpus: Corpus) -> Iterator[Reading]:
     """Pictures, videos or recordings."""
     for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.interventions import NO_CHANGE, Change, gated, hiding
+from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off, hiding
 from headway.inside.capture.media import Media
 from headway.inside.capture.streams import Reading
 from headway.models.parts.heads import Input
@@ -228,7 +228,7 @@ def say_each(
         change.check(lengths)
     n = len(changes)
     [off] = {change.off for change in changes}
-    with gated(run.model, Change(off=off)), _given(run.model, fronts or {}):
+    with heads_off(run.model, Change(off=off)), _replace_fronts(run.model, fronts or {}):
         batch = Batch.of(run, [reading] * n)
         x_ND = vectors(run.model, batch, changes)
         read = read_out(run, batch, x_ND)
@@ -262,7 +262,7 @@ def gives_vector(run: Opened) -> bool:
 
 
 @contextmanager
-def _given(model: nn.Module, fronts: Mapping[str, Tensor]) -> Iterator[None]:
+def _replace_fronts(model: nn.Module, fronts: Mapping[str, Tensor]) -> Iterator[None]:
     anatomy = Anatomy.of(model)
     with ExitStack() as stack:
         for name, x_ND in fronts.items():

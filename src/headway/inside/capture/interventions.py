@@ -41,7 +41,7 @@ NO_CHANGE = Change()
 
 
 @contextmanager
-def gated(model: nn.Module, change: Change) -> Iterator[None]:
+def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
     """The heads are off inside; afterwards the gates are as before."""
     anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
     for kind, layer, head in change.off:

@@ -28,7 +28,7 @@ from headway.inside.capture.forward import (
     scores_in,
     vectors,
 )
-from headway.inside.capture.interventions import NO_CHANGE, Change, gated
+from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
 from headway.inside.capture.media import Media, media_settings, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.audio import Listener
@@ -183,7 +183,7 @@ def _find(
         tokens, ended = write_uncached(run, reading, [target.bos, *start], change, limit)
         return Hypothesis([*start, *tokens], 0.0, 0.0, [], finished=ended), None
     record = beam and decode == tree_settings(run, ask.decode, ask.new)
-    with gated(run.model, change):
+    with heads_off(run.model, change):
         found, tree = search(run, item, decode, Wish(prefix=tuple(begin)), record=record)
     return found[0], tree
 
@@ -217,7 +217,7 @@ def _continue(
     else:
         decode = replace(DecodeSettings(beam=1) if ask.decode is None else ask.decode, max_len=new)
         record = beam and decode == tree_settings(run, ask.decode, ask.new)
-        with gated(run.model, replace(change, hidden=frozenset())):
+        with heads_off(run.model, replace(change, hidden=frozenset())):
             [best, *_], tree = search(run, start, decode, record=record)
         tokens, finished = best.tokens, best.finished
     ids = [*start, *tokens][: context(run)]
@@ -393,7 +393,7 @@ def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
     else:
         assert reading.media is not None
         weight = run.settings.transcribe.ctc
-        with gated(run.model, change):
+        with heads_off(run.model, change):
             model = cast(Listener, run.model)
             speaks = recognizer_of(model, run.vocab.target, run.settings.decode, weight)
             tokens = speaks.recognize([reading.media.item])[0].tokens
@@ -415,6 +415,6 @@ def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[
 @torch.no_grad()
 def _scores(run: Opened, reading: Reading, change: Change) -> Tensor:
     batch = Batch.of(run, [reading])
-    with gated(run.model, change):
+    with heads_off(run.model, change):
         read = read_out(run, batch, vectors(run.model, batch, [change]))
         return scores_in(run, read).clone()

@@ -50,25 +50,25 @@ def stream_of(model: nn.Module, site: Site) -> str:
 
 def states_of(model: nn.Module, batch: Batch) -> dict[Site, Tensor]:
     """The states of every site, a row a token."""
-    with watched(model) as found:
+    with watch_states(model) as found:
         vectors(model, batch)
     return found
 
 
 @contextmanager
-def watched(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
+def watch_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
     """What a pass inside leaves in every site."""
     found: dict[Site, Tensor] = {}
 
     def keep(site: Site, x_ND: Tensor) -> None:
         found[site] = x_ND.detach()
 
-    with edited(model, keep):
+    with edit_states(model, keep):
         yield found
 
 
 @contextmanager
-def edited(model: nn.Module, edit: Edit) -> Iterator[None]:
+def edit_states(model: nn.Module, edit: Edit) -> Iterator[None]:
     """Inside, `edit` sees the states of every site in the order in which they come about."""
     hooks: list[Any] = []
     try:

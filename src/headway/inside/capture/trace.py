@@ -23,7 +23,7 @@ from headway.errors import DataError, FolderError, UserError
 from headway.inside.capture.anatomy import Anatomy, Calls
 from headway.inside.capture.beam import BeamTree, beam_tree, searches
 from headway.inside.capture.forward import Pass, say
-from headway.inside.capture.interventions import NO_CHANGE, Change, gated
+from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
 from headway.inside.capture.media import Media
 from headway.inside.capture.reading import PLAINLY, Ask, Reading, answer
 from headway.inside.capture.schema import check
@@ -145,7 +145,7 @@ def trace(
     found = _record(run, reading, change, gradients=gradients)
     asked = ask.output is None and (ask.new > 0 or "target" in reading.streams)
     if beam and tree is None and searches(run) and asked and not change.hidden:
-        with gated(run.model, change):
+        with heads_off(run.model, change):
             tree = _search(run, reading, ask)
     return replace(found, beam=tree)
 

@@ -67,7 +67,7 @@ def stages(
     yield Stage(FINAL, _final_step(run, last_step), run)
 
 
-def kept(run: Opened) -> str | None:
+def describe_kept(run: Opened) -> str | None:
     """What the final weights are, in the run's own words: `average of the last 5`, say."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
@@ -76,7 +76,7 @@ def kept(run: Opened) -> str | None:
 
 def _final_step(run: Opened, last: int) -> int:
     """Of the checkpoint that was kept as the best one, else of the end of the training."""
-    named = re.search(r"step-(\d+)", kept(run) or "")
+    named = re.search(r"step-(\d+)", describe_kept(run) or "")
     if named:
         return int(named[1])
     ended = history(run).end

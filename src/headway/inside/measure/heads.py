@@ -63,7 +63,7 @@ def heads(
     for number, reading in enumerate(readings):
         passed = _pass(run, reading, change, gradients=importance)
         total += passed.loss
-        aligned = _aligned(run, reading, change) if number < ALIGNED else ([], [])
+        aligned = _align(run, reading, change) if number < ALIGNED else ([], [])
         for kind in kinds:
             for layer in range(len(kind.layers)):
                 one = passed.layers[kind.name, layer]
@@ -184,7 +184,7 @@ class _Layer:
         return found
 
 
-def _aligned(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
+def _align(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
     """For each output that is a word, its row and the source token that it hangs on most: where
     |gradient × input| of its log-probability, summed over the vector, is largest."""
     if "source" not in reading.streams:

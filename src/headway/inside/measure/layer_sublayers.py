@@ -64,19 +64,19 @@ class HeadAt:
 def attention_steps(story: Story, at: HeadAt, source: str) -> str:
     """From the vector `source` of a token to what all heads add to it."""
     kind, number = at.kind, at.focus + 1
-    q = _projected(story, at, "q", source, (f"{kind}.q", "q"), f"Query of head {at.head + 1}",
+    q = _project(story, at, "q", source, (f"{kind}.q", "q"), f"Query of head {at.head + 1}",
                    "The token asks: its vector times the query matrix of this head.")  # fmt: skip
-    q = _placed(story, at, q, "q", at.row)
+    q = _place(story, at, q, "q", at.row)
     read = story.vector((f"{kind}.m", f"m{sub(number)}"), at.read_SD[at.focus])
-    k = _projected(story, at, "k", read, (f"{kind}.k", f"k{sub(number)}"), f"Key of token {number}",
+    k = _project(story, at, "k", read, (f"{kind}.k", f"k{sub(number)}"), f"Key of token {number}",
                    "The token that it looks at most offers a key, to be found by …")  # fmt: skip
-    _placed(story, at, k, f"k{sub(number)}", at.focus)
-    _projected(story, at, "v", read, (f"{kind}.v", f"v{sub(number)}"), f"Value of token {number}",
+    _place(story, at, k, f"k{sub(number)}", at.focus)
+    _project(story, at, "v", read, (f"{kind}.v", f"v{sub(number)}"), f"Value of token {number}",
                "… and a value: what it hands over to those who find it.")  # fmt: skip
-    return _out(story, at, _looked(story, at, q))
+    return _out(story, at, _attend(story, at, q))
 
 
-def _projected(
+def _project(
     story: Story, at: HeadAt, part: str, source: str, out: tuple[str, str], title: str, words: str
 ) -> str:
     weight_KD, bias_K = at.matrix(part)
@@ -84,7 +84,7 @@ def _projected(
     return story.linear(source, (weight_KD, bias_K), out, true_K, title, words)
 
 
-def _placed(story: Story, at: HeadAt, name: str, label: str, place: int) -> str:
+def _place(story: Story, at: HeadAt, name: str, label: str, place: int) -> str:
     """Norm and rotation of a query or a key, where the model has them."""
     norm = at.attention.norm_q if label == "q" else at.attention.norm_k
     if norm is not None:
@@ -111,7 +111,7 @@ def _keys(at: HeadAt) -> Tensor:
     return k_SK if rotary is None else rotary(k_SK[:, None], Layout.of([len(k_SK)]))[:, 0]
 
 
-def _looked(story: Story, at: HeadAt, q: str) -> str:
+def _attend(story: Story, at: HeadAt, q: str) -> str:
     """Scores, weights, and the mixture of the values."""
     kind, weights_S = at.kind, at.weights_HS[at.head]
     seen_S = weights_S.nonzero().squeeze(1)

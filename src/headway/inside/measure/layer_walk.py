@@ -144,24 +144,24 @@ class _Tour:
     def _pre(self, block: Block, memory_SD: Tensor | None) -> None:
         words = "A norm before each part of the layer: numbers of one size go in."
         n = self.story.norm(block.norm_attention, "x", ("n", "n"), words)
-        x = self._kept("x", self._own(block, n, block.norm_attention(self.x_TD)), ("x1", "x′"))
+        x = self._add("x", self._own(block, n, block.norm_attention(self.x_TD)), ("x1", "x′"))
         if memory_SD is not None and block.norm_cross is not None:
             n = self.story.norm(block.norm_cross, x, ("n1", "n′"), words)
-            x = self._kept(x, self._cross(block, n, memory_SD), ("x2", "x″"))
+            x = self._add(x, self._cross(block, n, memory_SD), ("x2", "x″"))
         assert block.norm_feed_forward is not None
         n = self.story.norm(block.norm_feed_forward, x, ("n2", "m"), words)
-        self._kept(x, feed_forward_steps(self.story, block.feed_forward, n), ("end", "y"))
+        self._add(x, feed_forward_steps(self.story, block.feed_forward, n), ("end", "y"))
 
     def _post(self, block: Block, memory_SD: Tensor | None) -> None:
         words = "After each part of the layer a norm brings the numbers back to one size."
-        s = self._kept("x", self._own(block, "x", self.x_TD), ("s1", "s"))
+        s = self._add("x", self._own(block, "x", self.x_TD), ("s1", "s"))
         x = self.story.norm(block.norm_attention, s, ("x1", "x′"), words)
         if memory_SD is not None and block.norm_cross is not None:
-            s = self._kept(x, self._cross(block, x, memory_SD), ("s2", "s′"))
+            s = self._add(x, self._cross(block, x, memory_SD), ("s2", "s′"))
             x = self.story.norm(block.norm_cross, s, ("x2", "x″"), words)
         f = feed_forward_steps(self.story, block.feed_forward, x)
         assert block.norm_feed_forward is not None
-        self.story.norm(block.norm_feed_forward, self._kept(x, f, ("s3", "t")), ("end", "y"), words)
+        self.story.norm(block.norm_feed_forward, self._add(x, f, ("s3", "t")), ("end", "y"), words)
 
     def _parallel(self, block: Block, memory_SD: Tensor | None) -> None:
         words = "One norm serves all parts of this layer, which work side by side."
@@ -173,7 +173,7 @@ class _Tour:
         words = "What the parts found is added to what came in: the residual path."
         self.story.plus(tuple(parts), ("end", "y"), "Add everything to x", words)
 
-    def _kept(self, x: str, added: str, out: tuple[str, str]) -> str:
+    def _add(self, x: str, added: str, out: tuple[str, str]) -> str:
         words = "The token keeps what it was, and what was found is added: the residual path."
         return self.story.plus((x, added), out, f"Add to {self.story.labels[x]}", words)
 

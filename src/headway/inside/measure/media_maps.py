@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.errors import UserError
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.maps.integrated import integrated
+from headway.inside.measure.maps.integrated import integrated_gradients
 from headway.inside.measure.maps.map import Map, readout_RT, streams_of, written_words
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
@@ -76,7 +76,7 @@ def whole_maps(looked: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
         "gradxinput": (work <= SLOPE_WORK, lambda: gradient_maps(run, trace, change=change)),
         "integrated": (
             work <= PATH_WORK,
-            lambda: [integrated(run, trace, change=change, most=STEPS)],
+            lambda: [integrated_gradients(run, trace, change=change, most=STEPS)],
         ),
         "occlusion": (work <= HIDE_WORK, lambda: [occlusion(run, trace, change)]),
     }

@@ -12,7 +12,7 @@ import torch
 from headway.inside.capture.forward import Batch, say, vectors
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.ablation import unit
-from headway.inside.measure.pruning_curve import evaluated, headline
+from headway.inside.measure.pruning_curve import evaluate_quietly, headline
 from headway.models.summary import count
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
@@ -55,7 +55,8 @@ def compare(
         lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
     if files is not None:
         spec = before.spec
-        first, second = (headline(spec, evaluated(run.folder, files)) for run in (before, after))
+        both = (evaluate_quietly(run.folder, files) for run in (before, after))
+        first, second = (headline(spec, found) for found in both)
         lines.append(Line(spec.headline.axis, first, second, "on the test set", 2))
     return lines + (_speeds(before, after, readings) if readings else [])
 

@@ -126,7 +126,7 @@ def prunable(settings: ModelSettings, kind: str | None = None) -> int:
     return len(least(queue, settings.n_kept_heads, settings))
 
 
-def pruned(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
+def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
     """A new model without these heads; `settings` are those of the model as it is."""
     kept = without(settings, frozenset(gone))
     small = build_model(replace(settings, kept_heads=kept))
@@ -171,7 +171,7 @@ def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool =
     them is whole.
     """
     gone = frozenset(gone)
-    small = pruned(run.model, run.shape, gone)
+    small = prune_heads(run.model, run.shape, gone)
     shape = replace(run.shape, kept_heads=without(run.shape, gone))
     weights = model_weights(small)
     int8 = compact and _is_int8(file_in(run.folder, WEIGHTS))

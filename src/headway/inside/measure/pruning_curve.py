@@ -67,7 +67,7 @@ class Curve:
         return cls(**{**facts, "points": tuple(Point(**point) for point in facts["points"])})
 
 
-def ordered(
+def order_units(
     settings: ModelSettings, worth: Mapping[Head, float], kind: str = "all"
 ) -> list[tuple[Head, ...]]:
     """Units of heads, the least important first. Of layers that share weights the worth adds up."""
@@ -117,7 +117,7 @@ def curve(
                     continue
                 before = gone
                 if gone not in known:
-                    known[gone] = measured(run, files, gone)
+                    known[gone] = measure_without(run, files, gone)
                 score, loss = known[gone]
                 points.append(Point(order, kind, share, len(gone), score, loss))
                 note(f"{order}, {kind}: {len(gone)} of {n_heads} heads out: {shown} {score:.2f}")
@@ -128,23 +128,23 @@ def curve(
 def _queue(
     settings: ModelSettings, worth: Mapping[Head, float], kind: str, order: str
 ) -> list[tuple[Head, ...]]:
-    queue = ordered(settings, worth, kind)
+    queue = order_units(settings, worth, kind)
     if order == "random":
         random.Random(0).shuffle(queue)
     return queue[::-1] if order == ORDERS[2] else queue
 
 
-def measured(
+def measure_without(
     run: Opened, files: DataSettings, gone: Collection[Head]
 ) -> tuple[float, float | None]:
     """The task's metric, and the loss where it has one, of the run without these heads."""
     with TemporaryDirectory() as folder:
         save_pruned(run, gone, Path(folder), compact=False)
-        found = evaluated(Path(folder), files)
+        found = evaluate_quietly(Path(folder), files)
     return headline(run.spec, found), found.facts.get("loss")
 
 
-def evaluated(folder: Path, files: DataSettings, **decode: Any) -> Scores:
+def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
     """As `headway evaluate` scores a run; quietly. `decode`: changes to how it searches."""
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))

@@ -149,13 +149,13 @@ def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     read_lines = [_line(run, texts[number], int(number), rng) for number in order]
     read_lines = [line for line in read_lines if line.states_LTD.shape[1]]
     held, choose, fit = read_lines[:tenth], read_lines[tenth : 2 * tenth], read_lines[2 * tenth :]
-    found = _fitted(run, fit, choose, rng)
+    found = _fit(run, fit, choose, rng)
     plain_L = _divergence(run, held, None)
     tuned_L = _divergence(run, held, found)
     return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
 
 
-def _fitted(
+def _fit(
     run: Opened, fit: list[_Line], choose: list[_Line], rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     n_layers, _, width = fit[0].states_LTD.shape
@@ -194,19 +194,19 @@ def _batch_divergence(
     states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
     layout = Layout.of([line.states_LTD.shape[1] for line in batch])
     with torch.no_grad():
-        last_RC = _said(run, states_LND[-1], layout).answers()
+        last_RC = _read_out(run, states_LND[-1], layout).answers()
     found = []
     for layer, x_ND in enumerate(states_LND[:-1]):
-        read = _said(run, _mapped(x_ND, maps, layer), layout)
+        read = _read_out(run, _map(x_ND, maps, layer), layout)
         found.append(read.apart(read.answers(), last_RC, 1.0))
     return torch.stack(found)
 
 
-def _mapped(x_ND: Tensor, maps: tuple[Tensor, Tensor] | None, layer: int) -> Tensor:
+def _map(x_ND: Tensor, maps: tuple[Tensor, Tensor] | None, layer: int) -> Tensor:
     return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
 
 
-def _said(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
+def _read_out(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
     """Of the rows, or of the examples where the head reads whole ones."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)

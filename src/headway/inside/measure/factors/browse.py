@@ -19,7 +19,7 @@ from torch import Tensor
 from headway.inside.capture.examples import Passage
 from headway.inside.capture.states import batches, states_of, stream_of
 from headway.inside.measure.factors.dictionary import Factors
-from headway.inside.measure.factors.effects import effects, promoted
+from headway.inside.measure.factors.effects import effects, promoted_words
 from headway.inside.measure.factors.recovery import figures
 from headway.tasks.opened import Opened
 
@@ -65,7 +65,7 @@ class Fired:
         return self.row_E[first:last], self.value_E[first:last]
 
 
-def browsed(
+def browse(
     run: Opened,
     found: Factors,
     texts: Sequence[Passage],
@@ -88,7 +88,7 @@ def browsed(
     }
     note("removing every factor from its best contexts")
     moved = effects(run, found, looked, contexts, profile_SA.argmax(0).tolist())
-    words = promoted(run, found)
+    words = promoted_words(run, found)
     entries = tuple(
         _entry(run, looked, contexts[a], profile_SA[:, a], float(fires_A[a]))
         | {"effect": moved[a], **words[a]}
@@ -199,11 +199,11 @@ def _entry(
         "strength": round(max((max(c.values) for c in contexts), default=0.0), 4),
         "profile": [round(float(value), 6) for value in profile_S],
         "site": int(profile_S.argmax()),
-        "contexts": [_shown(run, texts[context.passage], context) for context in contexts],
+        "contexts": [_show(run, texts[context.passage], context) for context in contexts],
     }
 
 
-def _shown(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
+def _show(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
     end = context.first + len(context.values)
     shown = text.shown(context.stream, context.place, context.first, end)
     values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]

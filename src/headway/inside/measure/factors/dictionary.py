@@ -23,8 +23,8 @@ from headway.errors import DataError, FolderError
 from headway.inside.capture.corpus import Corpus, file_options
 from headway.inside.capture.examples import Passage, passages
 from headway.inside.capture.states import Site
-from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sampled
-from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, learned
+from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sample_states
+from headway.inside.measure.factors.solvers import Coder, SparseCoder, TopKCoder, fit_coder
 from headway.settings.load import from_dict
 from headway.storage import replace_file, replace_text
 from headway.tasks.opened import Opened
@@ -163,7 +163,7 @@ def factors(
 ) -> Factors:
     """Learn a dictionary of a run's states from text, measure it, and look up where its factors
     fire. `settings` are those of `Learning`: method, n, k, l1, layers, steps, minutes, seed …"""
-    from headway.inside.measure.factors.browse import browsed
+    from headway.inside.measure.factors.browse import browse
 
     learning = from_dict(Learning, settings)
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
@@ -180,7 +180,7 @@ def factors(
     test = texts[HELD_OUT - 1 :: HELD_OUT]
     train = [text for number, text in enumerate(texts) if number % HELD_OUT != HELD_OUT - 1]
     found = learn(run, train, sites, learning, note)
-    return browsed(run, found, texts, test, note).to_cpu()
+    return browse(run, found, texts, test, note).to_cpu()
 
 
 def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
@@ -202,7 +202,7 @@ def learn(
     note: Note = lambda text: None,
 ) -> Factors:
     """The dictionary alone, without figures and without anything to browse."""
-    rows_RD, site_R = sampled(run, texts, sites, learning)
+    rows_RD, site_R = sample_states(run, texts, sites, learning)
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
     rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
     device = next(run.model.parameters()).device
@@ -222,7 +222,7 @@ def learn(
         return SparseCoder(atoms_AD) if learning.l1 is None else SparseCoder(atoms_AD, learning.l1)
 
     aim = learning.k if learning.l1 is None else None
-    coder = learned(
+    coder = fit_coder(
         rows_RD.to(device),
         begin,
         learning.n,

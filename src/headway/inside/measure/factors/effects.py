@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.forward import Batch, gives_vector
-from headway.inside.capture.states import READ_AT_ONCE, Site, edited, stream_of, watched
+from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, stream_of, watch_states
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
@@ -58,7 +58,7 @@ def effects(
         held.append(job)
         size = sum(one.passage.n_tokens for one in held)
         if size >= READ_AT_ONCE or number == len(jobs) - 1:
-            for one, value in zip(held, _removed(run, found, held), strict=True):
+            for one, value in zip(held, _remove(run, found, held), strict=True):
                 sums[one.factor].append(value)
             held = []
     return [_mean(sums[factor]) if factor in sums else None for factor in range(found.n)]
@@ -69,9 +69,9 @@ def _mean(values: list[tuple[float, float]]) -> dict[str, float]:
     return {"nats": round(nats, 4), "kl": round(kl, 4)}
 
 
-def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
+def _remove(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, float]]:
     batch = Batch.of(run, [job.passage for job in jobs])
-    with watched(run.model) as states:
+    with watch_states(run.model) as states:
         clean = answers(run, batch)
     parts: dict[Site, tuple[Tensor, Tensor]] = {}
     for site in {job.site for job in jobs}:
@@ -83,7 +83,7 @@ def _removed(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, 
         rows_R, part_RD = parts[site]
         return x_ND.index_add(0, rows_R, -part_RD.to(x_ND.dtype))
 
-    with edited(run.model, without):
+    with edit_states(run.model, without):
         changed = answers(run, batch)
     before_R, behind_R, kl_R = losses(clean, changed)
     found_values = []
@@ -124,7 +124,7 @@ def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
 
 
 @torch.no_grad()
-def promoted(run: Opened, found: Factors) -> list[dict[str, Any]]:
+def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
     """For each factor the words (or labels) whose score rises or falls most when it is added with
     activation 1 to the mean state of the last layer. Nothing where no head reads states."""
     part = Anatomy.of(run.model).stacks[-1]

@@ -141,7 +141,7 @@ class Reservoir:
 
 
 @torch.no_grad()
-def sampled(
+def sample_states(
     run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
 ) -> tuple[Tensor, Tensor]:
     """States of words at these sites, and the number of the site of each."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.examples import Passage, hide_tokens
-from headway.inside.capture.states import Site, batches, edited, stream_of, watched
+from headway.inside.capture.states import Site, batches, edit_states, stream_of, watch_states
 from headway.inside.measure.ablation import answers, losses, unit
 from headway.tasks.opened import Opened
 
@@ -27,10 +27,10 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
     `layers`: for each the same and the model's loss as it is (`loss`), with the layer's states
     rebuilt from factors (`rebuilt`), by their mean (`mean`) and by zero (`zero`). `recovered` is
     (zero − rebuilt) / (zero − loss), `recovered_mean` the same against the mean."""
-    texts = _first(_masked(run, texts, found.settings.seed), MAX_TOKENS)
+    texts = _first(_mask(run, texts, found.settings.seed), MAX_TOKENS)
     sums = [_Sums() for _ in found.sites]
     for batch in batches(run, texts):
-        with watched(run.model) as states:
+        with watch_states(run.model) as states:
             clean = answers(run, batch)
         for number, site in enumerate(found.sites):
             stream = stream_of(run.model, site)
@@ -46,7 +46,7 @@ def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, 
             own.n += len(x_ND)
             others = {"rebuilt": rebuilt_ND, "mean": middle_D, "zero": torch.zeros_like(middle_D)}
             for name, value in others.items():
-                with edited(run.model, _instead(site, words_N, value)):
+                with edit_states(run.model, _instead(site, words_N, value)):
                     changed = answers(run, batch)
                 before_R, behind_R, _ = losses(clean, changed)
                 own.add("loss", before_R if name == "rebuilt" else None)
@@ -103,7 +103,7 @@ def _instead(
     return edit
 
 
-def _masked(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
+def _mask(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
     """For a model that fills gaps: examples with gaps, since what can be seen is no question."""
     if run.spec.answers != "gaps":
         return list(texts)

@@ -172,7 +172,7 @@ class TopKCoder:
 Coder = SparseCoder | TopKCoder
 
 
-def learned(
+def fit_coder(
     rows_ND: Tensor,
     coder: Callable[[Tensor], Coder],
     n: int,

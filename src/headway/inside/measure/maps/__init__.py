@@ -12,7 +12,7 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.agreement import agreement, spearman
 from headway.inside.measure.maps.attention import head_maps, layer_maps
 from headway.inside.measure.maps.flow import flow
-from headway.inside.measure.maps.integrated import baseline_TD, integrated
+from headway.inside.measure.maps.integrated import baseline_TD, integrated_gradients
 from headway.inside.measure.maps.map import CAUTION, Map, readout_RT, written_words
 from headway.inside.measure.maps.norms import head_norm_maps, norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
@@ -32,7 +32,7 @@ __all__ = [
     "gradient_maps",
     "head_maps",
     "head_norm_maps",
-    "integrated",
+    "integrated_gradients",
     "known",
     "layer_maps",
     "make",
@@ -55,7 +55,7 @@ METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
     "norm": norm_maps,
     "flow": lambda run, trace: [flow(run, trace)],
     "gradients": gradient_maps,
-    "integrated": lambda run, trace: [integrated(run, trace, most=STEPS)],
+    "integrated": lambda run, trace: [integrated_gradients(run, trace, most=STEPS)],
     "occlusion": lambda run, trace: [occlusion(run, trace)],
 }
 """From the cheapest on. A method may make several maps: `gradients` makes `gradxattention` and

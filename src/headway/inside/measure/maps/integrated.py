@@ -54,7 +54,7 @@ class _Piece:
         return _Piece(self.start, self.end, *parts)
 
 
-def integrated(
+def integrated_gradients(
     run: Opened,
     trace: Trace,
     baseline: str = "mean",
@@ -72,14 +72,14 @@ def integrated(
     nothing = {name: baseline_TD(run, trace.reading, name, baseline) for name in given}
     way = _Way(run, trace.reading, change, given, nothing)
     effect_R = (way.says_R(1.0) - way.says_R(0.0)).abs().clamp(min=LEAST_EFFECT)
-    sums_RX, error_R, steps_R = _walked(way, effect_R, most)
+    sums_RX, error_R, steps_R = _walk(way, effect_R, most)
     streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
     columns = tuple((streams[name], len(x_TD)) for name, x_TD in given.items())
     facts = {"steps": int(steps_R.max()), "error": float(error_R.max())}
     return Map("integrated", columns, sums_RX, facts)
 
 
-def _walked(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sums, the error that is left, and the steps made, of each row."""
     everyone_R = torch.arange(len(effect_R))
     pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)

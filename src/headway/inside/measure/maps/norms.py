@@ -25,7 +25,8 @@ def norm_maps(run: Opened, trace: Trace) -> list[Map]:
             continue
         for number, attention in enumerate(kind.layers):
             weights_HTS = trace.attention[kind.name][number].float()
-            added_TS = added_norms(weights_HTS, moved(attention, trace.values[kind.name][number]))
+            moved_SHD = contributions(attention, trace.values[kind.name][number])
+            added_TS = added_norms(weights_HTS, moved_SHD)
             layers.setdefault(kind.columns, []).append(reads_RT @ added_TS)
             single.append(
                 Map.of(f"{kind.name}.{number}.norm", {kind.columns: layers[kind.columns][-1]})
@@ -43,7 +44,7 @@ def head_norm_maps(run: Opened, trace: Trace) -> list[Map]:
         if kind.rows != trace.reading.last.name:
             continue
         for number, attention in enumerate(kind.layers):
-            lengths_SH = moved(attention, trace.values[kind.name][number]).norm(dim=-1)
+            lengths_SH = contributions(attention, trace.values[kind.name][number]).norm(dim=-1)
             weights_HTS = trace.attention[kind.name][number].float() * lengths_SH.T[:, None]
             made += [
                 Map.of(f"{kind.name}.{number}.{head}.norm", {kind.columns: reads_RT @ weights_TS})
@@ -53,7 +54,7 @@ def head_norm_maps(run: Opened, trace: Trace) -> list[Map]:
 
 
 @torch.no_grad()
-def moved(attention: Attention, values_SGK: Tensor) -> Tensor:
+def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
     """What each token would add by each head at weight 1 (S H D): its value through `to_out`."""
     values_SHK = values_SGK.float().repeat_interleave(attention.n_heads // values_SGK.shape[1], 1)
     out_DHK = attention.to_out.weight.float().unflatten(1, values_SHK.shape[1:])

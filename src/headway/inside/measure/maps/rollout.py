@@ -19,11 +19,11 @@ def rollout(run: Opened | None, trace: Trace) -> Map:
         for kind, layers in trace.attention.items()
     }
     reads_RT = readout_RT(run, trace.reading)
-    found = rolled(means, 0.5, 0.5, trace.reading.last.name)
+    found = roll(means, 0.5, 0.5, trace.reading.last.name)
     return Map.of("rollout", {name: reads_RT @ x for name, x in found.items()})
 
 
-def rolled(
+def roll(
     attention: Mapping[str, Sequence[Tensor]], keep: float, take: float, only: str = "text"
 ) -> dict[str, Tensor]:
     """What each row of the last stream holds of every token of every stream, after all layers.

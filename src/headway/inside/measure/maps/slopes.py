@@ -15,7 +15,7 @@ from headway.inside.capture.forward import NO_CHANGE, Change, say
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
-from headway.inside.measure.maps.rollout import rolled
+from headway.inside.measure.maps.rollout import roll
 from headway.nn.tap import record
 from headway.tasks.opened import Opened
 
@@ -58,7 +58,7 @@ def gradient_maps(
             kind: [(slope * w).relu().mean(0) for slope, w in zip(of, weights[kind], strict=True)]
             for kind, of in slopes.attention.items()
         }
-        for stream, x_TS in rolled(helps, 1.0, 1.0, trace.reading.last.name).items():
+        for stream, x_TS in roll(helps, 1.0, 1.0, trace.reading.last.name).items():
             own = torch.eye(len(x_TS)) if stream == trace.reading.last.name else 0.0
             weighed[stream].append(reads_RT[row] @ (x_TS - own))
     return [

@@ -17,7 +17,7 @@ from headway.inside.measure.truth.measure import (
 )
 from headway.inside.measure.truth.repeats import repeats
 from headway.inside.measure.truth.seen import Spoken, recordings, scenes
-from headway.inside.measure.truth.times import boundary_errors, even_times, measured_times
+from headway.inside.measure.truth.times import boundary_errors, even_times, measure_times
 from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "diagonal_map",
     "even_times",
     "measure",
-    "measured_times",
+    "measure_times",
     "random_map",
     "read_known",
     "recordings",

@@ -42,7 +42,7 @@ def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case |
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
         raise DataError(f"{where} is no reaction in SMILES such as CCO.CBr>>CCOC: {reaction!r}.")
-    plain = [unnumbered(piece) for piece in pieces]
+    plain = [strip_number(piece) for piece in pieces]
     reading = read(run, "".join(text for text, _ in plain))
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
@@ -63,7 +63,7 @@ def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case |
     return Case(reading, "text", columns, tuple(links), "atoms") if links else None
 
 
-def unnumbered(piece: str) -> tuple[str, int | None]:
+def strip_number(piece: str) -> tuple[str, int | None]:
     """`[CH3:7]` is C and 7; what has a charge or a turn keeps its brackets."""
     found = NUMBERED.fullmatch(piece)
     if found is None:

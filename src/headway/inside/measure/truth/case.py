@@ -46,7 +46,7 @@ class Case:
         among = self.candidates(link)
         return len(link.right.intersection(among)) / len(among)
 
-    def narrowed(self) -> Case:
+    def narrow(self) -> Case:
         """The same with the outputs that are judged alone, which saves time."""
         kept = sorted({row for link in self.links for row in link.rows})
         numbers = {row: number for number, row in enumerate(kept)}

@@ -110,12 +110,12 @@ def measure(
     if not cases:
         raise UserError("there is no case to measure: no text whose truth is known.")
     hits: dict[str, list[_Hit]] = {}
-    for number, case in enumerate(case.narrowed() for case in cases):
+    for number, case in enumerate(case.narrow() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]
-        made = maker(run, case) if maker else _made(run, case, wanted)
+        made = maker(run, case) if maker else _make(run, case, wanted)
         for map_ in [*made, random_map(case, number), plain_map(case)]:
             if case.stream in map_.streams:
-                hits.setdefault(map_.name, []).extend(_judged(map_, case, number))
+                hits.setdefault(map_.name, []).extend(_judge(map_, case, number))
         note(number + 1)
     maps = {name: _score(found) for name, found in hits.items()}
     return Truth(
@@ -123,7 +123,7 @@ def measure(
     )
 
 
-def _made(run: Opened, case: Case, methods: Sequence[str]) -> list[Map]:
+def _make(run: Opened, case: Case, methods: Sequence[str]) -> list[Map]:
     n_tokens = sum(len(stream) for stream in case.reading.streams.values())
     fits = [name for name in methods if name != "flow" or n_tokens <= LONGEST]
     return make(run, trace(run, case.reading), fits)
@@ -138,7 +138,7 @@ class _Hit:
     chance: float
 
 
-def _judged(map_: Map, case: Case, number: int) -> Iterator[_Hit]:
+def _judge(map_: Map, case: Case, number: int) -> Iterator[_Hit]:
     weights_RS = map_.parts()[case.stream].abs()
     for link in case.links:
         place = heaviest(weights_RS, case, link)
@@ -186,10 +186,10 @@ def random_map(case: Case, seed: int) -> Map:
     """Weights of chance, the same at every candidate: what any map must beat."""
     shape = len(case.reading.outputs), len(case.reading.streams[case.stream])
     weights_RS = torch.from_numpy(np.random.default_rng(seed).random(shape))
-    return Map.of("random", {case.stream: _levelled(weights_RS, case)})
+    return Map.of("random", {case.stream: _level(weights_RS, case)})
 
 
-def _levelled(weights_RS: Tensor, case: Case) -> Tensor:
+def _level(weights_RS: Tensor, case: Case) -> Tensor:
     """A word of several pieces has no more chances than others: its first piece stands for it, and
     so does the first row of a link."""
     first = [places[0] for places in case.columns]

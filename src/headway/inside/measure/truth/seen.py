@@ -61,11 +61,11 @@ def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> C
     size = (seen.height, seen.width)
     patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
     if run.spec.writes:
-        return _captioned(run, media, facts, things, patches, where)
-    return _labelled(run, media, facts, things, patches)
+        return _caption_case(run, media, facts, things, patches, where)
+    return _label_case(run, media, facts, things, patches)
 
 
-def _captioned(
+def _caption_case(
     run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]], where: str,
 ) -> Case | None:  # fmt: skip
@@ -82,7 +82,7 @@ def _captioned(
     return _case(reading, "source", media, links) if links else None
 
 
-def _labelled(
+def _label_case(
     run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
@@ -115,11 +115,11 @@ def boxes_of(
         first, last = time * len(every) // n_times, (time + 1) * len(every) // n_times
         # A tubelet spans several frames: the box in the middle of them.
         box = every[min((first + max(first, last - 1)) // 2, len(every) - 1)]
-        found.append(None if box is None else _brought(box, size, media.item.shape[-2:], where))
+        found.append(None if box is None else _bring(box, size, media.item.shape[-2:], where))
     return found
 
 
-def _brought(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
+def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
     """As pictures are brought to the size of the model: their middle part, in its proportions."""
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: a box is four numbers: left, top, right, bottom.")

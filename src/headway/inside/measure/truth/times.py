@@ -50,7 +50,7 @@ def _ends(words: Sequence[Word]) -> Times:
     return [(word.start, word.end) for word in words]
 
 
-def measured_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
+def measure_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
     """The median error of boundaries in milliseconds, by each way to tell them: as the rows say
     (`own_ms`), and with the borders moved to pauses (`median_ms`).
 

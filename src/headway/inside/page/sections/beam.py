@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from headway.inside.capture.beam import cross_rows
-from headway.inside.capture.beam_tree import BeamTree, Node, spelled
-from headway.inside.capture.interventions import gated
+from headway.inside.capture.beam_tree import BeamTree, Node, readable_pieces
+from headway.inside.capture.interventions import heads_off
 from headway.inside.measure.alignments import aligning_layer
 from headway.web.pack import Array
 
@@ -112,7 +112,7 @@ def _label(tree: BeamTree, node: Node) -> str:
         return (
             f"{PLACES[node.place - 1] if node.place <= len(PLACES) else node.place} {_score(node)}"
         )
-    [text] = spelled(["end" if node.fate == "lost" else node.piece])
+    [text] = readable_pieces(["end" if node.fate == "lost" else node.piece])
     short = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return f"{short} ✗" if node.fate in ("cut", "lost") else short
 
@@ -194,7 +194,7 @@ def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
     if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:
         ends = [node for node in tree.nodes if node.fate in ("ended", "limit")]
         wanted = {0} | {one.id for end in ends for one in tree.path(end)}
-    with gated(looked.run.model, looked.change):
+    with heads_off(looked.run.model, looked.change):
         rows = cross_rows(looked.run, tree, wanted, _layer(looked)[0])
     place = {number: place for place, number in enumerate(rows)}
     return {

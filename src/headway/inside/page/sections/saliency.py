@@ -13,7 +13,7 @@ from headway.inside.capture.streams import Reading
 from headway.inside.measure.maps import CAUTION, Map, agreement
 from headway.inside.measure.maps.attention import layer_maps
 from headway.inside.measure.maps.flow import flow
-from headway.inside.measure.maps.integrated import integrated
+from headway.inside.measure.maps.integrated import integrated_gradients
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
@@ -109,7 +109,7 @@ def _made(looked: Any) -> tuple[dict[str, list[Map]], dict[str, str]]:
         "gradxinput": (True, lambda: gradient_maps(run, trace, change=change)),
         "integrated": (
             n_outputs * n_tokens <= PATH_WORK,
-            lambda: [integrated(run, trace, change=change, most=STEPS)],
+            lambda: [integrated_gradients(run, trace, change=change, most=STEPS)],
         ),
         "occlusion": (True, lambda: [occlusion(run, trace, change)]),
     }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.checkpoints import Measures, Stage, history, kept, measures
+from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, history, measures
 from headway.inside.measure.lens import lens
 from headway.tasks.opened import Opened
 from headway.training.history import mean
@@ -64,7 +64,7 @@ def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> dict[str, A
         "steps": [stage.step for stage, _ in stages],
         "figures": figures,
         "n_tokens": len(final.reading.last),
-        "kept": kept(run),
+        "kept": describe_kept(run),
     }
 
 
