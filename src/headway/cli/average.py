@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.given import RunName
 from headway.errors import FolderError, UserError
 from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, run_folder
 from headway.storage import replace_file
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def average(
-    name: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or its name.")],
+    name: RunName,
     last: Annotated[
         int | None, typer.Option(min=1, help="How many of the newest checkpoints. [default: 5]")
     ] = None,

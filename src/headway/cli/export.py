@@ -7,13 +7,20 @@ from typing import Annotated
 
 import typer
 
+from headway.cli import completion
+from headway.cli.given import RunName
 from headway.progress import Progress
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    run: RunName,
     to: Annotated[
-        str, typer.Option(metavar="hf|ctranslate2|onnx|torch", help="What reads the result.")
+        str,
+        typer.Option(
+            metavar="hf|ctranslate2|onnx|torch",
+            help="What reads the result.",
+            autocompletion=completion.of_value("hf|ctranslate2|onnx|torch"),
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for it.")],
     int8: Annotated[

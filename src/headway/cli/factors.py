@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.given import Device, RunName
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
 from headway.settings.folder import SHIPPED, run_folder
@@ -24,7 +25,7 @@ CONTEXT = 7
 
 
 def factors(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    run: RunName,
     text: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,7 +57,7 @@ def factors(
     restart: Annotated[
         bool, typer.Option("--restart", help="Replace factors that are there already.")
     ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto: a GPU if any.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Learn factors of a model's states from a corpus; `headway look --factors` shows them.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
@@ -221,6 +222,16 @@ class Declared(TyperCommand):
         if first in SPECS:
             return SPECS[first].rows, None
         return ((spec_of(first),) if first in ALIASES and ALIASES[first].task else ()), None
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Options that fit."""
+        rows: tuple[Spec, ...] = ()
+        with suppress(UserError):
+            rows, _ = self._rows(ctx.meta.get("headway.first", ""))
+        unfit = {
+            flag.word for flag in self.flags.values() if rows and not any(map(flag.fits, rows))
+        }
+        return [one for one in super().shell_complete(ctx, incomplete) if one.value not in unfit]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows, settings = self._rows(ctx.meta.get("headway.first", ""))

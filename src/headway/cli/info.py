@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import completion
+from headway.cli.given import Json
 from headway.errors import FolderError, UserError, suggest
 from headway.settings.folder import load_settings, run_folder, shipped_names
 from headway.settings.model import (
@@ -33,14 +35,16 @@ def info(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="A preset, a run folder or shipped model, or a .toml file."
+            metavar="MODEL",
+            help="A preset, a run folder or shipped model, or a .toml file.",
+            autocompletion=completion.models,
         ),
     ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Changes, such as model.n_layers=4."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     batch_tokens: Annotated[
         int, typer.Option(min=1, max=1 << 24, help="Tokens of a training batch.")
     ] = 4096,

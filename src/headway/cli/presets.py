@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import completion
+from headway.cli.given import Json
 from headway.errors import ConfigError, suggest
 from headway.settings.model import FAMILY_SETTINGS, family_of
 
@@ -17,9 +19,13 @@ if TYPE_CHECKING:
 
 def presets(
     family: Annotated[
-        str | None, typer.Option(help=f"Only this family: {', '.join(FAMILY_SETTINGS)}.")
+        str | None,
+        typer.Option(
+            help=f"Only this family: {', '.join(FAMILY_SETTINGS)}.",
+            autocompletion=completion.families,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the models that have a name, with their exact size."""
     if family is not None and family not in FAMILY_SETTINGS:

@@ -6,11 +6,15 @@ from typing import Annotated
 
 import typer
 
+from headway.cli import completion
 from headway.settings.recipes import about, recipe_names, recipe_path
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe's settings.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Print this recipe's settings.", autocompletion=completion.recipes),
+    ] = None,
 ) -> None:
     """List the recipes, or print one."""
     if name is not None:

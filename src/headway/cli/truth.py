@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.given import Json, RunName
 from headway.cli.head_names import shown
 from headway.errors import UserError
 from headway.progress import Progress
@@ -29,7 +30,7 @@ ENOUGH = 50
 
 
 def truth(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or shipped model.")],
+    run: RunName,
     pairs: Annotated[
         Path | None,
         typer.Option(help="Translators: source, tab, target a line; tab, 0-0 1-2 if aligned."),
@@ -54,7 +55,7 @@ def truth(
     untrained: Annotated[
         bool, typer.Option("--untrained", help="A control: the same shape with fresh weights.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure every map and head of a run beside chance, and note it for its pages."""
     folder = run_folder(run)
