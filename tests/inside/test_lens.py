@@ -189,7 +189,7 @@ def test_the_lines_that_measure_choose_nothing(
     def bad(run: Opened, fit: list[object], choose: object, rng: object) -> object:
         return torch.ones(3, 32, 32), torch.ones(3, 32)
 
-    monkeypatch.setattr(module, "_fitted", bad)
+    monkeypatch.setattr(module, "_fit", bad)
     tuned = tune(opened("complete"), lines(20, 0))
     assert tuned.tuned_L[2] > tuned.plain_L[2]
     assert (tuned.matrix_LDD == 1).all()
