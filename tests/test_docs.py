@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import json
 import re
 import shlex
@@ -9,26 +12,19 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 import headway
 from benchmarks import report
 from headway.cli.main import app, main
-from headway.settings.data import DataSettings, TokenizerSettings
-from headway.settings.decode import DecodeSettings
-from headway.settings.model import FAMILY_SETTINGS, Seq2SeqSettings
-from headway.settings.run import OF_TASKS
-from headway.settings.start import DistilSettings, LoraSettings, StartSettings
-from headway.settings.toml import toml_value
-from headway.settings.train import TrainSettings
-from headway.settings.value_types import setting_types
+from headway.settings.documented import documented
+from headway.settings.model import FAMILY_SETTINGS
+from headway.settings.run import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -117,59 +113,32 @@ def test_the_speed_tables_are_those_of_the_saved_results() -> None:
 
 
 OURS, EAGER, COMPILED = "headway", "headway eager", "headway compiled + CUDA graph"
-SPEEDS = [
-    (
-        "train-step-small-cpu",
-        EAGER,
-        ["nn.Transformer eager"],
-        "as fast as with `nn.Transformer` and",
-    ),
-    (
-        "train-step-small-cpu",
-        EAGER,
-        ["nn.Transformer eager", "HF Marian eager", "OpenNMT-py eager", "eole eager"],
-        "as fast as with the quickest of four peers",
-    ),
-    (
-        "encode-bert-base-cpu",
-        OURS,
-        ["HF sorted"],
-        "as fast as Hugging Face's does in batches sorted by length",
-    ),
-    ("gpt2-train-cuda", COMPILED, ["HF GPT-2 compiled"], "as fast as Hugging Face's and"),
-    ("gpt2-train-cuda", COMPILED, ["plain code compiled"], "as fast as plain code, ViT-B/16"),
-    (
-        "vit-speed-cuda",
-        OURS,
-        ["HF default", "HF default, channels last", "HF reduce-overhead"],
-        "as fast as Hugging Face's; eager",
-    ),
-    ("train-step-base-cuda", EAGER, ["nn.Transformer eager"], "as fast as `nn.Transformer`, and"),
-    ("encode-bert-base-cuda", OURS, ["HF sorted"], "the speed of Hugging Face's in sorted batches"),
-    ("gpt2-decode-cuda", OURS, ["HF generate"], "as fast as `generate` does as it comes"),
-]
-"""Each figure of the README: the result, ours, the others that the best is taken of, its words."""
+SPEEDS = {
+    "train-step-small-cpu": (EAGER, "the quickest of four peers"),
+    "encode-bert-base-cpu": (OURS, "Hugging Face, sorted by length"),
+    "train-step-base-cuda": (EAGER, "the quicker of two peers"),
+    "gpt2-train-cuda": (COMPILED, "plain code, the quicker of two"),
+    "vit-speed-cuda": (OURS, "Hugging Face at its quickest"),
+    "encode-bert-base-cuda": (OURS, "Hugging Face, sorted by length"),
+}
+"""Each row of speeds in the README: its result, what is ours in it, the peer's words."""
 
 
-def test_every_speed_in_the_readme_is_the_measured_one() -> None:
-    [bullet] = re.findall(
-        r"^- \*\*Fast\*\*.*?(?=^- )", (ROOT / "README.md").read_text(), re.M | re.S
-    )
-    said = " ".join(bullet.split())
-    for name, ours, theirs, words in SPEEDS:
+def test_every_speed_in_the_readme_is_the_measured_one_beside_the_quickest_like_it() -> None:
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \| (.*)× \| `(python -m .*)` \|$", text, re.M)
+    page = report.PAGE.read_text()
+    assert len(rows) == len(SPEEDS) == len(re.findall(r"\d×", text)), "a figure nothing checks"
+    for (_, where, beside, figure, command), (name, (ours, words)) in zip(
+        rows, SPEEDS.items(), strict=True
+    ):
         rates = measured(name)
-        figure = f"{rates[ours] / max(rates[peer] for peer in theirs):.1f}×"
-        assert f"{figure} {words}" in said
-    assert len(re.findall(r"\d×", said)) == len(SPEEDS), "a figure that nothing checks"
-
-
-def test_like_stands_beside_like_in_the_readme() -> None:
-    for name, ours, theirs, _ in SPEEDS:
-        assert all(way(peer) == way(ours) for peer in theirs), name
-        alike = {peer: rate for peer, rate in measured(name).items() if way(peer) == way(ours)}
-        others = {peer: rate for peer, rate in alike.items() if not peer.startswith("headway")}
-        named = {peer for said in SPEEDS if said[0] == name for peer in said[2]}
-        assert max(others, key=lambda peer: others[peer]) in named, f"{name}: not the quickest"
+        alike = {peer: rate for peer, rate in rates.items() if way(peer) == way(ours)}
+        peers = [rate for peer, rate in alike.items() if not peer.startswith("headway")]
+        assert (beside, figure) == (words, f"{rates[ours] / max(peers):.1f}")
+        assert way(ours) in (None, where.split(", ")[1])
+        assert ("H200" in where) == name.endswith("cuda")
+        assert command in page, "no claim without a command that is explained"
 
 
 def way(system: str) -> str | None:
@@ -210,59 +179,54 @@ def test_every_proof_that_is_named_exists() -> None:
     assert not {name for name in named if f"def {name}(" not in sources}
 
 
-def test_every_setting_of_a_model_is_documented() -> None:
-    text = (DOCS / "reference" / "index.md").read_text()
-    for kind in FAMILY_SETTINGS.values():
-        for field in fields(kind):
-            assert f"`{field.name}`" in text or f"`{field.name}.*`" in text, field.name
+def test_the_reference_is_what_the_declarations_say() -> None:
+    """Else run `python docs/reference.py`."""
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    for name, page in reference.PAGES.items():
+        said = (DOCS / "reference" / name).read_text()
+        assert said == page().rstrip() + "\n", "run `python docs/reference.py`"
 
 
-@pytest.mark.parametrize(
-    ("title", "kind"),
-    [
-        ("`[model]`: what every family has", Seq2SeqSettings),
-        ("`[data]`", DataSettings),
-        ("`[tokenizer]`", TokenizerSettings),
-        ("`[train]`", TrainSettings),
-        ("`[decode]`", DecodeSettings),
-        ("`[start]`", StartSettings),
-        ("`[lora]`", LoraSettings),
-        ("`[distil]`", DistilSettings),
-        *((f"`[{name}]`", kind) for name, kind in OF_TASKS.items()),
-    ],
-)
-def test_settings_are_documented_with_their_defaults_and_choices(title: str, kind: type) -> None:
-    rows = {name: (default, text) for name, default, text in documented(title)}
-    names = [field.name for field in fields(kind)]
-    assert list(rows) == [name for name in names if name in rows]
-    if kind is not Seq2SeqSettings:  # some of its settings are those of one family, or groups
-        assert list(rows) == names
-    hints = setting_types(kind)
-    for name, (default, text) in rows.items():
-        real = getattr(kind(), name)
-        if isinstance(real, float):
-            assert float(default) == real, name
-        else:
-            assert default == toml_value(real).strip('"'), name
-        missing = [word for word in choices(hints[name]) if f"`{word}`" not in text]
-        assert not missing, f"{name}: {missing}"
+def test_every_setting_says_what_it_is() -> None:
+    for kind in (*SETTINGS.values(), *FAMILY_SETTINGS.values()):
+        missing = [one.name for one in fields(kind) if one.name not in documented(kind)]
+        assert not missing, kind.__name__
 
 
-def documented(title: str) -> Iterator[tuple[str, str, str]]:
-    """Each setting in the table under a title, with its default and its whole row.
-
-    A row may hold several, with their defaults in the same order, or one that they share.
-    """
-    page = (DOCS / "reference" / "index.md").read_text()
-    part = re.split(rf"\n###? {re.escape(title)}\n", page, maxsplit=1)[1]
-    part = re.split(r"\n###? ", part, maxsplit=1)[0]
-    for row in re.findall(r"^\| `.*$", part, re.MULTILINE):
-        _, first, second, *_ = row.split("|")
-        names = re.findall(r"`(\w+)`", first)
-        defaults = re.sub('[`"]', "", second).strip().split(", ")
-        for number, name in enumerate(names):
-            yield name, defaults[min(number, len(defaults) - 1)], row
+def test_a_page_that_explains_a_command_has_the_lines_of_python() -> None:
+    explained = [page for name in ("start", "tasks", "look", "weights", "models")
+                 for page in (DOCS / name).glob("*.md")]  # fmt: skip
+    asked = [
+        page for page in explained if re.search(r"^```sh\n(.*\n)*?headway ", page.read_text(), re.M)
+    ]
+    assert [page.name for page in asked if "```py" not in page.read_text()] == []
 
 
-def choices(hint: Any) -> tuple[str, ...]:
-    return get_args(hint) if get_origin(hint) is Literal else ()
+def test_what_pages_call_in_python_is_there() -> None:
+    """Those that need files of their own are not run: so much is checked."""
+    for page in PAGES:
+        for program in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.M | re.S):
+            tree = ast.parse(program, page.name)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headway"):
+                    module = importlib.import_module(node.module or "")
+                    assert all(hasattr(module, one.name) for one in node.names), page.name
+                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                    called = node.value.id == "headway" and "import headway." not in program
+                    assert not called or hasattr(headway, node.attr), f"{page.name}: {node.attr}"
+
+
+MODULE = re.compile(r"`(?:src/headway/)?((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
+
+
+def test_every_file_that_is_named_exists() -> None:
+    """By its whole path, or by the end of one: `attend.py` of a folder that was named before."""
+    folders = ("src", "tests", "examples", "benchmarks", "docs")
+    files = [str(path) for name in folders for path in (ROOT / name).rglob("*.py")]
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
+        for name in set(MODULE.findall(page.read_text())) - {"utils.py", "common.py", "helpers.py"}:
+            assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{page.name}: {name}"

@@ -32,6 +32,14 @@ LAYERS += (
 """From the bottom up. A layer imports itself and what stands before it."""
 
 
+def test_the_table_of_layers_is_in_contributing() -> None:
+    text = (PACKAGE.parents[1] / "CONTRIBUTING.md").read_text()
+    table = text.split("## The layers")[1].split("## A tour")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    named = [name.strip(" `") for row in rows for name in row.split(",")]
+    assert named == list(reversed(LAYERS))
+
+
 NOT_YET = frozenset(f"headway.training.{name}" for name in ("history",))
 """What tasks still import from training, above them: may only become fewer."""
 

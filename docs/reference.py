@@ -1,0 +1,303 @@
+"""The pages of docs/reference that are made from declarations: `python docs/reference.py`.
+
+Settings, tasks, scores, models, recipes and options are declared once, in the code, each with what
+it says about itself; these pages repeat it, and a test compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+from headway.cli.main import app
+from headway.settings.documented import documented
+from headway.settings.model import FAMILY_SETTINGS, BodySettings, TextSettings, family_of
+from headway.settings.presets import PRESETS
+from headway.settings.recipes import about, recipe_names, recipe_path
+from headway.settings.run import SETTINGS
+from headway.settings.toml import toml_value
+from headway.settings.value_types import setting_types
+from headway.tasks.specs import METRICS, SECTIONS, SPECS, Metric, Need, Spec
+
+FOLDER = Path(__file__).parent / "reference"
+MADE = "<!-- Made by `python docs/reference.py` from declarations: change those. -->\n"
+BASE = "seq2seq"
+"""The family whose defaults stand in the first table."""
+
+READ_ON = {
+    "data": "../tasks/data.md", "tokenizer": "../models/tokenizers.md",
+    "train": "../tasks/training.md", "decode": "../tasks/decoding.md",
+    "augment": "../tasks/classify.md#changing-pictures-and-recordings-at-random",
+    "start": "../tasks/finetune.md", "lora": "../tasks/finetune.md#lora",
+    "distil": "../tasks/finetune.md#distil-a-smaller-model-from-a-larger-one",
+    "complete": "../tasks/complete.md", "fill": "../tasks/fill.md",
+    "classify": "../tasks/classify.md", "tag": "../tasks/tag.md", "embed": "../tasks/embed.md",
+    "caption": "../tasks/caption.md", "transcribe": "../tasks/transcribe.md",
+    "identify": "../tasks/classify.md#who-speaks", "translate": "../tasks/translate.md",
+    "picture": "../tasks/media.md", "sound": "../tasks/media.md#sound",
+}  # fmt: skip
+"""The pages that explain a section or a task."""
+
+
+SETTINGS_INTRO = """
+Every setting with its type, its default and what it means. [How settings work](index.md) says where
+they come from, how they are written, and how what is left open (none) is chosen.
+
+"""
+TASKS_INTRO = """
+What each task needs, answers and reports, with data of each kind. Columns are found by these names,
+or named by you: [Data](../tasks/data.md) says how. What is a target is learned, never asked for.
+
+"""
+MODELS_INTRO = """
+`model.preset=NAME` is one of these shapes; `headway presets` counts their parameters and
+`headway info NAME` shows one. In Python: `headway.settings.presets.preset("gpt2")`.
+
+"""
+RECIPES_INTRO = """## Recipes
+
+`headway train --recipe NAME --data DIR --out RUN`; `headway recipes NAME` prints one.
+
+"""
+SCORES_INTRO = """## Scores
+
+`train.metric` may name one of its task; [Scores](../tasks/metrics.md) says what they are.
+
+"""
+FLAGS_INTRO = """
+What `--help` after a command says, on one page; [Command line](command-line.md) explains them.
+
+"""
+MODEL_INTRO = """## `[model]`
+
+What every family has; the defaults are those of `seq2seq`, the base model of 2017.
+
+"""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells) + "\n"
+
+
+def prose(text: str) -> str:
+    """A docstring as a cell: `None` is what TOML and words call none."""
+    return text.replace("None:", "none:").replace("|", "\\|")
+
+
+def takes(hint: Any) -> str:
+    """What a setting may be."""
+    inner = [one for one in get_args(hint) if one is not NoneType]
+    if get_origin(hint) is Literal:
+        return ", ".join(f"`{one}`" for one in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"a list: {takes(inner[0])}"
+    if len(inner) < len(get_args(hint)):
+        return f"{takes(inner[0])}, or none"
+    names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    return names.get(hint, "a group")
+
+
+def default(value: object) -> str:
+    if value is None:
+        return "none"
+    return "" if is_dataclass(value) else f"`{toml_value(value)}`"
+
+
+def settings_table(kind: type, names: Iterable[str] | None = None) -> str:
+    said, hints, usual = documented(kind), setting_types(kind), kind()
+    return table(
+        ["setting", "takes", "default", "meaning"],
+        (
+            [f"`{name}`", takes(hints[name]), default(getattr(usual, name)), prose(said[name])]
+            for name in (hints if names is None else names)
+        ),
+    )  # fmt: skip
+
+
+def read_on(name: str) -> str:
+    return f"Explained in [{name}]({READ_ON[name]}).\n\n" if name in READ_ON else ""
+
+
+def settings_page() -> str:
+    parts = [
+        "# All settings\n\n", MADE,
+        SETTINGS_INTRO,
+        *_model(),
+    ]  # fmt: skip
+    common = [name for name in SETTINGS if name not in SECTIONS]
+    for name in (*common, *SECTIONS):
+        kind = SETTINGS[name]
+        of_task = "Read by the task of this name alone. " if name in SECTIONS else ""
+        parts += [f"## `[{name}]`\n\n", f"{of_task}{prose(_about(kind))}\n\n", read_on(name)]
+        parts.append(settings_table(kind))
+    return "".join(parts)
+
+
+def _about(kind: type) -> str:
+    text = " ".join((kind.__doc__ or "").split())
+    return "" if text.startswith(f"{kind.__name__}(") else text
+
+
+def _model() -> Iterable[str]:
+    yield MODEL_INTRO
+    base = FAMILY_SETTINGS[BASE]
+    body = [one.name for one in fields(BodySettings)]
+    words = [one.name for one in fields(TextSettings) if one.name not in body]
+    yield settings_table(base, body)
+    yield "Families that have words, too:\n\n"
+    yield settings_table(base, words)
+    others = {name: kind for name, kind in FAMILY_SETTINGS.items() if name != BASE}
+    yield "Defaults of other families, where they differ:\n\n"
+    shared = [
+        name for name in (*body, *words)
+        if any(_value(kind, name) not in ("", _value(base, name)) for kind in others.values())
+    ]  # fmt: skip
+    yield table(
+        ["setting", *(f"`{name}`" for name in FAMILY_SETTINGS)],
+        (
+            [f"`{name}`", *(_value(kind, name) for kind in FAMILY_SETTINGS.values())]
+            for name in shared
+        ),
+    )
+    for family, kind in FAMILY_SETTINGS.items():
+        own = [one.name for one in fields(kind) if one.name not in (*body, *words)]
+        yield f'### `family = "{family}"`\n\n{prose(_about(kind))}\n\n'
+        yield settings_table(kind, own)
+    groups: dict[str, type] = {}
+    for kind in FAMILY_SETTINGS.values():
+        usual = kind()
+        for name in setting_types(kind):
+            if is_dataclass(getattr(usual, name)) and name != "kept_heads":
+                groups.setdefault(name, type(getattr(usual, name)))
+    for name, kind in groups.items():
+        yield f"### `[model.{name}]`\n\n{prose(_about(kind))}\n\n{read_on(name)}"
+        yield settings_table(kind)
+
+
+def _value(kind: type, name: str) -> str:
+    return default(getattr(kind(), name)) if name in setting_types(kind) else ""
+
+
+def tasks_page() -> str:
+    parts = [
+        "# Tasks, columns and scores\n\n", MADE,
+        TASKS_INTRO,
+    ]  # fmt: skip
+    for name, spec in SPECS.items():
+        parts += [f"## `{name}`\n\n", read_on(name)]
+        parts.append(
+            table(
+                ["of", "columns", "answers", "scores, its own first", "models"],
+                (
+                    [row.modality, "<br>".join(map(_need, row.needs)), row.answers,
+                     ", ".join(f"`{one}`" for one in row.scores),
+                     ", ".join(f"`{one}`" for one in row.families)]
+                    for row in spec.rows
+                ),
+            )
+        )  # fmt: skip
+        parts.append(_options(spec))
+    parts += [
+        SCORES_INTRO,
+        table(["name", "shown as", "unit", "better"], map(_metric, METRICS.values())),
+    ]
+    return "".join(parts)
+
+
+def _need(need: Need) -> str:
+    also = f" (or {', '.join(f'`{one}`' for one in need.also)})" if need.also else ""
+    role = "; target" if need.role == "target" else ""
+    return f"`{need.name}`{also}{role}{'; may be left out' if need.optional else ''}"
+
+
+def _options(spec: Spec) -> str:
+    rows = spec.rows
+    said = sorted({one for row in rows for one in row.options})
+    decode = sorted({one for row in rows for one in row.decode})
+    own = f", settings [`[{spec.name}]`](settings.md#{spec.name})" if spec.settings else ""
+    listed = ", ".join(f"`--{one.replace('_', '-')}`" for one in said)
+    return (
+        f"Options of `predict`: {listed}. Of `[decode]`: {', '.join(f'`{one}`' for one in decode)}"
+        f"{own}.\n\n"
+    )
+
+
+def _metric(one: Metric) -> list[str]:
+    return [f"`{one.name}`", one.label, one.unit, "lower" if one.lower else "higher"]
+
+
+def models_page() -> str:
+    rows = []
+    for name, preset in PRESETS.items():
+        shape = preset.settings
+        layers = " + ".join(str(shape.side(side).n_layers) for side in shape.sides)
+        heads = ", ".join(map(str, shape.each("n_heads")))
+        rows.append([
+            f"`{name}`", family_of(shape), layers, str(shape.d_model), heads, preset.published,
+            preset.source,
+        ])  # fmt: skip
+    recipes = ([f"`{name}`", prose(about(recipe_path(name)))] for name in recipe_names())
+    return "".join((
+        "# Presets and recipes\n\n", MADE,
+        MODELS_INTRO,
+        table(["preset", "family", "layers", "width", "heads", "published", "source"], rows),
+        RECIPES_INTRO,
+        table(["recipe", "what"], recipes),
+    ))  # fmt: skip
+
+
+def flags_page() -> str:
+    group: Any = typer.main.get_command(app)
+    parts = [
+        "# All commands and options\n\n", MADE,
+        FLAGS_INTRO,
+        table(["option of `headway` itself", "meaning"], _params(group)),
+    ]  # fmt: skip
+    for name, command in group.commands.items():
+        if command.hidden:
+            continue
+        parts.append(f"## `headway {name}`\n\n{prose(' '.join(command.help.split()))}\n\n")
+        heads = ["argument or option", "meaning"]
+        heads += ["of the tasks"] if getattr(command, "flags", {}) else []
+        parts.append(table(heads, _params(command)))
+    return "".join(parts)
+
+
+def _params(command: Any) -> Iterable[list[str]]:
+    """As help shows them: the words with what they take, what they mean, and who reads them."""
+    context, flags = command.context_class(command), getattr(command, "flags", {})
+    for param in command.params:
+        record = param.get_help_record(context)
+        if record is None or param.name == "help":
+            continue
+        words, said = (" ".join(one.split()) for one in record)
+        tasks = ""
+        if param.name in flags:
+            fits = flags[param.name].fits
+            found = [name for name, spec in SPECS.items() if any(map(fits, spec.rows))]
+            tasks = ", ".join(found) if len(found) < len(SPECS) else "all"
+        row = [f"`{words.replace('|', chr(92) + '|')}`", prose(said)]
+        yield [*row, tasks] if flags else row
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "tasks.md": tasks_page,
+    "models.md": models_page,
+    "flags.md": flags_page,
+}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page().rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
