@@ -25,6 +25,7 @@ from headway.cli.main import app, main
 from headway.settings.documented import documented
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import SETTINGS
+from headway.settings.toml import toml_value
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -230,3 +231,17 @@ def test_every_file_that_is_named_exists() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
         for name in set(MODULE.findall(page.read_text())) - {"utils.py", "common.py", "helpers.py"}:
             assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{page.name}: {name}"
+
+
+def test_defaults_that_pages_of_tasks_show_are_those_of_the_settings() -> None:
+    shown = [
+        (page.name, *row)
+        for page in (DOCS / "tasks").glob("*.md")
+        for row in re.findall(
+            r"^\| `(\w+)\.(\w+)` \| ([\d.]+|true|false|all) \| [^|]* \|$", page.read_text(), re.M
+        )
+    ]
+    assert len(shown) >= 10
+    for name, section, setting, said in shown:
+        usual = toml_value(getattr(SETTINGS[section](), setting)).strip('"')
+        assert said in (usual, usual.removesuffix(".0")), f"{name}: {section}.{setting}"
