@@ -21,5 +21,5 @@ def make(
     raise ConfigError(
         "data is made by programs beside the library: "
         f"python examples/make_{kind}.py --out {kind}, with the options that `headway make` had. "
-        "They are in the project's repository, under examples/; see docs/tasks/making.md."
+        "They are in the project's repository, under examples/; see docs/tasks/media.md."
     )
