@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from benchmarks.machine import pick_device, save
 from examples.made.folder import new_array, write_lines
 from headway.cli.main import main as headway
-from headway.data.media.items import media_items
+from headway.data.example import media_examples
+from headway.data.media.open_item import Form
 from headway.settings.data import DataSettings
-from headway.settings.model import PictureSettings
 
 ARMS = ("scratch", "frozen", "tuned")
 """From scratch; all but the head fixed as it was without labels; all of it trained further."""
@@ -49,15 +49,14 @@ def as_list(paths: Sequence[str], folder: Path, name: str) -> Path:
 
 
 def _stacked(paths: Sequence[str], folder: Path, name: str) -> list[dict[str, Any]]:
-    items = media_items(
-        paths, DataSettings(), "pictures", PictureSettings(), target="label", own_size=True
-    )
-    shape = _turned(items[0].open()).shape
+    items = list(media_examples(paths, DataSettings(), "pictures", "label"))
+    form = Form("pictures")
+    shape = _turned(items[0].medium.read(form).values).shape
     rows = []
     with new_array(folder / f"{name}.npy", (len(items), *shape), np.uint8) as stack:
-        for i in range(len(items)):
-            stack[i] = _turned(items[i].open())
-            rows.append({"path": f"{name}.npy", "index": i, "label": items[i].label})
+        for i, item in enumerate(items):
+            stack[i] = _turned(item.medium.read(form).values)
+            rows.append({"path": f"{name}.npy", "index": i, "label": item.text("label")})
     return rows
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from headway.cli import main
-from headway.data.media.open_item import OPENERS
-from headway.data.media.source import ENDINGS
+from headway.data.media.open_item import ENDINGS, OPENERS
 from headway.tasks.specs import METRICS, SECTIONS, SPECS, Spec
 
 from . import longer

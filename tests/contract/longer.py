@@ -15,7 +15,7 @@ import numpy as np
 
 from headway.data.media.image import Reading
 from headway.data.media.open_item import Form, read_media
-from headway.data.media.source import register as register_files
+from headway.data.media.open_item import register as register_files
 from headway.data.store import Prepared
 from headway.errors import DataError
 from headway.tasks.label import Label

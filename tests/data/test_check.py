@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.data import example as reading
-from headway.data.check import check_texts
+from headway.data.check import check
 from headway.data.check_report import Finding, Report
 from headway.data.example import Source, pair_source
 from headway.data.language_id import Profiles
@@ -48,7 +48,7 @@ def checked(training: Source, validation: Source | None = None) -> Report:
     profiles = Profiles()
     seen = survey(training, profiles=profiles)
     held = None if validation is None else survey(validation, profiles=profiles, learn=False)
-    return check_texts(seen, held)
+    return check(seen, held)
 
 
 def clean() -> Pairs:

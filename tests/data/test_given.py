@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.media.items import media_items
+from headway.data.example import media_examples
+from headway.data.media.open_item import Form
 from headway.data.memory import given, in_files, keep
 from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError
-from headway.settings.audio import SoundSettings
 from headway.settings.data import DataSettings
 from headway.settings.run import load_run_settings
-from headway.settings.vision import PictureSettings
 
 ROWS: list[dict[str, Any]] = [
     {"id": i, "review": f"a {'good' if i % 2 else 'bad'} film {i}", "stars": 1 + 4 * (i % 2)}
@@ -313,11 +312,12 @@ def test_pictures_come_back_as_they_were(tmp_path: Path) -> None:
     found = given("see", {"image": forms, "label": list("abcde")})
     found.write(tmp_path)
     path, data = str(tmp_path / "rows.jsonl"), DataSettings(path_field="image")
-    shape = PictureSettings(height=6, width=8, patch=2)
-    items = media_items([path], data, "pictures", shape, target="label")
-    assert [item.label for item in items] == list("abcde")
+    items = list(media_examples([path], data, "pictures", "label"))
+    assert [item.text("label") for item in items] == list("abcde")
     for item, pixels_YXC in zip(items, pixels_NYXC, strict=True):
-        assert np.array_equal(item.open()[0].transpose(1, 2, 0), pixels_YXC)
+        assert np.array_equal(
+            item.medium.read(Form("pictures")).values[0].transpose(1, 2, 0), pixels_YXC
+        )
     # Arrays of one shape are one file.
     assert len(list((tmp_path / "rows").glob("*.npy"))) == 1
 
@@ -330,16 +330,15 @@ def test_recordings_and_videos_come_back_as_they_were(tmp_path: Path) -> None:
              type("Decoder", (), {"get_all_samples": lambda _: decoder})()]  # fmt: skip
     given("identify", {"audio": forms, "label": [1] * 4}).write(tmp_path)
     data = DataSettings(path_field="audio")
-    items = media_items([str(tmp_path / "rows.jsonl")], data, "sounds", SoundSettings(rate=16000))
-    for item in items:
-        assert np.abs(item.open() - samples).max() < 1e-4
+    for item in media_examples([str(tmp_path / "rows.jsonl")], data, "sounds"):
+        assert np.abs(item.medium.read(Form("sounds")).values - samples).max() < 1e-4
     frames = [np.full((4, 4), 50 * i, np.uint8) for i in range(4)]
     videos = [np.stack(frames), [Image.fromarray(frame) for frame in frames]]
     given("watch", {"video": videos, "label": [1, 2]}).write(tmp_path, "valid")
-    shape = PictureSettings(height=4, width=4, patch=2, frames=4, channels=1)
-    listed = str(tmp_path / "valid.jsonl")
-    for item in media_items([listed], DataSettings(path_field="video"), "videos", shape):
-        assert [int(frame[0, 0, 0]) for frame in item.open()] == [0, 50, 100, 150]
+    listed, form = str(tmp_path / "valid.jsonl"), Form("videos", channels=1, frames=4)
+    for item in media_examples([listed], DataSettings(path_field="video"), "videos"):
+        values = item.medium.read(form).values
+        assert [int(frame[0, 0, 0]) for frame in values] == [0, 50, 100, 150]
 
 
 def test_what_is_there_already_stays(tmp_path: Path) -> None:

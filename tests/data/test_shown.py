@@ -97,10 +97,10 @@ def test_folders_and_lists_of_media_are_shown_too(tmp_path: Path) -> None:
     found = tables_of("caption", media=[str(tmp_path / "m.jsonl")])
     assert [" ".join(line.split()) for line in found.lines(Report(1))] == [
         "m.jsonl lines of JSON, 1 row",
-        'image → path media "in/cat/a.png"',
+        'image → image image "in/cat/a.png"',
         'Caption → text text "a cat" 2 words',
-        "id (not used)",
         "box (what of the file)",
+        "id (not used)",
     ]
     kept = found.named(settings_of("caption", media=["x"]).data)
     assert (kept.path_field, kept.text_field) == ("image", "Caption")

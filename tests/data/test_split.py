@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headway.data.check import repeats
 from headway.data.hashing import LONGEST, Texts, fold_hashes
-from headway.data.split import choose_by_label, choose_rows, draws_of, groups
+from headway.data.split import choose_rows, groups
 from headway.errors import DataError
 
 unhurried = settings(deadline=None)
@@ -171,6 +171,5 @@ def test_every_label_gives_its_share_and_equal_texts_stay_together() -> None:
     assert np.array_equal(
         choose_rows(keys[again], keys[again], 100, labels=labels[again]), held[again]
     )
-    assert np.array_equal(choose_by_label(draws_of(keys), labels, 100), held)
     with pytest.raises(DataError, match="the only ones of their class"):
         choose_rows(keys[:2], keys[:2], 5, labels=np.arange(2, dtype=np.int32))

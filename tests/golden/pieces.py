@@ -23,8 +23,8 @@ STEPS = int(TRAINING["train.steps"])
 CLOCKS = ("seconds", "tokens_per_s", "stall", "time", "speed", "date")
 """Keys of what differs from time to time."""
 
-MANIFEST = "manifest.json"
-"""Of prepared data: it knows when the files were written."""
+TIMED = ("manifest.json", "seen.json")
+"""Of prepared data: these know when the files were written."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ Piece = Callable[[Tiny], Any]
 def prepared(tiny: Tiny) -> Any:
     """Every file that preparing left."""
     data = tiny.root / tiny.made.folder / "data"
-    files = sorted(p for p in data.rglob("*") if p.is_file() and p.name != MANIFEST)
+    files = sorted(p for p in data.rglob("*") if p.is_file() and p.name not in TIMED)
     kept = {str(path.relative_to(data)): digest(path.read_bytes()) for path in files}
     return {"fingerprint": tiny.made.prepared.fingerprint, "files": kept}
 

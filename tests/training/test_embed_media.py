@@ -236,7 +236,7 @@ def test_pairs_that_are_none_are_named(tmp_path: Path) -> None:
         kind().prepare(pair_settings(tmp_path), tmp_path / "run", SILENT)
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("b3.png", ""), encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 5 names no second file"):
+    with pytest.raises(DataError, match=r"line 5 names no file \('second'\)"):
         kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
     path.write_text(text.replace("b3.png", "gone.png"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 file is missing: .*gone.png"):

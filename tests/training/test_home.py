@@ -1,4 +1,4 @@
-"""A run goes on with the same command; its files of text may lie elsewhere meanwhile."""
+"""A run goes on with the same command; its files may lie elsewhere meanwhile."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from headway.data.fingerprint import wanted_inputs
 from headway.errors import FolderError
+from headway.progress import SILENT
 from headway.settings.run import RunSettings, run_settings
+from headway.tasks.task import find_task
 from headway.training.run_folder import Home
 
 
@@ -36,3 +39,29 @@ def test_files_may_have_been_moved_but_not_changed(
     for changed in (asked(other), asked(tmp_path / "gone.tsv"), asked(new, steps=3)):
         with pytest.raises(FolderError, match=r"data\.text: .* then"):
             home.check(changed, restart=False)
+
+
+def test_media_may_have_been_moved_but_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(0)
+    for i in range(24):
+        path = tmp_path / "old" / "ab"[i % 2] / f"{i}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, draw.integers(0, 255, (8, 8), np.uint8))
+
+    def asked(name: str) -> RunSettings:
+        own = {"what": "pictures"}
+        data = {"media": [str(tmp_path / name)]}
+        return run_settings({"task": "classify", "data": data, "classify": own})
+
+    home = Home(tmp_path / "run")
+    find_task(asked("old")).prepare(asked("old"), home.path, SILENT)
+    home.config.write_text("")
+    before = SimpleNamespace(asked=asked("old").asked)
+    monkeypatch.setattr(Home, "stored", lambda home, task: before)
+    (tmp_path / "old").rename(tmp_path / "new")
+    home.check(asked("new"), restart=False)
+    np.save(tmp_path / "new" / "a" / "0.npy", np.zeros((8, 8), np.uint8))
+    with pytest.raises(FolderError, match=r"data\.media: .* then"):
+        home.check(asked("new"), restart=False)

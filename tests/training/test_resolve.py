@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from headway.data.media.items import MediaItems
+from headway.data.media.open_item import Medium
 from headway.errors import ConfigError
 from headway.progress import SILENT
 from headway.settings.facts import DeviceFacts, Facts
@@ -98,7 +98,7 @@ def test_pictures_are_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         None, [], {"task": "classify", "data.media": [media], "classify.what": "pictures"}
     )
     prepared = find_task(settings).prepare(settings, tmp_path, SILENT)
-    monkeypatch.setattr(MediaItems, "__getitem__", lambda *_: pytest.fail("opened again"))
+    monkeypatch.setattr(Medium, "read", lambda *_: pytest.fail("opened again"))
     found = resolve_run(settings, prepared, torch.device("cpu"))
     assert found.why["model.picture.height"] == "goes with the form of the data"
 

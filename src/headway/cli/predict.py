@@ -142,11 +142,13 @@ def _lines(settings: RunSettings, path: str) -> Iterator[Any]:
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
     """What the columns of a list of files are taken for; what is no list says nothing."""
-    from headway.data.media.manifest import columns_taken, is_manifest
+    from headway.data.readers.media import is_list
+    from headway.data.unlabelled import columns_taken
+    from headway.tasks.specs import spec_of
 
-    if is_manifest(Path(name)) and Path(name).is_file():
+    if is_list(Path(name)) and Path(name).is_file():
         with suppress(DataError):  # which is said in its place, beside the answers of the others
-            _tell(f"{name}: {columns_taken(name, settings.data)}.")
+            _tell(f"{name}: {columns_taken(name, settings.data, spec_of(settings).modality)}.")
 
 
 def _print(

@@ -25,9 +25,9 @@ from headway.tasks.specs import SEEN_AS, Need, Spec
 
 Kind = Literal[
     "text", "label", "labels", "number", "words", "tags", "field", "image", "video", "audio",
-    "media",
+    "part",
 ]  # fmt: skip
-MEDIA: tuple[Kind, ...] = ("image", "video", "audio", "media")
+MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
 
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
@@ -272,7 +272,7 @@ def _is_number(text: object) -> bool:
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
     """Whether a column of a usual name can hold what it should: many media are just called path."""
-    if column.kind not in MEDIA or column.kind == "media":
+    if column.kind not in MEDIA:
         return True
     values = (plain(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)

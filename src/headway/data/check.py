@@ -6,14 +6,17 @@ and the texts of those that are shown are read again at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check_report import Example, Finding, Level, Report
-from headway.data.example import TextKind
+from headway.data.example import Source, TextKind
+from headway.data.hashing import Hashes
+from headway.data.media.decoding import FLAT, UNREADABLE
+from headway.data.media.open_item import UNITS as MEDIA_UNITS
 from headway.data.survey import (
     CONTROL,
     EMPTY,
@@ -44,10 +47,31 @@ UNITS: dict[TextKind, str] = {
     "texts": "texts",
 }
 
+MOST_NAMED = 20
+"""Files that an error lists."""
+
+MOST_UNREADABLE = 0.1
+"""The share from which something must be wrong with all of them."""
+
+SMALL = 4
+"""Pictures are called small that must be made larger by more than this factor."""
+
+NARROW = 2.0
+"""Pictures are called narrow of which the middle part is less than one in this many."""
+
+SHORT_S, LONG_S = 0.1, 30.0
+
 PROBLEMS = "problems.jsonl"
 """Lists what was left out, in the folder of the prepared data."""
 
 Rows = NDArray[np.int64]
+
+
+def unit_of(source: Source) -> str:
+    """What is counted."""
+    if source.media is None:
+        return UNITS[source.kind]
+    return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.what]
 
 
 @dataclass
@@ -116,7 +140,7 @@ class TextFindings(Findings):
     """What is found in texts of any kind."""
 
     def __init__(self, survey: Survey, which: str = "") -> None:
-        super().__init__(len(survey), UNITS[survey.source.kind], which)
+        super().__init__(len(survey), unit_of(survey.source), which)
         self.survey = survey
         self.pairs = survey.source.kind == "pairs"
 
@@ -200,18 +224,19 @@ class TextFindings(Findings):
             several = distinct[repeats(self.survey.key[distinct])]
             text = "another target for an earlier source (but for case and punctuation)."
             self.about("note", "several-targets", several, text)
-        elif self.survey.source.kind == "labelled":
+        elif self.survey.source.kind in ("labelled", "media"):
             rows = conflicts(self.survey.exact, self.survey.label, filled)
-            text = "the same text as an earlier one, but with another label."
+            text = f"the same{self.called} as an earlier one, but with another label."
             self.about(self.usual(rows), "conflicts", rows, text)
 
     def labels(self) -> None:
         names, source = self.survey.names, self.survey.source
-        wanted = source.kind == "labelled" or (source.kind == "fields" and names.counts)
+        wanted = source.kind != "fields" or names.counts
         if wanted and names.without and "label" in source.kinds:  # several may be none
+            where = "" if source.media else f" ({source.settings.data.label_field!r})"
             text = (
-                f"{names.without:,} {self.which}{self.unit} have no label "
-                f"({source.settings.data.label_field!r}); the first is {names.first_without}."
+                f"{names.without:,} {self.which}{self.unit} have no label{where}; "
+                f"the first is {names.first_without}."
             )
             self.say("error", "no-label", names.without, text)
         if names.without and "labels" in source.kinds:
@@ -231,9 +256,17 @@ class TextFindings(Findings):
         data = self.survey.source.settings.data
         usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
         other = " If it stands first: data.text_field=2 data.label_field=1" if usual else ""
-        where = f"data.label_field={data.label_field}" if self.what == "label" else ""
+        named = self.what == "label" and self.survey.source.media is None
+        where = f"data.label_field={data.label_field}" if named else ""
         several = "labels" in self.survey.source.kinds
         self.classes(self.survey.names.counts, self.what, where, other, least=1 if several else 2)
+
+    called = " text"
+    """What two examples have in common that are the same."""
+
+    def form(self) -> dict[str, float]:
+        """How large what was read is."""
+        return {}
 
     @property
     def what(self) -> str:
@@ -250,7 +283,7 @@ class TextFindings(Findings):
     def seen_in(self, training: Survey) -> None:
         """Validation examples that training sees too, and labels that it does not know."""
         survey = self.survey
-        both = np.flatnonzero(survey.filled & np.isin(survey.exact, training.exact))
+        both = np.flatnonzero(survey.filled & np.isin(*self._same(survey, training)))
         text = "also in the training data, so that scores will be too good."
         self.about("warning", "overlap", both, text)
         if self.pairs:
@@ -269,6 +302,11 @@ class TextFindings(Findings):
             )
             self.say("error", "unknown-label", len(strange), text)
 
+    @staticmethod
+    def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
+        """By what validation examples are found in training."""
+        return one.exact, other.exact
+
     def findings(self) -> list[Finding]:
         found = self.survey.examples(self.shown())
         columns = self.survey.source.columns
@@ -281,24 +319,161 @@ class TextFindings(Findings):
         return self.with_examples(shown)
 
 
-def check_texts(training: Survey, validation: Survey | None) -> Report:
-    mine = TextFindings(training)
+class MediaFindings(TextFindings):
+    """What is found in pictures, videos and recordings."""
+
+    called = ""
+
+    @property
+    def facts(self) -> NDArray[np.void]:
+        assert self.survey.media is not None
+        return self.survey.media
+
+    def texts(self, *, splits: bool) -> None:
+        """Whether they can be read, and have a text where one is to be learned."""
+        survey, which = self.survey, f"{self.which}{self.unit}"
+        unread = (self.facts["marks"] & UNREADABLE > 0).any(1)
+        bad = np.flatnonzero(unread)
+        if not len(survey):
+            self.say("error", "no-media", 0, f"there are no {which}.")
+        elif len(bad) == len(survey):
+            first = next(iter(survey.names.problems.values()))
+            text = f"none of the {len(survey):,} {which} can be read. The first: {first}"
+            self.say("error", "no-media", len(bad), text)
+        elif len(bad) > MOST_UNREADABLE * len(survey):
+            text = "cannot be read: too many to go on."
+            self.about("error", "unreadable", bad, text, MOST_NAMED)
+        else:
+            text = f"cannot be read; left out. All are in data/{PROBLEMS}."
+            self.about("warning", "unreadable", bad, text, MOST_NAMED)
+        without = np.flatnonzero(~survey.filled & ~unread)
+        self.about("warning", "empty", without, "no text; left out.")
+        if len(without) and len(without) == len(survey):
+            text = f"none of the {len(survey):,} {which} has a text."
+            self.say("error", "no-texts", len(survey), text)
+
+    def form(self) -> dict[str, float]:
+        assert self.survey.source.media is not None
+        form, facts = self.survey.source.media.form, self.facts
+        good = facts["marks"] & UNREADABLE == 0
+        sizes = {}
+        if good.any():
+            height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
+            if form.what == "sounds":
+                sizes = self._lengths(height / form.rate, good)
+            else:
+                assert form.size is not None
+                sizes = self._areas(height, width, good, form.size)
+        silent = "silent from beginning to end." * (form.what == "sounds")
+        flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
+        self.about("warning", "flat", flat, silent or "of one colour everywhere.")
+        return sizes
+
+    def _areas(
+        self, height: Rows, width: Rows, good: NDArray[np.bool_], size: tuple[int, int]
+    ) -> dict[str, float]:
+        """How large pictures are, and which are oddly so."""
+        area = np.where(good, height * width, -1)
+        least = np.where(good, area, area.max() + 1)
+        shown = [f"{width[at]:,} × {height[at]:,}" for at in _ends(least, area)]
+        span = shown[0] if shown[0] == shown[1] else f"from {shown[0]} to {shown[1]}"
+        text = f"{self.which}{self.unit} are {span} pixels; they become {size[1]} × {size[0]}."
+        self.say("note", "sizes", int(good.sum()), text)
+        high, wide = np.maximum(height, 1), np.maximum(width, 1)
+        factor = np.maximum(size[0] / high, size[1] / wide)
+        rows = np.flatnonzero((good & (factor > SMALL)).any(1))
+        text = f"smaller than a {SMALL}th of what they become: there is little to see in them."
+        self.about(self.usual(rows), "small", rows, text)
+        left = (size[0] / factor) * (size[1] / factor) / (high * wide)
+        rows = np.flatnonzero((good & (left * NARROW < 1)).any(1))
+        text = "so long or so high that more than half is cut off."
+        self.about(self.usual(rows), "narrow", rows, text)
+        return {"pixels_least": float(least.min()), "pixels_most": float(area.max())}
+
+    def _lengths(self, seconds: NDArray[np.float64], good: NDArray[np.bool_]) -> dict[str, float]:
+        found = seconds[good]
+        text = (
+            f"{self.which}{self.unit} last {shown_time(found.sum())} in all, each "
+            f"{shown_time(found.min())} to {shown_time(found.max())}, half of them up to "
+            f"{shown_time(float(np.median(found)))}."
+        )
+        self.say("note", "sizes", len(found), text)
+        rows = np.flatnonzero((good & (seconds < SHORT_S)).any(1))
+        self.about("warning", "short", rows, f"shorter than {SHORT_S:g} s.")
+        rows = np.flatnonzero((good & (seconds > LONG_S)).any(1))
+        self.about("note", "long", rows, f"longer than {LONG_S:g} s.")
+        return {"seconds": float(found.sum()), "longest": float(found.max())}
+
+    def seen_in(self, training: Survey) -> None:
+        super().seen_in(training)
+        here, there = self.survey.names.counts, training.names.counts
+        found = absent_labels(here.keys(), there.keys())
+        self.found += [(one, np.zeros(0, np.int64)) for one in found]
+
+    @staticmethod
+    def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
+        """A picture that was seen with another text was seen."""
+        return one.key, other.key[other.filled]
+
+    def findings(self) -> list[Finding]:
+        shown = {}
+        problems = self.survey.names.problems
+        for row, one in self.survey.examples(self.shown()).items():
+            target = clipped(one.text("text") or ", ".join(one.labels))
+            why = problems.get(one.place, "")
+            shown[row] = Example(one.place, why or target, target if why else "")
+        return self.with_examples(shown)
+
+
+def _ends(*values: Rows) -> Iterable[tuple[int, ...]]:
+    """Where the lowest of the first and the highest of the second is."""
+    least, most = values
+    for flat in (least.argmin(), most.argmax()):
+        yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
+
+
+def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
+    """A warning where validation, which has the labels `here`, lacks some of training."""
+    lacking = sorted_labels(there - here)
+    if not here or not lacking:
+        return []
+    text = (
+        f"the validation data has nothing of {len(lacking)} of {len(there)} labels: "
+        f"{listed(lacking)}."
+    )
+    return [Finding("warning", "absent-label", len(lacking), text)]
+
+
+def shown_time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def check(training: Survey, validation: Survey | None) -> Report:
+    media = training.media is not None
+    finding = MediaFindings if media else TextFindings
+    mine = finding(training)
     mine.texts(splits=validation is None)
     mine.sides()
     mine.characters()
     mine.fields()
     mine.labels()
     mine.all_classes()
+    sizes = mine.form()
     mine.repeated()
     mine.ratios()
     findings = mine.findings()
     counts = {name: [n, 0] for name, n in training.names.counts.items()}
     if validation is not None:
-        others = TextFindings(validation, "validation ")
+        others = finding(validation, "validation ")
         others.texts(splits=False)
         others.sides()
         others.characters()
         others.labels()
+        others.form()
+        if media:
+            others.repeated()
         others.ratios()
         others.seen_in(training)
         findings += others.findings()
@@ -306,7 +481,7 @@ def check_texts(training: Survey, validation: Survey | None) -> Report:
             counts.setdefault(name, [0, 0])[1] = n
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
-    return Report(len(training), n_valid, findings, unit=mine.unit, labels=labels)
+    return Report(len(training), n_valid, findings, sizes=sizes, unit=mine.unit, labels=labels)
 
 
 def repeats(hashes: NDArray[np.uint64]) -> Rows:

@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -32,7 +32,7 @@ MOST_CHARACTERS = 100
 """Pairs with more characters a token than this, at the longest limit, are too long unseen: nothing
 is gained by tokenising megabytes without a blank, and much memory and time are lost."""
 
-SHOWN = {"documents": 2_000}
+SHOWN = {"documents": 2_000, "media": 200}
 MOST_SHOWN = 20_000
 """Validation examples kept as text; pairs all, since translations are scored against them."""
 
@@ -119,9 +119,12 @@ def texts_of(item: Example) -> list[str]:
     return [name for name, value in item.values.items() if isinstance(value, str)]
 
 
-def all_for_validation(source: Source) -> Iterator[Routed]:
+def all_for_validation(
+    source: Source, examples: Iterable[Example] | None = None
+) -> Iterator[Routed]:
+    """The examples of a source, or these in their place."""
     before = True
-    for block in in_example_blocks(source, source.columns):
+    for block in in_example_blocks(source if examples is None else examples, source.columns):
         ends = np.array([item.ends for item in block], np.bool_)
         first = np.concatenate([[before], ends[:-1]])
         before = bool(ends[-1])
@@ -158,6 +161,8 @@ class Encode:
 
     @cached_property
     def tokenizers(self) -> dict[str, Tokenizer]:
+        if not self.columns:
+            return {}
         vocab = Vocabularies.load(self.vocab)
         return {name: vocab.target if name == "target" else vocab.source for name in self.columns}
 
@@ -166,6 +171,9 @@ class Encode:
         return Encode, (self.vocab, self.columns, self.body, self.kind, self.most)
 
     def __call__(self, given: Given) -> Encoded:
+        if not self.columns:  # labels alone
+            n = len(given.whole)
+            return Encoded(np.ones(n, np.bool_), {}, {}, np.zeros(n, np.int64), 0, set())
         kept = filled(given.texts.values(), self.kind) | ~given.whole
         goes_on = given.goes_on[kept]
         columns = given.texts
@@ -280,7 +288,7 @@ class Encoder:
         fresh = Count.of_pairs(data.max_len) if self.pairs else Count()
         self.count = Count(**{**fresh.to_dict(), **done})
         most = MOST_CHARACTERS * max(map(int, self.count.over_long)) if self.pairs else None
-        body = source.columns[-1 if source.kind == "fields" else 0]
+        body = next(iter(source.columns[-1:] if source.kind == "fields" else source.columns), "")
         self.encode = Encode(vocab, source.columns, body, source.kind, most)
         self.files = GrowingFiles(folder, files)
         self.stores = self._stores()
@@ -308,6 +316,9 @@ class Encoder:
             found["labels"] = {"kind": "labels", "dtype": "<u4", "lengths": lengths}
         if "number" in kinds:
             found["number"] = {"kind": "number", "dtype": "<f4"}
+        if self.source.media is not None:
+            kind = self.source.media.names[0]
+            found |= {name: {"kind": kind, "dtype": "<i8"} for name in self.source.media.names}
         return found
 
     def __enter__(self) -> Encoder:
@@ -336,7 +347,11 @@ class Encoder:
     def _given(self, routed: Routed) -> Given:
         values = [one.values for one in routed.examples]
         texts = {name: [one[name] for one in values] for name in self.source.columns}
-        words = [one["words"] for one in values] if self.source.kind == "tagged" else []
+        words = (
+            [one.several("words") for one in routed.examples]
+            if self.source.kind == "tagged"
+            else []
+        )
         whole = routed.first & np.array([one.ends for one in routed.examples], np.bool_)
         return Given(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
@@ -452,7 +467,12 @@ class Encoder:
 
     def _write_single(self, number: int, kept: Routed, rows: NDArray[np.bool_]) -> None:
         """Columns with one number an example."""
-        for name, value in (("label", self._number), ("number", _as_float)):
+        single: dict[str, Callable[[Example], float]] = {
+            "label": self._number, "number": _as_float,
+        }  # fmt: skip
+        if self.source.media is not None:
+            single |= {name: partial(_stored, name) for name in self.source.media.names}
+        for name, value in single.items():
             if facts := self.stores.get(name):
                 values = [value(kept.examples[i]) for i in np.flatnonzero(rows).tolist()]
                 [file] = _files(SPLITS[number], name, facts)
@@ -483,6 +503,9 @@ class Encoder:
                         f"{data.max_len}; a higher one keeps longer pairs."
                     )
                 report.findings.append(Finding("error", "nothing-left", 0, text))
+        if self.source.media is not None:
+            self._add_written(report)
+            return
         report.over_long = {int(limit): n for limit, n in count.over_long.items()}
         sizes = {name: each.vocab_size for name, each in self.encode.tokenizers.items()}
         if self.pairs:
@@ -503,6 +526,17 @@ class Encoder:
         if count.unknown_tokens:
             text = unknown_text(count.unknown_tokens, set(count.unknown_characters))
             report.findings.append(Finding("warning", "unknown", count.unknown_tokens, text))
+
+    def _add_written(self, report: Report) -> None:
+        """Of what is written about media."""
+        for name, tokenizer in self.encode.tokenizers.items():
+            train, valid = self.count.tokens.get(name, [0, 0])
+            report.sizes |= {
+                "tokens": float(train),
+                "valid_tokens": float(valid),
+                "characters": float(self.count.characters.get(name, 0)),
+                "vocabulary": float(tokenizer.vocab_size),
+            }
 
     def _reasons(self) -> str:
         said = {"empty": "with an empty side", "over_long": "too long", "ratio": "too uneven",
@@ -529,6 +563,13 @@ class Encoder:
 
 def _as_float(item: Example) -> float:
     return float(item.text("number"))
+
+
+def _stored(name: str, item: Example) -> int:
+    """The number under which an item of media was stored."""
+    number = item.values[name]
+    assert isinstance(number, int)
+    return number
 
 
 def _files(split: str, column: str, facts: Mapping[str, str]) -> list[str]:

@@ -1,23 +1,47 @@
-"""One form for what examples come in: documents, labelled texts, tagged words, fields."""
+"""One form for what examples come in: documents, labelled texts, tagged words, fields, media."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
-from headway.data.bind import Binding, Column, as_said, bind, column_of, plain
+from headway.data.bind import (
+    MEDIA,
+    Binding,
+    Column,
+    as_said,
+    bind,
+    column_of,
+    is_blank,
+    plain,
+)
 from headway.data.columns import VALUES, check_words, labels_of
 from headway.data.files import parts
+from headway.data.media.open_item import Form, Medium, Shape, What
+from headway.data.readers.jsonl import value_text
 from headway.data.readers.lines import UnequalCounts, open_aligned
+from headway.data.readers.media import PARTS, is_list, medium_of, open_media, part_of
 from headway.data.readers.open import Holds, open_table
-from headway.data.table import ABSENT, Raw, Table
+from headway.data.table import ABSENT, Raw, Table, is_missing
 from headway.data.tag_schemes import Detection, Scheme, to_bio
 from headway.errors import ConfigError, DataError
+from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import SPECS, Reads, spec_of
+from headway.tasks.specs import LABEL, LABELS, NUMBER, SEEN_AS, SPECS, WRITTEN, Reads, spec_of
+from headway.tasks.specs import MEDIA as MEDIA_NEEDS
 
-TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs"]
+TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
+
+Target = Literal["label", "text", "other", "none"]
+"""What media must come with; `other`: a second one that belongs to the first."""
+
+TARGETS: dict[str, Target] = {
+    "label": "label", "labels": "label", "number": "label", "text": "text",
+}  # fmt: skip
+"""Of each kind of answers; others need none."""
 
 SIDES = ("source", "target")
 TEXTS = ("text", "other")
@@ -26,8 +50,9 @@ BLOCK = 4096
 BLOCK_CHARACTERS = 2_000_000
 
 
-Value = str | Sequence[str]
-"""A text or a label; words or tags."""
+Value = str | Sequence[str] | Medium | int
+"""A text or a label; words or tags; a picture, a video or a recording, or its number once it is
+stored."""
 
 ColumnKind = Literal["text", "label", "labels", "number", "words", "tags"]
 
@@ -56,7 +81,20 @@ class Example(NamedTuple):
 
     def several(self, name: str) -> Sequence[str]:
         """Words or tags."""
-        return self.values.get(name, ())
+        return cast(Sequence[str], self.values.get(name, ()))
+
+    @property
+    def medium(self) -> Medium:
+        """The picture, video or recording; a `DataError` where the row names none."""
+        for value in self.values.values():
+            if isinstance(value, Medium):
+                return value
+        raise DataError(self.problem)
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Those it has: one, several, or none."""
+        return self.several("labels") or [one for one in (self.text("label"),) if one]
 
 
 @dataclass(frozen=True)
@@ -77,6 +115,10 @@ class Bound:
         texts = {one.name: "" for one in self.binding.values() if one.kind in ("text", "field")}
         words: dict[str, Value] = {"words": (), "tags": ()} if "words" in self._names else {}
         return {**self.absent, **texts, **words}
+
+    @cached_property
+    def _is_media(self) -> bool:
+        return any(one.kind in MEDIA for one in self.binding.values())
 
     @property
     def _names(self) -> list[str]:
@@ -128,10 +170,15 @@ class Bound:
     def _values(self, raw: Raw) -> dict[str, Value]:
         assert raw.values is not None
         found: dict[str, Value] = dict(self.absent)
-        where = ""
+        where, part = "", {}
+        media = self._is_media
         for (name, column), value in zip(self.binding.items(), raw.values, strict=True):
-            if column.kind == "text" and type(value) is str and value.isascii():
+            if column.kind == "text" and type(value) is str and value.isascii() and not media:
                 found[column.name] = value
+                continue
+            if column.kind == "part":
+                if not (value is ABSENT or is_missing(value) or is_blank(value)):
+                    part[name] = value
                 continue
             where = where or self.table.where(raw.line)
             if value is ABSENT:
@@ -144,9 +191,18 @@ class Bound:
             if column.kind == "labels":
                 found[column.name] = labels_of(value, name, where, column.separator)
                 continue
-            found[column.name] = VALUES[column.kind](value, name, where)
+            if column.kind in MEDIA:
+                found[column.name] = medium_of(value, name, where, self.table)
+            elif column.kind == "text" and media:
+                found[column.name] = _written(value, name, where)
+            else:
+                found[column.name] = VALUES[column.kind](value, name, where)
+        if part:
+            first = next(one.name for one in self.binding.values() if one.kind in MEDIA)
+            found[first] = part_of(cast(Medium, found[first]), part, where)
         if "words" in found and "tags" in found:
-            check_words(found["words"], found["tags"], where or self.table.where(raw.line))
+            words, tags = cast(Sequence[str], found["words"]), cast(Sequence[str], found["tags"])
+            check_words(words, tags, where or self.table.where(raw.line))
         fields = [one.name for one in self.binding.values() if one.kind == "field"]
         if fields and not any(found.get(name) for name in fields):
             where = where or self.table.where(raw.line)
@@ -158,6 +214,13 @@ class Bound:
         return found
 
 
+def _written(value: object, name: str, where: str) -> list[str]:
+    """What was written about an item, which may come as often."""
+    value = plain(value)
+    texts = (value or [""]) if isinstance(value, list) else [value]
+    return [value_text(text, name, where).strip() for text in texts]
+
+
 def refused(problem: str, others: int, what: str = "lines") -> DataError:
     """The first bad line of a file; so many `others` are like it, and `what` is lost if they are
     left out."""
@@ -166,6 +229,76 @@ def refused(problem: str, others: int, what: str = "lines") -> DataError:
         f"{problem}{like} Mend that, or, where nothing is scored, leave such {what} out: "
         "data.bad=skip"
     )
+
+
+@dataclass(frozen=True)
+class WantedMedia:
+    """What is wanted of pictures, videos and recordings."""
+
+    form: Form
+    """What they are brought to."""
+
+    target: Target = "none"
+
+    @classmethod
+    def of(cls, what: What, shape: Shape, target: Target = "none") -> WantedMedia:
+        return cls(Form.of(what, shape), target)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that hold them."""
+        name = SEEN_AS[self.form.what]
+        return (name, "other") if self.target == "other" else (name,)
+
+
+def media_tables(
+    paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
+    answers: str = "label",
+) -> Iterator[Bound]:  # fmt: skip
+    """Files, folders and lists, each with its columns bound; `answers`: what labels are."""
+    kind = SEEN_AS[what]
+    names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
+    columns = [Column(kind, kind, "path_field", tuple(names))]
+    need = {"labels": LABELS, "number": NUMBER}.get(answers, LABEL)
+    if target == "label" and need is LABEL:
+        columns.append(Column("label", "label", "label_field", LABEL.also))
+    elif target == "label":
+        named = cast(ColumnKind, answers)
+        columns.append(Column(named, named, "label_field", (*need.names, *LABEL.also)))
+    elif target == "text":
+        columns.append(Column("text", "text", "text_field", WRITTEN.also))
+    elif target == "other":
+        columns.append(Column("other", kind, "other_field"))
+    wanted = as_said(columns, data)
+    # Where none is asked for, a label may be there.
+    known = wanted if target != "none" else (*wanted, Column("label", "text", "", (), True))
+    for path in parts(paths, folders=False):
+        try:
+            table = open_media(path, data, known, what)
+        except OSError as error:  # a folder that may not be read, or that links to itself
+            raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+        if table.named is None and is_list(Path(path)):
+            binding = {k: one for k, one in bind(table, known).items() if one in wanted}
+            part = [name for name in PARTS if name in table.columns and name not in binding]
+            binding |= {name: Column(name, "part", optional=True) for name in part}
+        else:
+            binding = dict(zip(table.columns, wanted, strict=True))
+        yield Bound(table, binding, bad=data.bad)
+
+
+def media_examples(
+    paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
+    answers: str = "label",
+) -> Iterator[Example]:  # fmt: skip
+    """What they hold; what has several texts comes as often, with one each time."""
+    for bound in media_tables(paths, data, what, target, answers):
+        for example in bound:
+            texts = example.values.get("text")
+            if isinstance(texts, list):
+                for text in texts:
+                    yield example._replace(values={**example.values, "text": text})
+            else:
+                yield example
 
 
 @dataclass(frozen=True)
@@ -181,17 +314,37 @@ class Source:
     aligned: tuple[tuple[str, str], ...] = ()
     """Two files each, of which line n of one translates line n of the other."""
 
+    media: WantedMedia | None = None
+
     @property
     def is_given(self) -> bool:
         """Whether there are any files."""
         return bool(self.paths or self.aligned)
 
     def __iter__(self) -> Iterator[Example]:
+        if self.media is not None:
+            yield from self._held
+            return
         for bound in self.tables():
             yield from map(self.as_read, bound) if self.kind == "tagged" else bound
 
+    @cached_property
+    def _held(self) -> list[Example]:
+        """Of media all: what they hold is not read yet, and lists are read many times."""
+        return list(media_examples(*self._asked))
+
+    @property
+    def _asked(self) -> tuple[Sequence[str], DataSettings, What, Target, str]:
+        assert self.media is not None
+        own = getattr(self.settings, self.settings.task, None)
+        answers = str(getattr(own, "answer", "label"))
+        return self.paths, self.settings.data, self.media.form.what, self.media.target, answers
+
     def tables(self) -> Iterator[Bound]:
         """Each file with its columns bound."""
+        if self.media is not None:
+            yield from media_tables(*self._asked)
+            return
         data, columns = self.settings.data, needed(self.kind, self.settings)
         holds = HOLDS.get(self.kind, "table")
         blanks = self.kind in ("documents", "texts", "pairs")
@@ -231,6 +384,8 @@ class Source:
     def columns(self) -> tuple[str, ...]:
         """Those that hold texts."""
         data = self.settings.data
+        if self.media is not None:
+            return ("text",) if self.media.target == "text" else ()
         if self.kind == "fields":
             return data.fields
         if self.kind == "pairs":
@@ -244,24 +399,39 @@ class Source:
         if self.kind == "tagged":
             return {"text": "text", "words": "words", "tags": "tags"}
         more: dict[str, ColumnKind] = {}
-        if self.kind in ("labelled", "fields"):
+        if self.kind in ("labelled", "fields") or self._has_labels:
             answers = spec_of(self.settings).answers
             more = {answers: answers} if answers in ("labels", "number") else {"label": "label"}
         return {**dict.fromkeys(self.columns, "text"), **more}
 
+    @property
+    def _has_labels(self) -> bool:
+        return self.media is not None and self.media.target == "label"
+
     def shown(self, example: Example) -> dict[str, Any]:
         """What is kept of a validation example for people to see."""
+        if self.media is not None:
+            label = example.text("number") or ", ".join(example.labels)
+            said = {"label": label} if self._has_labels else {}
+            said |= {"text": example.text("text")} if self.media.target == "text" else {}
+            return {"place": example.place, **said}
         if self.kind == "tagged":
-            return {name: list(example.values[name]) for name in ("words", "tags")}
+            return {name: list(example.several(name)) for name in ("words", "tags")}
         if self.kind == "fields":
             return {name: text for name, text in example.values.items() if text}
         return dict(example.values)
 
 
-def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
+def sources(
+    kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
+) -> tuple[Source, Source]:
     """Of training and of validation; the second may have no files."""
-    settings = answered(kind, settings)
+    settings = answered(kind, settings, media)
     data = settings.data
+    if media is not None:
+        return tuple(
+            Source(kind, settings, paths, media=media) for paths in (data.media, data.valid_media)
+        )  # type: ignore[return-value] # two of them
     if kind == "pairs":
         given = (data.pairs, data.source, data.target)
         held = (data.valid_pairs, data.valid_source, data.valid_target)
@@ -276,19 +446,26 @@ def sources(kind: TextKind, settings: RunSettings) -> tuple[Source, Source]:
     return Source(kind, settings, training, scheme), Source(kind, settings, validation, scheme)
 
 
-def answered(kind: TextKind, settings: RunSettings) -> RunSettings:
+def answered(
+    kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
+) -> RunSettings:
     """With what the files have for answers, where nobody says: several labels where there are lists
     of them, else one."""
     own = settings.classify
     asked = getattr(settings, settings.task, None) is own and own.answer == "auto"
-    if not asked or not settings.data.text:
+    if not asked or not (settings.data.text or media):
         return settings
-    (path, *_), columns = parts(settings.data.text), needed(kind, settings)
-    table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"))
-    bound = bind(table, columns)
-    name = next((name for name, one in bound.items() if one.kind == "label"), None)
-    several = name is not None and any(
-        isinstance(plain(row.get(name)), list) for row in table.sample
+    if media is not None:
+        bound = next(Source(kind, settings, settings.data.media, media=media).tables(), None)
+    else:
+        (path, *_), columns = parts(settings.data.text), needed(kind, settings)
+        table = open_table(path, settings.data, columns, HOLDS.get(kind, "table"))
+        bound = Bound(table, bind(table, columns))
+    several = bound is not None and any(
+        isinstance(plain(row.get(name)), list)
+        for name, one in bound.binding.items()
+        if one.kind == "label"
+        for row in bound.table.sample
     )
     return replace(settings, classify=replace(own, answer="labels" if several else "label"))
 
@@ -314,7 +491,7 @@ def in_example_blocks(
             block.append(example)
             values = example.values
             for name in columns:
-                size += len(values[name])
+                size += len(cast(str, values[name]))
             if len(block) >= BLOCK or size >= BLOCK_CHARACTERS:
                 yield block
                 block, size = [], 0

@@ -1,16 +1,24 @@
-"""The input files of a run: what identifies them, and a copy of what can be read only once."""
+"""The input files of a run: what identifies them, and a copy of what can be read only once.
+
+Contents decide, wherever files lie and whatever they are called.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
+from headway.data.example import Example, media_examples
 from headway.data.files import STDIN, check_readable, is_stream, parts, spool
+from headway.data.media.open_item import Medium
+from headway.data.workers import cores
 from headway.errors import ConfigError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -19,6 +27,10 @@ from headway.tokens.files import tokenizer_files
 
 FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pairs",
           "text", "valid_text")  # fmt: skip
+MEDIA_FIELDS = ("media", "valid_media")
+SEEN = "seen.json"
+"""In the prepared data of media: the states of the files that it was made from."""
+
 COPIES = "input.tmp"
 
 
@@ -60,28 +72,93 @@ def _readable(path: str, copy: Path) -> str:
 def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
     """What the prepared data follows from: the content of the files, wherever they lie, and the
     settings that say what becomes of it."""
-    data, tokenizer = asdict(settings.data), asdict(settings.tokenizer)
+    data = asdict(settings.data)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
     data.pop("long")  # what a task makes of long texts, which the store keeps whole
     usual = asdict(DataSettings())
     for name in ("bad", "words_field", "tags_field", "label_separator"):
         if data[name] == usual[name]:
             data.pop(name)  # runs that are older than this setting go on with the data they have
-    if tokenizer["file"] is not None:
-        tokenizer["file"] = [
-            _identity(str(path)) for path in tokenizer_files(Path(tokenizer["file"]))
-        ]
-    values = {"files": files, "data": data, "tokenizer": tokenizer}
+    values = {"files": files, "data": data, "tokenizer": tokenizer_inputs(settings)}
     return json.loads(json.dumps(values))  # as it comes back from a file
 
 
+def tokenizer_inputs(settings: RunSettings) -> dict[str, Any]:
+    found = asdict(settings.tokenizer)
+    if found["file"] is not None:
+        found["file"] = [_identity(str(path)) for path in tokenizer_files(Path(found["file"]))]
+    return found
+
+
 def are_those(inputs: Mapping[str, object], data: DataSettings) -> bool:
-    """Whether prepared data was made from texts with the contents of these files."""
+    """Whether prepared data was made from files with the contents of these."""
+    if inputs.get("kind") == "media":
+        return bool(inputs["files"] == _contents_of(inputs, data))
     files = {name: parts(getattr(data, name)) for name in FIELDS}
     if any(is_stream(path) for side in files.values() for path in side):
         return False
     found = {name: [_identity(path) for path in side] for name, side in files.items()}
     return bool(inputs.get("files") == json.loads(json.dumps(found)))
+
+
+def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
+    asked = inputs["form"]["what"], inputs["target"], inputs["answer"]
+    return contents(
+        [list(media_examples(getattr(data, name), data, *asked)) for name in MEDIA_FIELDS]
+    )
+
+
+def contents(splits: Sequence[Sequence[Example]]) -> list[str]:
+    """What the media of each split hold and come with."""
+    files = _files(splits)
+    with ThreadPoolExecutor(cores(), thread_name_prefix="contents") as pool:
+        sums = dict(zip(files, pool.map(_sum_of, files), strict=True))
+    return [_said(examples, sums) for examples in splits]
+
+
+def states(splits: Sequence[Sequence[Example]]) -> list[str]:
+    """The same by the names, sizes and times of files: as long as these are what they were, nothing
+    must be read to know that their contents are."""
+    sums = {path: str(_state(Path(path))) for path in _files(splits)}
+    return [_said(examples, sums) for examples in splits]
+
+
+def _files(splits: Iterable[Sequence[Example]]) -> list[str]:
+    return list(dict.fromkeys(
+        value.path for examples in splits for one in examples for value in one.values.values()
+        if isinstance(value, Medium)
+    ))  # fmt: skip
+
+
+def _said(examples: Iterable[Example], sums: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for one in examples:
+        said = {
+            name: [sums[value.path], *astuple(value.part)] if isinstance(value, Medium) else value
+            for name, value in one.values.items()
+        }
+        digest.update(repr((said, bool(one.problem))).encode())
+    return digest.hexdigest()
+
+
+def _state(path: Path) -> list[tuple[str, int, int]]:
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [(str(one), (state := one.stat()).st_size, state.st_mtime_ns) for one in files]
+    except (OSError, ValueError):  # it is not there, and left out (`data.bad`)
+        return []
+
+
+def _sum_of(name: str) -> str:
+    digest = hashlib.sha256()
+    path = Path(name)
+    try:
+        for one in sorted(path.iterdir()) if path.is_dir() else [path]:
+            with one.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    except (OSError, ValueError):
+        return ""
+    return digest.hexdigest()
 
 
 def _identity(path: str) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 The result lies in `data/`. It is made beside it and moved there when complete; a process may be
 killed at any moment, and the next one goes on where it was. It carries checksums of itself and of
 what it was made from, so that it is used again exactly when nothing has changed. Preparing takes
-all cores, and the memory of some blocks of text and of about 100 bytes an example.
+all cores, and the memory of some blocks of text and of about 100 bytes an example. Texts are read
+twice, for the check and for their tokens; media once, and what is known of them then decides.
 """
 
 from __future__ import annotations
@@ -13,19 +14,37 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import compress, tee
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, compress, tee
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headway.data import example
-from headway.data.check import PROBLEMS, UNITS, check_texts, sorted_labels
+from headway.data.check import (
+    MOST_NAMED,
+    PROBLEMS,
+    absent_labels,
+    check,
+    listed,
+    sorted_labels,
+    unit_of,
+)
 from headway.data.check_report import Report
 from headway.data.encode import Encoder, Routed, Router, all_for_validation
-from headway.data.example import Source, TextKind, in_example_blocks, sources
-from headway.data.fingerprint import rereadable, wanted_inputs
+from headway.data.example import Example, Source, TextKind, WantedMedia, in_example_blocks, sources
+from headway.data.fingerprint import (
+    SEEN,
+    contents,
+    rereadable,
+    states,
+    tokenizer_inputs,
+    wanted_inputs,
+)
 from headway.data.language_id import Profiles
+from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
+from headway.data.media.open_item import Medium, is_there, leads_nowhere
 from headway.data.readers import lines
 from headway.data.sealed import Facts, read_sealed, seal
 from headway.data.split import split_off
@@ -37,7 +56,7 @@ from headway.data.store import (
     load_prepared,
     open_columns,
 )
-from headway.data.survey import survey
+from headway.data.survey import EMPTY, Survey, survey, survey_media
 from headway.data.workplace import Workplace, tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
@@ -48,6 +67,10 @@ from headway.tokens.trainer import train_on_texts, train_vocabularies
 
 FEW_DOCUMENTS = 20
 """With fewer of them a tenth of the characters is held out instead of a tenth of the documents."""
+
+MIXED = 6
+"""The seed of the order of validation media: folders come class after class, and the first ones,
+which training is judged by on its way, must be a fair sample of all."""
 
 RECORD_SECONDS = 2.0
 """How often it is written down how far the work is: a kill costs no more than this."""
@@ -61,16 +84,22 @@ def prepare(
     *,
     tokenizer: Tokenizer | None = None,
     specials: Sequence[str] = (),
+    media: WantedMedia | None = None,
 ) -> Prepared:
     """Check, split, train the tokenizer unless one is given, tokenise; or find all that done.
 
     `specials` are tokens that no text becomes, such as `<mask>`. Where the given tokenizer lacks
-    them they get new ids behind all others.
+    them they get new ids behind all others. `media`: what pictures, videos and recordings are
+    brought to, and come with.
     """
     _check_asked(kind, settings)
     folder.mkdir(parents=True, exist_ok=True)
     with rereadable(settings, folder) as settings:
-        wanted = wanted_inputs(settings) | {
+        settings = example.answered(kind, settings, media)
+        wanted = (
+            wanted_inputs(settings) if media is None else _media_inputs(settings, media, folder)
+        )
+        wanted |= {
             "kind": kind,
             "specials": list(specials),
             "given": tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
@@ -78,7 +107,6 @@ def prepare(
         if kind == "tagged":
             tag = settings.tag
             wanted["tag"] = {"scheme": tag.scheme, "prefix_strip": tag.prefix_strip}
-        settings = example.answered(kind, settings)
         if spec_of(settings).answers in ("labels", "number"):
             wanted["answer"] = spec_of(settings).answers
         made = read_sealed(folder / DATA, progress.note)
@@ -86,7 +114,11 @@ def prepare(
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
             blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
             with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
-                facts = Build(kind, settings, place, progress).run(tokenizer, specials)
+                both = sources(kind, settings, media)
+                facts = Build(both, place, progress).run(tokenizer, specials)
+                if media is not None:
+                    seen = {"states": states([list(one) for one in both]), "files": wanted["files"]}
+                    (place.results / SEEN).write_text(json.dumps(seen), encoding="utf-8")
                 seal(place.results, {"inputs": wanted, **facts})
         tidy(folder / DATA)
     return load_prepared(folder)
@@ -100,9 +132,51 @@ def _is_of(made: Facts, wanted: Facts) -> bool:
     return inputs == wanted
 
 
+def _media_inputs(settings: RunSettings, media: WantedMedia, folder: Path) -> Facts:
+    """What the prepared data follows from. While the files are as they were when it was made, they
+    are not read again to see whether their contents are."""
+    both = sources("media", settings, media)
+    if settings.data.bad == "error":
+        check_there(*both)
+    splits = [list(one) for one in both]
+    try:
+        seen = json.loads((folder / DATA / SEEN).read_text(encoding="utf-8"))
+        files = seen["files"] if seen["states"] == states(splits) else contents(splits)
+    except (OSError, ValueError, KeyError, TypeError):
+        files = contents(splits)
+    values = {
+        "files": files, "form": asdict(media.form), "target": media.target,
+        "valid_size": settings.data.valid_size, "answer": "label",
+        "tokenizer": tokenizer_inputs(settings) if both[0].columns else None,
+    }  # fmt: skip
+    return json.loads(json.dumps(values))  # as it comes back from a file
+
+
+def check_there(*several: Source) -> None:
+    """One error that lists all missing files."""
+    missing: dict[str, str] = {}
+    for one in chain(*several):
+        for value in one.values.values():
+            if isinstance(value, Medium) and value.path not in missing:
+                path = Path(value.path)
+                if not is_there(path) and not leads_nowhere(path):
+                    missing[value.path] = one.place
+    if missing:
+        shown = ", ".join(f"{k} ({place})" for k, place in list(missing.items())[:MOST_NAMED])
+        more = f", and {len(missing) - MOST_NAMED:,} more" * (len(missing) > MOST_NAMED)
+        n = len(missing)
+        raise DataError(
+            f"{'1 file is' if n == 1 else f'{n:,} files are'} missing: {shown}{more}. Paths in a "
+            "manifest are relative to the folder it lies in."
+        )
+
+
 def _check_asked(kind: TextKind, settings: RunSettings) -> None:
     data = settings.data
-    if kind == "pairs":
+    if kind == "media":
+        if not data.media:
+            raise DataError("there is nothing to train on. Give --media FOLDER or --media FILE.")
+    elif kind == "pairs":
         if not data.source and not data.pairs:
             raise DataError("there is nothing to train on. Give --source and --target, or --pairs.")
     elif not data.text and not (kind == "texts" and data.pairs):
@@ -114,32 +188,39 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
 class Build:
     """Makes all files of the folder but the seal, stage after stage, each once."""
 
-    def __init__(
-        self, kind: TextKind, settings: RunSettings, place: Workplace, progress: Progress
-    ) -> None:
-        self.kind = kind
-        self.settings = settings
+    def __init__(self, both: tuple[Source, Source], place: Workplace, progress: Progress) -> None:
+        self.training, self.validation = both
+        self.kind = self.training.kind
+        self.settings = self.training.settings
+        self.media = self.training.media
         self.place = place
         self.progress = progress
-        self.training, self.validation = sources(kind, settings)
 
     def run(self, given: Tokenizer | None, specials: Sequence[str]) -> Facts:
         """Returns what the seal should say."""
         split = self.place.state / "held_out.npy"
+        if self.media is not None:
+            examples = [*self.training, *self.validation]
+            Decoder(examples, self.media, self.place.results, self.place).run(self.progress)
         plan = self.place.stage("plan", lambda: self._plan(split), split)
         held_out, blank = np.load(split)
         words = self.place.results / "tokenizer.json"
 
         def make() -> None:
-            left_out = held_out | blank if self.kind == "pairs" else held_out
+            left_out = held_out | blank if self.kind in ("pairs", "media") else held_out
             texts = _for_training(self.training, Router(left_out, plan["cut"]))
             self._vocabularies(plan, texts, given, specials).save(words)
 
-        self.place.stage("tokenizer", make, words)
+        if self.training.columns:
+            self.place.stage("tokenizer", make, words)
         with Encoder(
             self.training, words, plan["labels"], self.place.results, self.place.recorded()
         ) as encoder:
-            self._encode(encoder, Router(held_out, plan["cut"], blank), plan["size"])
+            if self.media is not None:
+                blocks = self._media_blocks(held_out, ~blank)
+            else:
+                blocks = self._blocks(Router(held_out, plan["cut"], blank))
+            self._encode(encoder, blocks, plan["size"])
         report = Report.from_dict(plan["report"])
         encoder.add_to(report)
         if report.impossible:
@@ -150,6 +231,7 @@ class Build:
             lines = (json.dumps({"place": place, "why": why}) + "\n" for place, why in bad.items())
             (self.place.results / PROBLEMS).write_text("".join(lines), encoding="utf-8")
         return {
+            **({} if self.media is None else {"form": asdict(self.media.form)}),
             "columns": encoder.stores,
             "fields": list(self.training.columns) if self.kind == "fields" else [],
             "labels": plan["labels"],
@@ -159,22 +241,32 @@ class Build:
 
     @property
     def _unit(self) -> str:
-        return "pairs" if self.kind == "pairs" else "characters"
+        return "characters" if self.kind not in ("pairs", "media") else unit_of(self.training)
 
-    def _plan(self, split: Path) -> Facts:
-        """The check and the split: what is known before there is a tokenizer."""
+    def _surveys(self) -> tuple[Survey, Survey | None]:
+        """Of training, and of validation where that is given."""
+        if self.media is not None:
+            seen, held = survey_media(self.training, self.place.results), None
+            if self.validation.is_given:
+                held = survey_media(self.validation, self.place.results, len(seen))
+            return seen, held
         with self.progress.stage("checking the data", unit=self._unit) as stage:
             profiles, held = Profiles(), None
             seen = survey(self.training, stage.advance, profiles)
             if self.validation.is_given:
                 held = survey(self.validation, stage.advance, profiles, learn=False)
-        report = check_texts(seen, held)
+        return seen, held
+
+    def _plan(self, split: Path) -> Facts:
+        """The check and the split: what is known before there is a tokenizer."""
+        seen, held = self._surveys()
+        report = check(seen, held)
         if report.impossible:
             raise ImpossibleData(report)
         cut, labels = None, sorted_labels(seen.names.counts)
         surveys = [seen] if held is None else [seen, held]
         characters = sum(one.n_characters for one in surveys)
-        size = sum(map(len, surveys)) if self.kind == "pairs" else characters
+        size = characters if self._unit == "characters" else sum(map(len, surveys))
         problems = {k: v for one in surveys for k, v in one.names.problems.items()}
         held_out = np.zeros(len(seen), np.bool_)
         if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
@@ -184,6 +276,12 @@ class Build:
             surveys.clear()
             seen = replace(seen, exact=seen.exact[:0].copy(), lengths=())
             held_out = split_off(seen, self.settings.data.valid_size, report)
+        if self.media is not None:
+            some = [list(compress(self.training, rows)) for rows in (seen.filled, held_out)]
+            named = [{name for one in part for name in one.labels} for part in some]
+            report.findings += absent_labels(named[1], named[0]) if held is None else []
+            characters = sum(len(one.text("text")) for one in some[0])
+            characters -= sum(len(one.text("text")) for one in some[1])
         np.save(split, np.stack([held_out, ~seen.filled]))
         return {
             "report": report.to_dict(),
@@ -216,29 +314,61 @@ class Build:
             tokenizer = train_on_texts(texts, wanted, plan["characters"], specials)
             return Vocabularies(tokenizer, tokenizer)
 
-    def _encode(self, encoder: Encoder, router: Router, size: int) -> None:
+    def _encode(self, encoder: Encoder, blocks: Iterator[Routed], size: int) -> None:
         """All blocks behind those that are done; now and then it is recorded how far it is."""
         kept = time.monotonic()
         columns = self.training.columns
-        with self.progress.stage("tokenising", size, self._unit) as stage:
+        progress = self.progress if columns else SILENT
+        with progress.stage("tokenising", size, self._unit) as stage:
 
             def done(routed: Routed) -> None:
                 nonlocal kept
                 if time.monotonic() - kept >= RECORD_SECONDS:
                     self.place.record(encoder.count.to_dict(), encoder.files.sync())
                     kept = time.monotonic()
-                if self.kind == "pairs":
+                if self._unit != "characters":
                     stage.advance(len(routed.examples))
                 else:
                     stage.advance(sum(len(one.text(n)) for one in routed.examples for n in columns))
 
-            encoder.run(self._blocks(router), done)
+            encoder.run(blocks, done)
         encoder.files.sync()
 
     def _blocks(self, router: Router) -> Iterator[Routed]:
         for block in in_example_blocks(self.training, self.training.columns):
             yield router.route(block)
         yield from all_for_validation(self.validation)
+
+    def _media_blocks(
+        self, held_out: NDArray[np.bool_], usable: NDArray[np.bool_]
+    ) -> Iterator[Routed]:
+        """What is for training in its order, then what is for validation, mixed; each by the
+        number under which it was stored."""
+        folder, n = self.place.results, len(usable)
+        training = stored_examples(self.training, folder)
+        validation = list(compress(training, held_out))
+        if self.validation.is_given:
+            found = stored_examples(self.validation, folder, n)
+            validation = list(compress(found, survey_media(self.validation, folder, n).filled))
+        mixed = np.random.default_rng(MIXED).permutation(len(validation)).tolist()
+        both = compress(training, usable & ~held_out), [validation[row] for row in mixed]
+        for is_valid, examples in enumerate(both):
+            for block in in_example_blocks(examples, self.training.columns):
+                each = np.ones(len(block), np.bool_)
+                yield Routed(block, each & bool(is_valid), each)
+
+
+def stored_examples(source: Source, folder: Path, first: int = 0) -> list[Example]:
+    """With the numbers of their media in the folder, behind the `first` examples that are not
+    these; what could not be read has one of another."""
+    assert source.media is not None
+    names = source.media.names
+    stored = np.cumsum(read_facts(folder)["marks"] & UNREADABLE == 0) - 1
+    rows = stored.reshape(-1, len(names))[first:].tolist()
+    return [
+        one._replace(values={**one.values, **dict(zip(names, row, strict=True))})
+        for one, row in zip(source, rows, strict=False)
+    ]
 
 
 def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
@@ -266,5 +396,77 @@ def evaluation_set(
         opened = open_columns(folder, "valid", facts)
         examples = (folder / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
         if not opened.n:
-            raise DataError(f"there are no {UNITS[kind]} in {', '.join(source.paths)}.")
+            raise DataError(f"there are no {unit_of(source)} in {', '.join(source.paths)}.")
         return opened.in_memory(), [json.loads(line) for line in examples]
+
+
+@dataclass(frozen=True)
+class EvaluationMedia:
+    """A test set."""
+
+    items: Columns
+    places: list[str]
+    targets: list[str]
+    """Labels or texts as they stand in the files; empty where none were asked for."""
+
+
+def evaluation_media(
+    media: WantedMedia,
+    settings: RunSettings,
+    *,
+    labels: Sequence[str] = (),
+    tokenizer: Tokenizer | None = None,
+    progress: Progress = SILENT,
+) -> EvaluationMedia:
+    """Everything in `data.media`, for scoring. What cannot be read, has no target or a label that
+    is not among `labels` is an error that says where: scores would not be of the same things.
+
+    Texts become tokens if there is a tokenizer.
+    """
+    if not settings.data.media:
+        raise DataError("there is nothing to score. Give --media FOLDER or --media FILE.")
+    source, _ = sources("media", settings, media)
+    if settings.data.bad == "error":
+        check_there(source)
+    with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
+        folder, words = Path(name), Path(name) / "tokenizer.json"
+        Decoder(list(source), media, folder).run(progress)
+        _check_scorable(survey_media(source, folder), labels)
+        targets = [one.text("text") or ", ".join(one.labels) for one in source]
+        if tokenizer is not None:
+            Vocabularies(tokenizer, tokenizer).save(words)
+        kept = source
+        if source.columns and tokenizer is None:
+            kept = replace(source, media=replace(media, target="none"))
+        examples = stored_examples(source, folder)
+        with Encoder(kept, words, labels, folder) as encoder:
+            encoder.run(all_for_validation(kept, examples), lambda routed: None)
+        facts = {"columns": encoder.stores, "fields": (), "n_bytes": encoder.count.n_bytes}
+        # The files stay mapped when their folder is gone.
+        opened = open_columns(folder, "valid", {**facts, "form": asdict(media.form)})
+    found = [] if media.target in ("none", "other") else targets
+    return EvaluationMedia(opened, [one.place for one in source], found)
+
+
+def _check_scorable(seen: Survey, labels: Sequence[str]) -> None:
+    unit, problems = unit_of(seen.source), seen.names.problems
+    if not len(seen):
+        raise DataError(f"there are no {unit} to score.")
+    if problems:
+        n = seen.names.n_problems
+        shown = " ".join(list(problems.values())[:MOST_NAMED])
+        more = f" And {n - MOST_NAMED:,} more." * (n > MOST_NAMED)
+        raise DataError(f"{n:,} of {len(seen):,} {unit} cannot be read: {shown}{more}")
+    empty = seen.rows(EMPTY)
+    if "label" in seen.source.kinds and seen.names.without:
+        empty = np.flatnonzero(seen.label < 0)
+    if len(empty):
+        [one] = seen.examples(empty[:1].tolist()).values()
+        what = f"a {unit.removesuffix('s')} without a {'text' if seen.source.columns else 'label'}"
+        raise DataError(f"{one.place}: {what} cannot be scored.")
+    for name in seen.names.counts:
+        if name not in labels:
+            raise DataError(
+                f"{seen.names.places[name]}: the label {name!r} cannot be scored; this run knows "
+                f"the classes {listed(labels, 20)}."
+            )

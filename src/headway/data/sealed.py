@@ -18,7 +18,7 @@ VERSION = 2
 Facts = dict[str, Any]
 """What a manifest says, as JSON has it."""
 
-WORDS = ("report.json", "valid.jsonl", "problems.jsonl")
+WORDS = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
 """Files for people, that tell where things lie: they do not count for what the data is."""
 
 
@@ -29,7 +29,10 @@ def seal(folder: Path, facts: Facts) -> None:
     files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
     counted = {name: facts for name, facts in files.items() if name not in WORDS}
-    values["fingerprint"] = _sum({**values, "files": counted})
+    known = {**values, "files": counted}
+    if "form" in values:  # pixels and samples are there as they were read, whatever the files were
+        known["inputs"] = {k: v for k, v in values["inputs"].items() if k != "files"}
+    values["fingerprint"] = _sum(known)
     text = json.dumps({**values, "seal": _sum(values)}, indent=1)
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 

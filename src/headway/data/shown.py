@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from headway.data.bind import DEFAULTS, MEDIA, Binding, Kind, is_blank
+from headway.data.bind import DEFAULTS, Binding, is_blank
 from headway.data.check_report import Report
-from headway.data.example import sources
+from headway.data.example import TARGETS, Bound, Target, WantedMedia, sources
 from headway.data.files import is_stream
-from headway.data.media.folders import FolderSource
-from headway.data.media.items import found_items
-from headway.data.media.manifest import PARTS, ManifestSource
-from headway.data.media.open_item import UNITS, Form
-from headway.data.media.source import SEVERAL, TARGETS
-from headway.data.media.source import Source as MediaSource
+from headway.data.media.open_item import Form
 from headway.data.memory import ROWS, Given
+from headway.data.readers.folder import FOLDER
+from headway.data.readers.media import is_list
 from headway.data.table import Table, is_missing, shown_value, value_in
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import SEEN_AS, Spec
+from headway.tasks.specs import Spec
 
 MOST_FILES = 3
 """Whose columns are shown; others are counted."""
@@ -48,26 +45,19 @@ class Tables:
         if held is not None and held.table is not None:
             return cls([(held.table, dict(held.columns))])
         if row.reads == "media":
-            kind = SEEN_AS[row.modality]
-            return cls._media(settings, row, kind)
+            assert row.modality != "text"
+            media = WantedMedia(Form(row.modality), media_target(settings, row))
+            training, _ = sources("media", settings, media)
+            found = list(training.tables())
+            lists = [one for one in found if is_list(Path(one.table.name))]
+            others = [_said(one) for one in found if one not in lists]
+            return cls([(one.table, one.binding) for one in lists], others)
         reads = "fields" if data.fields and row.reads != "tagged" else row.reads
         training, _ = sources(reads, settings)
         aligned = [one for both in training.aligned for one in both]
         if any(map(is_stream, (*training.paths, *aligned))):  # which can be read only once
             return cls(())
         return cls([(one.table, one.binding) for one in training.tables()])
-
-    @classmethod
-    def _media(cls, settings: RunSettings, row: Spec, kind: str) -> Tables:
-        target = TARGETS.get(row.answers, "none")
-        if settings.data.other_field:
-            target = "other"
-        what = row.modality
-        assert what != "text"
-        found = found_items(settings.data.media, settings.data, Form(what), target)
-        tables = [one for one in found.sources if isinstance(one, ManifestSource)]
-        others = [_said(one, kind, UNITS[what]) for one in found.sources if one not in tables]
-        return cls([(one.table, _answered(one, settings)) for one in tables], others)
 
     def named(self, data: DataSettings) -> DataSettings:
         """The settings, with the names of columns as they were found, where all files agree."""
@@ -104,19 +94,9 @@ class Tables:
         return [*shown, *self.others[:MOST_FILES], *behind]
 
 
-def _answered(source: ManifestSource, settings: RunSettings) -> Binding:
-    """The binding of a list, with labels called what they are learned as."""
-    asked = getattr(getattr(settings, settings.task), "answer", "label")
-    lists = any((row.target or "").startswith(SEVERAL) for row in source.rows)
-    answer: Kind = "label"
-    if asked == "labels" or (asked == "auto" and source.target == "label" and lists):
-        answer = "labels"
-    elif asked == "number":
-        answer = "number"
-    return {
-        name: replace(one, name=answer, kind=answer) if one.kind == "label" else one
-        for name, one in source.binding.items()
-    }
+def media_target(settings: RunSettings, row: Spec) -> Target:
+    """What media must come with."""
+    return "other" if settings.data.other_field else TARGETS.get(row.answers, "none")
 
 
 def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
@@ -126,9 +106,8 @@ def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
     needs = max((len(one.name) for one in binding.values()), default=0)
     kinds = max((len(one.kind) for one in binding.values()), default=0)
     for name in names:
-        if name not in binding:
-            listed = any(one.kind in MEDIA for one in binding.values()) and name in PARTS
-            yield f"  {name:{wide}} ({'what of the file' if listed else 'not used'})"
+        if name not in binding or binding[name].kind == "part":
+            yield f"  {name:{wide}} ({'what of the file' if name in binding else 'not used'})"
             continue
         column = binding[name]
         found = (value_in(row, name) for row in table.sample)
@@ -155,16 +134,11 @@ def _clipped(text: str) -> str:
     return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
 
 
-def _said(source: MediaSource, kind: str, unit: str) -> str:
-    label = source[0].label if len(source) else None
-    place = Path(source[0].place) if len(source) else Path()
-    if isinstance(source, FolderSource):
-        form = "a folder a class" if label is not None else "files"
-        counts = Counter(str(entry[1]) for entry in source.entries)
-        known = {name: (n, 0) for name, n in counts.items()}
-        said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if label else ""
-        folder = place.parent.parent if label is not None else place.parent
-        return f"{folder}   {form}, {len(source):,} {unit}\n  (file) → {kind}{said}"
-    said = ", with labels" if label is not None else ""
-    name = place.name.rpartition(":")[0] or place.name
-    return f"{name}   {len(source):,} {unit} in a stack{said}"
+def _said(bound: Bound) -> str:
+    """Of what is no list of files."""
+    table, (kind, *_) = bound.table, (one.kind for one in bound.binding.values())
+    labels = Counter(one.text("label") for one in bound) if FOLDER in table.columns else {}
+    n = sum(1 for _ in table.read(()))
+    known = {name: (count, 0) for name, count in labels.items()}
+    said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if known else ""
+    return f"{table.name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {kind}{said}"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import UNITS
+from headway.data.check import unit_of
 from headway.data.check_report import Finding, Report
 from headway.data.hashing import Hashes, Numbers, mixed
 from headway.data.store import ImpossibleData
@@ -40,11 +40,15 @@ def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
     # A slice makes no copy, and nearly always there is text everywhere.
     rows = slice(None) if filled.all() else filled
     kind = seen.source.kind
-    options = OPTIONS if kind == "pairs" else "--valid-text"
+    media = seen.source.media
+    options = OPTIONS if kind == "pairs" else "--valid-media" if media else "--valid-text"
+    # Voices are also compared with each other: one recording of a voice would say nothing.
+    each = 2 if media and media.form.what == "sounds" else 1
     labels = seen.label[rows] if seen.names.counts and kind != "tagged" else None
     try:
         keys = seen.key[rows], seen.other[rows]
-        chosen = choose_rows(*keys, size, UNITS[kind], options, labels=labels)
+        unit = unit_of(seen.source)
+        chosen = choose_rows(*keys, size, unit, options, labels=labels, each=each)
     except DataError as error:
         report.findings.append(Finding("error", "no-split", 0, str(error)))
         raise ImpossibleData(report) from error
@@ -77,6 +81,7 @@ def choose_rows(
     unit: str = "pairs",
     options: str = OPTIONS,
     labels: NDArray[np.int32] | None = None,
+    each: int = 1,
 ) -> NDArray[np.bool_]:
     """True for each example that is set aside: about `size`, at most a tenth, in whole groups, and
     of each label its share. They are known by the hashes of their two sides, or of one given twice;
@@ -88,10 +93,10 @@ def choose_rows(
             f"Give more {unit}, or validation {unit} of their own ({options})."
         )
     limit = max(1, min(size, len(source) // 10))
-    chosen = _chosen(groups(source, target), source, limit, labels)
+    chosen = _chosen(groups(source, target), source, limit, labels, each)
     if not chosen.any():
         # Everything hangs together, as where targets are a few fixed answers.
-        chosen = _chosen(groups(source, source), source, limit, labels)
+        chosen = _chosen(groups(source, source), source, limit, labels, each)
     if not chosen.any() and labels is not None:
         raise DataError(
             f"no validation {unit} can be split off the {len(source):,} {unit}: they are too few, "
@@ -108,7 +113,7 @@ def choose_rows(
 
 
 def _chosen(
-    first: Numbers, source: Hashes, limit: int, labels: NDArray[np.int32] | None
+    first: Numbers, source: Hashes, limit: int, labels: NDArray[np.int32] | None, each: int
 ) -> NDArray[np.bool_]:
     """Whole groups, known by their first rows."""
     draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
@@ -116,7 +121,7 @@ def _chosen(
         block = slice(row, row + SOME)
         np.minimum.at(draws, first[block], mixed(source[block] ^ _SALT))
     if labels is not None:
-        return choose_by_label(draws[first], labels, limit)
+        return choose_by_label(draws[first], labels, limit, each)
     leaders = np.flatnonzero(first == np.arange(len(first), dtype=first.dtype))
     draws = draws[leaders]
     sizes = np.bincount(first, minlength=len(first)).astype(first.dtype)
@@ -169,11 +174,6 @@ class _Runs:
         spread = np.empty_like(values)
         spread[self.order] = np.repeat(lowest, self.sizes)
         return spread
-
-
-def draws_of(keys: Hashes) -> Hashes:
-    """An order of rows by chance that their contents decide, equal for equal ones."""
-    return mixed(keys ^ _SALT)
 
 
 def choose_by_label(

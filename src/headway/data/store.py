@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +16,16 @@ from headway.data.hashing import Hashes
 from headway.data.media.decoding import UNREADABLE, VALUES, read_facts
 from headway.data.media.open_item import Form, What
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.sealed import WORDS, Facts, load_sealed
-from headway.data.token_store import TokenStore, side, tokens_file
+from headway.data.sealed import Facts, load_sealed
+from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
+from headway.tasks.specs import SEEN_AS
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
 """The folder of a run that holds all of it."""
 
 SPLITS = ("train", "valid")
-NAMES: dict[What, str] = {"pictures": "image", "videos": "video", "sounds": "audio"}
 
 Numbers = NDArray[np.int64]
 Store = TokenStore | PictureStore | SoundStore | Numbers | NDArray[np.float32]
@@ -117,7 +116,7 @@ class Columns(Mapping[str, Store]):
     @property
     def media(self) -> PictureStore | SoundStore:
         """Pictures, videos or recordings, whichever there are."""
-        for name in NAMES.values():
+        for name in SEEN_AS.values():
             if isinstance(found := self.get(name), PictureStore | SoundStore):
                 return found
         raise MissingColumn(
@@ -187,12 +186,14 @@ class Prepared:
 
     @property
     def is_media(self) -> bool:
-        return any(name in self.train for name in NAMES.values())
+        return any(name in self.train for name in SEEN_AS.values())
 
     @property
     def what(self) -> What:
         """The kind of media."""
-        return next(what for what, name in NAMES.items() if name in self.train)
+        found = next(what for what, name in SEEN_AS.items() if name in self.train)
+        assert found != "text"
+        return found
 
     @property
     def words(self) -> Vocabularies:
@@ -231,21 +232,13 @@ def load_prepared(folder: Path) -> Prepared:
     """What was prepared in the folder of a run."""
     data = folder / DATA
     made = load_sealed(data)
-    inputs, fingerprint = made["inputs"], made["fingerprint"]
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     examples = [json.loads(line) for line in lines]
     words = data / "tokenizer.json"
-    if made["version"] == 1:
+    if made["version"] == 1 or "columns" not in made:
         made = _as_now(made)
         examples = [_example(one) for one in examples]
-    if "form" in inputs:
-        stored = {name: facts for name, facts in made["files"].items() if name not in WORDS}
-        said = json.dumps([stored, inputs["settings"], inputs["form"]], sort_keys=True)
-        fingerprint = hashlib.sha256(said.encode()).hexdigest()
-        form = _form(inputs["form"])
-        train, valid = (open_media(data, split, form, made["dtype"]) for split in SPLITS)
-    else:
-        train, valid = (open_columns(data, split, made) for split in SPLITS)
+    train, valid = (open_columns(data, split, made) for split in SPLITS)
     return Prepared(
         train=train,
         valid=valid,
@@ -254,29 +247,59 @@ def load_prepared(folder: Path) -> Prepared:
         valid_examples=examples,
         report=Report.from_dict(json.loads((data / "report.json").read_text(encoding="utf-8"))),
         dropped=made.get("dropped", {}),
-        fingerprint=fingerprint,
+        fingerprint=made["fingerprint"],
     )
 
 
 def open_columns(folder: Path, split: str, made: Facts) -> Columns:
     """A split, by what is known of its making."""
     stores: dict[str, Store] = {}
+    hashes = None
+    if "form" in made:
+        items, known = open_media(folder, _form(made["form"]))
     for name, facts in made["columns"].items():
         path = side(folder / split, facts.get("file", name))
         if "lengths" in facts:
             stores[name] = TokenStore.open(path, facts["dtype"], facts["lengths"])
+            continue
+        found: NDArray[Any] = np.fromfile(path, facts["dtype"])
+        if facts["kind"] in SEEN_AS.values():
+            stores[name] = items.rows(found)
+            hashes = known[found] if hashes is None else hashes
         else:
-            found: NDArray[Any] = np.fromfile(path, facts["dtype"])
             stores[name] = found if facts["kind"] == "number" else found.astype(np.int64)
     n_bytes = made["n_bytes"][SPLITS.index(split)]
-    return Columns(stores, fields=made["fields"], n_bytes=n_bytes)
+    return Columns(stores, fields=made["fields"], n_bytes=n_bytes, hashes=hashes)
+
+
+def open_media(folder: Path, form: Form) -> tuple[PictureStore | SoundStore, Hashes]:
+    """All media that lie in the folder, and what tells them apart."""
+    facts = read_facts(folder)
+    facts = facts[facts["marks"] & UNREADABLE == 0]
+    if form.what == "sounds":
+        lengths = facts["height"].astype(np.int64)
+        return SoundStore.open(folder / VALUES, lengths, form.rate), facts["hash"]
+    assert form.size is not None
+    shape = (form.frames, form.channels, *form.size)
+    return PictureStore.open(folder / VALUES, shape), facts["hash"]
 
 
 def _as_now(made: Facts) -> Facts:
-    """What the first version said, as this one says it."""
-    if "form" in made["inputs"]:
-        return made
+    """What older versions said, as this one says it."""
     columns: dict[str, dict[str, str]] = {}
+    if "form" in made["inputs"]:
+        kind, files = SEEN_AS[made["inputs"]["form"]["what"]], made["files"]
+        ids = {"label": ("labels", "<i4"), "number": ("number", "<f4"),
+               kind: ("rows", "<i8"), "other": ("other.rows", "<i8")}  # fmt: skip
+        for name, (file, dtype) in ids.items():
+            if f"train.{file}" in files:
+                held = name if name in ("label", "number") else kind
+                columns[name] = {"kind": held, "dtype": dtype, "file": file}
+        for name, file, dtype in (("labels", "several", "<u4"), ("text", "texts", made["dtype"])):
+            if f"train.{file}.tokens" in files:
+                columns[name] = {"kind": name, "dtype": dtype, "lengths": "<i4", "file": file}
+        form = made["inputs"]["form"]
+        return {**made, "columns": columns, "fields": (), "n_bytes": (0, 0), "form": form}
     if "dtypes" in made:
         for name, dtype in zip(("source", "target"), made["dtypes"], strict=True):
             columns[name] = {"kind": "text", "dtype": dtype, "lengths": "<i4"}
@@ -294,32 +317,6 @@ def _as_now(made: Facts) -> Facts:
 
 def _example(one: list[str] | Facts) -> Facts:
     return dict(zip(("source", "target"), one, strict=True)) if isinstance(one, list) else one
-
-
-def open_media(folder: Path, split: str, form: Form, dtype: str) -> Columns:
-    """A split of what lies in the folder; `dtype` is that of tokens."""
-    facts = read_facts(folder)
-    facts = facts[facts["marks"] & UNREADABLE == 0]
-    rows = np.fromfile(folder / f"{split}.rows", "<i8")
-    store: PictureStore | SoundStore
-    if form.what == "sounds":
-        store = SoundStore.open(folder / VALUES, facts["height"].astype(np.int64), form.rate)
-    else:
-        assert form.size is not None
-        shape = (form.frames, form.channels, *form.size)
-        store = PictureStore.open(folder / VALUES, shape)
-    stores: dict[str, Store] = {NAMES[form.what]: store.rows(rows)}
-    if (folder / f"{split}.other.rows").exists():
-        stores["other"] = store.rows(np.fromfile(folder / f"{split}.other.rows", "<i8"))
-    if (folder / f"{split}.labels").exists():
-        stores["label"] = np.fromfile(folder / f"{split}.labels", "<i4").astype(np.int64)
-    if (folder / f"{split}.number").exists():
-        stores["number"] = np.fromfile(folder / f"{split}.number", "<f4")
-    if tokens_file(side(folder / split, "several")).exists():
-        stores["labels"] = TokenStore.open(side(folder / split, "several"), "<u4")
-    if (folder / f"{split}.texts.tokens").exists():
-        stores["text"] = TokenStore.open(side(folder / split, "texts"), dtype)
-    return Columns(stores, hashes=facts["hash"][rows])
 
 
 def _form(values: Facts) -> Form:

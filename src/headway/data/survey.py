@@ -1,4 +1,4 @@
-"""One pass over texts that keeps a few numbers of each: all that the check and the split need."""
+"""What the check and the split need of examples: a few numbers of each, from one pass."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from headway.data.example import Example, Source, in_example_blocks
 from headway.data.hashing import Hashes, Texts, fold_hashes, mixed
 from headway.data.language_id import Profiles, Trigrams
+from headway.data.media.decoding import UNREADABLE, read_facts, read_problems
+from headway.data.media.decoding import Facts as MediaFacts
 from headway.data.readers.lines import UnequalCounts
 from headway.data.workers import each
 
@@ -110,6 +113,10 @@ class Survey:
     unequal: UnequalCounts | None = None
     """Why it ended early, if it did."""
 
+    media: MediaFacts | None = None
+    """Of pictures, videos and recordings: their sizes and marks, of each example those of its
+    columns."""
+
     def __len__(self) -> int:
         return len(self.key)
 
@@ -188,6 +195,31 @@ def survey(
         key, label = key[firsts], label[firsts]
         other = key
     return Survey(source, key, other, exact, lengths, marks, label, names, blocks.unequal)
+
+
+def survey_media(source: Source, folder: Path, first: int = 0) -> Survey:
+    """Of media that were read into the folder, behind the `first` examples that are not these."""
+    assert source.media is not None
+    examples, each_has = list(source), len(source.media.names)
+    here = slice(first * each_has, (first + len(examples)) * each_has)
+    facts = read_facts(folder)[here].reshape(-1, each_has)
+    problems = read_problems(folder)
+    unread: NDArray[np.bool_] = np.any(facts["marks"] & UNREADABLE, axis=1)
+    names, labels = Names(), np.full(len(examples), -1, np.int32)
+    for row, one in enumerate(examples):
+        if unread[row]:
+            items = range(here.start + row * each_has, here.start + (row + 1) * each_has)
+            one = one._replace(problem=next(problems[i] for i in items if i in problems))
+        labels[row] = names.see(one, ())
+    key, other = facts["hash"][:, 0].copy(), facts["hash"][:, -1].copy()
+    exact = key if each_has == 1 else mixed(key) ^ other
+    empty = unread
+    if source.columns:
+        texts = [one.text("text") for one in examples]
+        empty = unread | np.array([not text for text in texts], np.bool_)
+        exact = mixed(key) ^ Texts.of(texts).hashes() if texts else key
+    marks = np.where(empty, np.uint8(EMPTY), np.uint8(0))
+    return Survey(source, key, other, exact, (), marks, labels, names, media=facts)
 
 
 class _Block(NamedTuple):

@@ -91,6 +91,9 @@ class Table:
     typed: bool = True
     """Whether numbers are such in the table; False: all values are texts."""
 
+    named: Callable[[int], str] | None = None
+    """What rows are called, where that is not the name of the file with their number."""
+
     def __post_init__(self) -> None:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
         if twice:
@@ -105,9 +108,13 @@ class Table:
 
     def where(self, line: int) -> str:
         """Begins what is said about a row."""
+        if self.named is not None:
+            return self.named(line)
         return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
 
     def place(self, line: int) -> str:
+        if self.named is not None:
+            return self.named(line)
         return f"{self.file}:{line}"
 
     @cached_property

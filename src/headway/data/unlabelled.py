@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headway.data.bind import Column, as_said, bind, is_named
 from headway.data.columns import VALUES
-from headway.data.example import Bound, needed, needs_of
+from headway.data.example import Bound, media_tables, needed, needs_of
 from headway.data.files import first_bytes, open_lines, shown
 from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
 from headway.data.readers.delimited import FASTTEXT, between_of
@@ -27,7 +27,7 @@ from headway.data.table import Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import WORDS, Reads
+from headway.tasks.specs import WORDS, Modality, Reads
 
 Question = str | tuple[str, ...]
 """A text; two that are compared; or the fields of a document, in their order, empty where absent.
@@ -85,6 +85,20 @@ def _asked(
             note(f"{example.problem} It is answered as an empty text")
         found = tuple(example.text(name) for name in names)
         yield found if data.fields or len(found) > 1 else found[0]
+
+
+def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
+    """What is read of a list of media whose items are to be answered, as people say it."""
+    assert what != "text"
+    [bound] = media_tables([path], data, what)
+    table = bound.table
+    (name,) = (name for name, one in bound.binding.items() if one.kind != "part")
+    if table.form == "lines of JSON":
+        return f"field {name!r} names the files"
+    column = repr(name) if table.header else name
+    left = len(table.columns) - len(bound.binding)
+    some = f"; {'another is' if left == 1 else f'{left} others are'} not read" if left else ""
+    return f"column {column} names the files{some}"
 
 
 ROLES = {"text": "the text", "source": "the text", "other": "the second text", "label": "the label"}

@@ -36,31 +36,35 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-def each(work: Callable[[Block], Result], blocks: Iterable[Block]) -> Iterator[Result]:
-    """What the work makes of each block, in their order. It must be possible to pickle all of it,
-    and the work must know nothing of the blocks before."""
+def each(
+    work: Callable[[Block], Result], blocks: Iterable[Block], *, threads: bool = False
+) -> Iterator[Result]:
+    """What the work makes of each block, in their order; it must know nothing of the blocks before.
+    `threads`: for work that is mostly done outside of Python, as decoding pictures is, and whose
+    results are large; else it must be possible to pickle all of it."""
     rest = iter(blocks)
     yield from map(work, islice(rest, ALONE))
     begun = next(rest, None)
     if begun is None:
         return
     n = cores()
-    if n < 2 or not sys.executable:
+    if n < 2 or not (threads or sys.executable):
         yield from map(work, chain([begun], rest))
         return
-    workers = Workers(work, n)
+    workers = None if threads else Workers(work, n)
     waiting: deque[Future[Result]] = deque()
     pool = ThreadPoolExecutor(n, thread_name_prefix="worker")
     try:
         for block in chain([begun], rest):
-            waiting.append(pool.submit(workers, block))
+            waiting.append(pool.submit(workers or work, block))
             if len(waiting) > AHEAD * n:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        workers.close()
+        if workers is not None:
+            workers.close()
 
 
 class Workers(Generic[Block, Result]):

@@ -49,13 +49,13 @@ class Workplace:
             self._write(path, known)
         return known["result"]
 
-    def record(self, done: Mapping[str, Any], files: Mapping[str, Any]) -> None:
-        """How far the work is, and what `GrowingFiles.sync` said then."""
-        self._write(self.state / RECORD, {"done": done, "files": files})
+    def record(self, done: Mapping[str, Any], files: Mapping[str, Any], name: str = RECORD) -> None:
+        """How far some work is, and what `GrowingFiles.sync` said then."""
+        self._write(self.state / name, {"done": done, "files": files})
 
-    def recorded(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    def recorded(self, name: str = RECORD) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The last record, if the files still begin with what they had then."""
-        known = self._read(self.state / RECORD)
+        known = self._read(self.state / name)
         if known is None:
             return None
         for name, promised in known["files"].items():

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headway.data.media.prepared import prepare_media
+from headway.data.example import WantedMedia
+from headway.data.prepare import prepare
 from headway.data.store import Prepared
 from headway.decode.sources import Picture
 from headway.errors import ConfigError, DataError
@@ -52,15 +53,9 @@ class Caption(Write):
                 "no pictures with captions. Give --media FILE: TSV, CSV or JSONL with the columns "
                 "`path` and `text`."
             )
-        return prepare_media(
-            settings.caption.what,
-            settings,
-            folder,
-            progress,
-            target="text",
-            shape=self._shape(settings),
-            tokenizer=tokenizer_of(settings),
-        )
+        media = WantedMedia.of(settings.caption.what, self._shape(settings), "text")
+        words = tokenizer_of(settings)
+        return prepare("media", settings, folder, progress, tokenizer=words, media=media)
 
     @staticmethod
     def _shape(settings: RunSettings, stored: Survey | None = None) -> PictureSettings:

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, moved
+from headway.data.example import Target, WantedMedia
 from headway.data.masking import Draws
 from headway.data.media.open_item import UNITS
-from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.source import Target
-from headway.data.prepare import evaluation_set, prepare
+from headway.data.prepare import evaluation_media, evaluation_set, prepare
 from headway.data.store import Columns, Prepared
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
@@ -357,8 +356,8 @@ class Contrast(Task):
             words = tokenizer_of(settings)
             return prepare("texts", settings, folder, progress, tokenizer=words)
         check_unmixed(settings, what)
-        shape, target = media_shape(settings, what), target_of(settings.data)
-        return prepare_media(what, settings, folder, progress, target=target, shape=shape)
+        media = WantedMedia.of(what, media_shape(settings, what), target_of(settings.data))
+        return prepare("media", settings, folder, progress, media=media)
 
     def describe(self, prepared: Prepared) -> str:
         kind = "pairs" if "other" in prepared.train else unit_of(self.row)
@@ -483,9 +482,8 @@ class Contrast(Task):
             columns, _ = evaluation_set("texts", asked, words, ())
         else:
             shape = front_of(settings)
-            columns = evaluation_media(
-                what_of(shape), asked, shape, target=target_of(files), progress=use.progress
-            ).items
+            media = WantedMedia.of(what_of(shape), shape, target_of(files))
+            columns = evaluation_media(media, asked, progress=use.progress).items
         partners = Partners.of(columns, intake_of(settings, words))
         with use.progress.stage("reading", columns.n, unit) as stage:
             one = Pass(use.opened.model, use.opened.device, on_progress=stage.update)

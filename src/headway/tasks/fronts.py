@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.example import Example, WantedMedia, sources
 from headway.data.media.audio import SUFFIXES, sound_info
-from headway.data.media.items import media_items
-from headway.data.media.manifest import ManifestSource
-from headway.data.media.open_item import UNITS, What
+from headway.data.media.open_item import UNITS, Form, What
 from headway.data.media.store import PictureStore, SoundStore
+from headway.data.prepare import check_there
 from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError
 from headway.settings.facts import Survey, Values
@@ -120,31 +121,35 @@ def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSet
 def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.uint8]]:
     """Some of them, spread over all, as large as they come. The check names those that cannot be
     read; here they are passed over."""
-    shape = PictureSettings(frames=FRAMES, tubelet=TUBELET)
-    items = media_items(settings.data.media, settings.data, what, shape, own_size=True)
-    _check_some(settings, len(items), what)
-    for number in range(0, len(items), max(1, len(items) // LOOKED_AT)):
+    form = Form(what, frames=FRAMES if what == "videos" else 1)
+    items = _items(settings, what)
+    for one in items[:: max(1, len(items) // LOOKED_AT)]:
         with suppress(DataError):
-            yield items[number].open()
+            yield one.medium.read(form).values
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
     """Samples a second of some recordings, by their headers, or as a list of arrays says."""
-    items = media_items(settings.data.media, settings.data, "sounds", SoundSettings())
-    _check_some(settings, len(items), "sounds")
-    paths = [path for path, _ in items.files() if path.suffix.lower() in SUFFIXES]
-    lists = [source for source in items.sources if isinstance(source, ManifestSource)]
-    rates = [row.part.rate for one in lists for row in one.rows[:LOOKED_AT] if row.part.rate]
+    items = [one.medium for one in _items(settings, "sounds") if not one.problem]
+    found = dict.fromkeys(Path(item.path) for item in items)
+    paths = [path for path in found if path.suffix.lower() in SUFFIXES]
+    rates = [item.part.rate for item in items if item.part.rate]
     for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
         with suppress(DataError):
             rates.append(sound_info(path).rate)
     return rates
 
 
-def _check_some(settings: RunSettings, n: int, what: What) -> None:
-    if not n:
+def _items(settings: RunSettings, what: What) -> list[Example]:
+    """All there are; none of them is read yet."""
+    source, _ = sources("media", settings, WantedMedia(Form(what)))
+    if settings.data.bad == "error":
+        check_there(source)
+    found = list(source)
+    if not found:
         files = settings.data.media
         raise DataError(f"{', '.join(files)} name{'s' * (len(files) == 1)} no {UNITS[what]}.")
+    return found
 
 
 def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:

@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headway.data.media.items import media_items
-from headway.data.media.manifest import is_manifest
-from headway.data.media.source import Target
+from headway.data.example import Target, media_examples
+from headway.data.readers.media import is_list
 from headway.data.store import Prepared
 from headway.decode.batching import live_windows, windows
 from headway.errors import DataError, UserError
@@ -161,7 +160,7 @@ class Comparer:
 
     @property
     def _is_list(self) -> bool:
-        return self.against is not None and is_manifest(Path(self.against))
+        return self.against is not None and is_list(Path(self.against))
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         known = self._known()
@@ -324,9 +323,8 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
 
 def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
     """Labels of the test set that the run does not know."""
-    shape = front_of(settings)
-    items = media_items(files.media, files, "sounds", shape, target="label")
-    return sorted({item.label for item in items if item.label} - set(settings.labels))
+    found = media_examples(files.media, files, "sounds", "label")
+    return sorted({name for one in found for name in one.labels} - set(settings.labels))
 
 
 def _verification_rows(found: Verification, unseen: bool) -> list[Row]:

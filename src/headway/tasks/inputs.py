@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from headway.data.media.arrays import npy_frames
 from headway.data.media.audio import one_channel
 from headway.data.media.image import sampled
-from headway.data.media.items import CHANNELS
 from headway.data.media.memory import Loose, pixels_of, samples_of
 from headway.data.media.open_item import Form, Part, What, in_form, is_file, read_media
 from headway.data.media.resample import resample
 from headway.data.readers.jsonl import value_text
+from headway.data.readers.stack import CHANNELS
 from headway.data.table import shown_value, value_in
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_front

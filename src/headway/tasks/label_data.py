@@ -11,10 +11,9 @@ import numpy as np
 
 from headway.data.causal import mark_names
 from headway.data.columns import number_of
-from headway.data.example import Source, TextKind
+from headway.data.example import Source, TextKind, WantedMedia
 from headway.data.media.open_item import UNITS
-from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.prepare import prepare
+from headway.data.prepare import evaluation_media, prepare
 from headway.data.store import Columns, Prepared
 from headway.errors import DataError
 from headway.metrics.baselines import Text
@@ -49,8 +48,8 @@ def prepare_labelled(
             tokenizer=tokenizer_of(settings), specials=mark_names(fields),
         )  # fmt: skip
     check_token(settings, what)
-    shape = media_shape(settings, what)
-    return prepare_media(what, settings, folder, progress, target="label", shape=shape)
+    media = WantedMedia.of(what, media_shape(settings, what), "label")
+    return prepare("media", settings, folder, progress, media=media)
 
 
 def scored_set(
@@ -63,10 +62,9 @@ def scored_set(
     """What files hold, with labels that must be among these."""
     if spec_of(settings).modality != "text":
         shape = front_of(settings)
-        found = evaluation_media(
-            what_of(shape), replace(settings, data=files), shape, target="label", labels=names,
-            progress=progress,
-        )  # fmt: skip
+        media = WantedMedia.of(what_of(shape), shape, "label")
+        asked = replace(settings, data=files)
+        found = evaluation_media(media, asked, labels=names, progress=progress)
         return ScoredSet(found.items, target_of(settings, names).truth(found.items)[:])
     examples, labels_N = labelled_examples(settings, files)
     columns = intake_of(settings, tokenizer).columns(examples)

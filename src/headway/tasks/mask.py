@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.data.batches import StepPlan
+from headway.data.example import WantedMedia
 from headway.data.media.open_item import UNITS
-from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.prepare import evaluation_set, prepare
+from headway.data.prepare import evaluation_media, evaluation_set, prepare
 from headway.data.store import Prepared
 from headway.errors import ConfigError, UserError
 from headway.metrics.language import perplexity
@@ -323,8 +323,8 @@ class Mask(Task):
         if what != "text":
             check_unmixed(settings, what)
             check_heard(settings, what)
-            shape = media_shape(settings, what)
-            return prepare_media(what, settings, folder, progress, target="none", shape=shape)
+            media = WantedMedia.of(what, media_shape(settings, what))
+            return prepare("media", settings, folder, progress, media=media)
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             raise ConfigError(
@@ -447,10 +447,8 @@ class Mask(Task):
             columns, _ = evaluation_set("documents", asked, tokenizer, ())
             facts["tokens"] = int(columns["text"].lengths.sum())
         else:
-            shape = front_of(settings)
-            columns = evaluation_media(
-                self.row.modality, asked, shape, target="none", progress=use.progress
-            ).items
+            media = WantedMedia.of(self.row.modality, front_of(settings))
+            columns = evaluation_media(media, asked, progress=use.progress).items
             facts["n"] = columns.n
         items = intake_of(settings, tokenizer).hide(columns, settings.fill)
         head = head_of(settings, items)

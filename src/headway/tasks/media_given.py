@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headway.data.example import Target, media_examples
 from headway.data.media.audio import is_silent
 from headway.data.media.image import SUFFIXES as PICTURES
-from headway.data.media.items import found_items
-from headway.data.media.open_item import UNITS, Form, What, is_file
-from headway.data.media.source import ENDINGS, Target
+from headway.data.media.open_item import ENDINGS, UNITS, Form, What, is_file
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
@@ -65,16 +64,17 @@ def given_media(
         try:
             path = found_file(name, folder)
             check_kind(path, form.what)
-            items = found_items([str(path)], data or DataSettings(), form, target)
+            items = list(media_examples([str(path)], data or DataSettings(), form.what, target))
         except UserError as error:
             yield Given(name, None, str(error))
             continue
         for item in items:
             shown = name if len(items) == 1 else item.place
+            label = item.text("label") or None
             try:
-                yield Given(shown, item.open(), label=item.label)
+                yield Given(shown, item.medium.read(form).values, label=label)
             except UserError as error:
-                yield Given(shown, None, str(error), item.label)
+                yield Given(shown, None, str(error), label)
 
 
 def found_file(name: str, folder: Path) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from headway.data.media.arrays import npy_item, open_npy
+from headway.data.example import media_examples
+from headway.data.media.arrays import npy_item
 from headway.data.media.image import MOVING, n_frames
-from headway.data.media.items import CHANNELS
-from headway.data.media.manifest import is_manifest, read_manifest
-from headway.data.media.open_item import What
-from headway.data.media.source import ENDINGS
+from headway.data.media.open_item import ENDINGS, Medium, What
+from headway.data.readers.media import is_list
+from headway.data.readers.stack import CHANNELS, is_stack
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.model import PictureSettings, SoundSettings
@@ -18,9 +18,6 @@ from headway.settings.run import RunSettings
 from headway.tasks.media_given import what_of
 from headway.tasks.parent import begun_with
 from headway.tasks.specs import Modality, Spec, front_reads, possible
-
-STACK = 5
-"""Axes of an array that can only be a stack of videos in colour."""
 
 
 def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Spec:
@@ -52,18 +49,26 @@ def named(path: Path, data: DataSettings) -> What:
             return "sounds"
         first = next((file for file in files if file.suffix.lower() in ENDINGS["pictures"]), None)
         return "pictures" if first is None else _of_item(first)
-    if path.is_file() and is_manifest(path):
-        row = next(read_manifest(str(path), data, "none"), None)
-        if row is None:
+    if path.is_file() and is_list(path):
+        item = _first(path, data)
+        if item is None:
             return "pictures"
-        if row.part.rate or Path(row.path).suffix.lower() in ENDINGS["sounds"] - {".npy"}:
+        if item.part.rate or Path(item.path).suffix.lower() in ENDINGS["sounds"] - {".npy"}:
             return "sounds"
-        return _of_item(path.parent / row.path, row.part.index)
+        return _of_item(Path(item.path), item.part.index)
     if path.suffix == ".npy" and path.is_file():  # all items of a stack
-        shape = open_npy(str(path)).shape
-        grey = len(shape) == STACK - 1 and shape[-1] not in CHANNELS
-        return "videos" if len(shape) == STACK or grey else "pictures"
+        return "videos" if is_stack(path, moving=True) else "pictures"
     return "sounds" if path.suffix.lower() in ENDINGS["sounds"] else _of_item(path)
+
+
+def _first(path: Path, data: DataSettings) -> Medium | None:
+    """Of a list. A column can be told from others that hold no pictures, or no recordings."""
+    kinds: tuple[What, ...] = ("pictures", "sounds")
+    for what in kinds:
+        with suppress(DataError):
+            found = next(media_examples([str(path)], data, what), None)
+            return found and found.medium
+    return None
 
 
 def _of_item(path: Path, index: int | None = None) -> What:

@@ -10,7 +10,8 @@ import numpy as np
 from torch import nn
 
 from headway.data.batches import StepPlan
-from headway.data.media.prepared import prepare_media
+from headway.data.example import WantedMedia
+from headway.data.prepare import prepare
 from headway.data.store import Columns, Prepared
 from headway.decode.speech.recognizer import recognizer_of
 from headway.decode.speech.transcriber import Transcriber
@@ -48,9 +49,10 @@ class Transcribe(Write):
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         check_weight(settings)
-        return prepare_media(
-            "sounds", with_characters(settings), folder, progress,
-            target="text", shape=sound_shape(settings), tokenizer=tokenizer_of(settings),
+        return prepare(
+            "media", with_characters(settings), folder, progress,
+            tokenizer=tokenizer_of(settings),
+            media=WantedMedia.of("sounds", sound_shape(settings), "text"),
         )  # fmt: skip
 
     def describe(self, prepared: Prepared) -> str:

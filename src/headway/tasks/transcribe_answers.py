@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from headway.data.example import Example, media_examples
 from headway.data.media.audio import SUFFIXES, stream_windows
-from headway.data.media.items import found_items
-from headway.data.media.open_item import Form, is_file
-from headway.data.media.source import MediaItem
+from headway.data.media.open_item import WHOLE, Form, is_file
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
 from headway.decode.speech.transcriber import Transcriber, Transcript
@@ -115,14 +114,16 @@ def named_recordings(
             if is_file(path) and path.suffix.lower() in SUFFIXES:
                 yield Named(name, _reading(path, shape))
                 continue
-            items = found_items([str(path)], settings.data, form, "none")
+            items = list(media_examples([str(path)], settings.data, "sounds"))
         except UserError as error:
             yield Named(name, _failing(error))
             continue
         for item in items:
-            file = Path(item.file or item.place)
-            whole = is_file(file) and file.suffix.lower() in SUFFIXES
-            blocks = _reading(file, shape) if whole else _opening(item)
+            blocks = _opening(item, form)
+            if not item.problem and item.medium.part == WHOLE:
+                file = Path(item.medium.path)
+                if is_file(file) and file.suffix.lower() in SUFFIXES:
+                    blocks = _reading(file, shape)
             yield Named(name if len(items) == 1 else item.place, blocks)
 
 
@@ -141,11 +142,11 @@ def _reading(path: Path, shape: SoundSettings) -> Callable[[], Iterable[Samples]
     return blocks
 
 
-def _opening(item: MediaItem) -> Callable[[], Iterable[Samples]]:
+def _opening(item: Example, form: Form) -> Callable[[], Iterable[Samples]]:
     """A part of a file, or an array: it is read as a whole."""
 
     def blocks() -> Iterator[Samples]:
-        yield item.open()
+        yield item.medium.read(form).values
 
     return blocks
 

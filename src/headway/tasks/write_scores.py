@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from headway.data.example import WantedMedia
 from headway.data.files import open_lines
-from headway.data.media.prepared import evaluation_media
 from headway.data.pairs import read_pairs
+from headway.data.prepare import evaluation_media
 from headway.data.store import Columns, load_prepared
 from headway.decode.speech.transcriber import Transcript
 from headway.decode.speech.word_times import Word
@@ -288,9 +289,8 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     shape = front_of(settings)
     assert isinstance(shape, PictureSettings)
     what = settings.caption.what
-    given = evaluation_media(
-        what, replace(settings, data=files), shape, target="text", progress=use.progress
-    )
+    media, asked = WantedMedia.of(what, shape, "text"), replace(settings, data=files)
+    given = evaluation_media(media, asked, progress=use.progress)
     pictures = given.items.pictures
     texts = [" ".join(text.split()) for text in given.targets]
     rows, references = by_picture(given.items, texts)
@@ -369,7 +369,8 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)
-    found = evaluation_media("sounds", settings, shape, target="text", progress=use.progress)
+    media = WantedMedia.of("sounds", shape, "text")
+    found = evaluation_media(media, settings, progress=use.progress)
     sounds = found.items.sounds
     transcripts: list[Transcript] = []
     with use.progress.stage("transcribing", len(sounds), "recordings") as stage:

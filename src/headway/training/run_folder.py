@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from headway.data.fingerprint import FIELDS, are_those
+from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
 from headway.data.sealed import MANIFEST
 from headway.errors import ConfigError, FolderError, UserError
 from headway.settings.data import FILES, DataSettings
@@ -29,7 +29,7 @@ OWN = {
     ),
     "checkpoints": re.compile(r"\.?step-\d+"),
     "data": re.compile(
-        r"(manifest|report|tokenizer)\.json|(valid|problems)\.jsonl|(train|valid|items)\."
+        r"(manifest|report|tokenizer|seen)\.json|(valid|problems)\.jsonl|(train|valid|items)\."
     ),
     "given": re.compile(r"(rows|valid)(\.jsonl)?$"),
     "given.tmp": ANY,
@@ -153,7 +153,7 @@ class Home:
         if not before:  # in format 1 nobody wrote down what was asked for in Python
             return
         changed = differences(_moved(before), _moved(asked))
-        files = tuple(f"data.{name}: " for name in FIELDS)
+        files = tuple(f"data.{name}: " for name in (*FIELDS, *MEDIA_FIELDS))
         if all(one.startswith(files) for one in changed) and (
             not changed or self._was_prepared_from(settings.data)
         ):

@@ -14,11 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.data.example import sources
-from headway.data.media.items import MediaItems, found_items
-from headway.data.media.manifest import ManifestSource
-from headway.data.media.open_item import Form
-from headway.data.media.source import SEVERAL, TARGETS, Target, names_in
+from headway.data.example import WantedMedia, sources
+from headway.data.media.open_item import Form, Medium
+from headway.data.shown import media_target
 from headway.data.store import Prepared
 from headway.data.table import Table, shown_value
 from headway.data.token_store import TokenStore
@@ -104,20 +102,19 @@ def _raw(table: Table, place: str) -> list[str]:
 
 
 def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], list[str]]:
-    data = settings.data
-    target: Target = "other" if data.other_field else TARGETS.get(row.answers, "none")
     assert row.modality != "text"
-    files = (*data.valid_media, *data.media)
-    items: MediaItems = found_items(files, data, Form(row.modality), target)
-    found = [one for one in items if one.place == place]  # of a pair both
-    label, text = found[0].label, found[0].text
-    several = label is not None and label.startswith(SEVERAL)
-    said = {"labels" if several else "label": names_in(label) if label and several else label}
-    known = _values({name: one for name, one in (said | {"text": text}).items() if one is not None})
-    lists = [one.table for one in items.sources if isinstance(one, ManifestSource)]
-    raw = next((_raw(one, place) for one in lists if place.startswith(f"{one.file}:")), [place])
-    opened = [_array(one.open()) for one in found[: 2 if target == "other" else 1]]
-    return raw, [f"{opened[0]}   {known}".rstrip(), *opened[1:]]
+    media = WantedMedia(Form(row.modality), media_target(settings, row))
+    for source in sources("media", settings, media)[::-1]:
+        for one in source:
+            if one.place == place:
+                known = {name: value for name, value in one.values.items()
+                         if not isinstance(value, Medium) and value}  # fmt: skip
+                opened = [_array(value.read(media.form).values) for value in one.values.values()
+                          if isinstance(value, Medium)]  # fmt: skip
+                tables = (bound.table for bound in source.tables() if not bound.table.named)
+                raw = next((_raw(t, place) for t in tables if place.startswith(f"{t.file}:")), None)
+                return raw or [place], [f"{opened[0]}   {_values(known)}".rstrip(), *opened[1:]]
+    raise DataError("the files have changed while they were read. Start again.")
 
 
 def _stored(prepared: Prepared) -> Iterator[str]:

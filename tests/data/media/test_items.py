@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headway.data.media.items import MediaItems, found_items, media_items
+from headway.data.example import Example, media_examples
 from headway.data.media.open_item import Form
+from headway.data.prepare import check_there
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.vision import PictureSettings
@@ -23,9 +24,18 @@ from headway.settings.vision import PictureSettings
 SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
 
 
-def items(*paths: Path, target: Any = "label", what: Any = "pictures", **fields: str) -> MediaItems:
+def items(
+    *paths: Path, target: Any = "label", what: Any = "pictures", **fields: Any
+) -> list[Example]:
     data = DataSettings(**fields)
-    return media_items([str(path) for path in paths], data, what, SHAPE, target=target)
+    found = list(media_examples([str(path) for path in paths], data, what, target))
+    if data.bad == "error":
+        check_there(found)
+    return found
+
+
+def opened(item: Example, what: Any = "pictures") -> Any:
+    return item.medium.read(Form.of(what, SHAPE)).values
 
 
 def picture(path: Path, value: int = 0, size: tuple[int, int] = (8, 8)) -> Path:
@@ -39,8 +49,8 @@ def written(path: Path, *lines: str) -> Path:
     return path
 
 
-def first_values(found: Sequence[Any]) -> list[int]:
-    return [int(item.open()[0, 0, 0, 0]) for item in found]
+def first_values(found: Sequence[Example], what: Any = "pictures") -> list[int]:
+    return [int(opened(item, what)[0, 0, 0, 0]) for item in found]
 
 
 def test_a_folder_a_class(tmp_path: Path) -> None:
@@ -48,10 +58,10 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
         picture(tmp_path / name, 40 * i)
     (tmp_path / "dog" / "notes.txt").write_text("x")
     found = items(tmp_path)
-    assert [item.label for item in found] == ["cat", "dog", "dog"]
+    assert [item.text("label") for item in found] == ["cat", "dog", "dog"]
     assert first_values(found) == [80, 0, 40]
-    assert found[0].open().shape == (1, 3, 8, 8)
-    assert [item.label for item in items(tmp_path, target="none")] == [None] * 3
+    assert opened(found[0]).shape == (1, 3, 8, 8)
+    assert [item.labels for item in items(tmp_path, target="none")] == [[]] * 3
 
 
 def test_folders_without_classes_are_said(tmp_path: Path) -> None:
@@ -91,15 +101,15 @@ def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
     }
     for name, lines in forms.items():
         found = items(written(tmp_path / name, *lines), target="text")
-        assert [item.text for item in found] == [text for _, text in rows], name
+        assert [item.text("text") for item in found] == [text for _, text in rows], name
         assert first_values(found) == [100, 101]
         assert len(items(tmp_path / name, target="none")) == 2
         assert found[1].place == f"{name}:{len(lines)}"
     numbers = written(tmp_path / "n.tsv", "x\tin/0.png\tcat", "y\tin/1.png\tdog")
     found = items(numbers, path_field="2", label_field="3")
-    assert [item.label for item in found] == ["cat", "dog"]
+    assert [item.text("label") for item in found] == ["cat", "dog"]
     named = written(tmp_path / "named.tsv", "file\tkind", "in/1.png\t7")
-    assert items(named, path_field="file", label_field="kind")[0].label == "7"
+    assert items(named, path_field="file", label_field="kind")[0].labels == ["7"]
     (tmp_path / "packed.tsv.gz").write_bytes(gzip.compress("\n".join(forms["a.tsv"]).encode()))
     assert len(items(tmp_path / "packed.tsv.gz", target="text")) == 2
 
@@ -117,7 +127,7 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
     path = written(tmp_path / "m.tsv", *rows)
     with pytest.raises(DataError, match=r"line 3 has 1 column .* 3 lines .*data\.bad=skip"):
         items(path)
-    found = found_items([str(path)], DataSettings(bad="skip"), Form.of("pictures", SHAPE), "label")
+    found = items(path, bad="skip")
     assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 7)]
     assert first_values([found[0]]) == [7]
     reasons = [
@@ -128,7 +138,7 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
     ]
     for item, reason in zip(list(found)[1:], reasons, strict=True):
         with pytest.raises(DataError, match=reason):
-            item.open()
+            opened(item)
 
 
 def test_a_pattern_stands_for_its_files(tmp_path: Path) -> None:
@@ -165,9 +175,9 @@ def test_links_that_lead_nowhere_are_named_when_they_are_read(tmp_path: Path) ->
     found = items(tmp_path / "media")
     assert [Path(item.place).name for item in found] == ["a.png", "gone.png", "round.png"]
     with pytest.raises(DataError, match=r"cat/gone\.png leads nowhere: it links to /no/such\.png"):
-        found[1].open()
+        opened(found[1])
     with pytest.raises(DataError, match=r"cat/round\.png leads nowhere"):
-        found[2].open()
+        opened(found[2])
     (tmp_path / "media" / "dog").symlink_to("/no/such/folder")
     with pytest.raises(DataError, match=r"media/dog leads nowhere.*A class would be missing"):
         items(tmp_path / "media")
@@ -219,7 +229,7 @@ def test_parts_of_sheets_are_items(tmp_path: Path) -> None:
     found = items(written(tmp_path / "m.tsv", *rows))
     assert first_values([found[0], found[1]]) == [200, 0]
     with pytest.raises(DataError, match=r"sheet\.png has 24 × 16 pixels; the box"):
-        found[2].open()
+        opened(found[2])
 
 
 def test_items_of_stacks(tmp_path: Path) -> None:
@@ -229,13 +239,14 @@ def test_items_of_stacks(tmp_path: Path) -> None:
     found = items(written(tmp_path / "m.jsonl", *lines))
     assert first_values([found[0], found[1]]) == [128, 0]
     with pytest.raises(DataError, match=r"has 3 items; there is no item 3"):
-        found[2].open()
+        opened(found[2])
     assert first_values(items(tmp_path / "s.npy", target="none")) == [0, 64, 128]
     videos = np.zeros((2, 8, 8, 8, 3), np.uint8)
     videos[1] += np.arange(8, dtype=np.uint8)[:, None, None, None]
     np.save(tmp_path / "v.npy", videos)
     lines = [json.dumps({"path": "v.npy", "index": 1, "label": "x"})]
-    video = items(written(tmp_path / "v.jsonl", *lines), what="videos")[0].open()
+    video = items(written(tmp_path / "v.jsonl", *lines), what="videos")[0]
+    video = opened(video, "videos")
     assert video.shape == (4, 3, 8, 8)
     assert video[:, 0, 0, 0].tolist() == [1, 3, 5, 7]
     assert len(items(tmp_path / "v.npy", what="videos", target="none")) == 2
@@ -253,7 +264,7 @@ def test_bad_arrays_are_named(tmp_path: Path) -> None:
             items(tmp_path / f"{name}.npy", target="none")
     np.save(tmp_path / "odd.npy", np.zeros((2, 8, 8, 2), np.uint8))
     with pytest.raises(DataError, match=r"odd\.npy, item 0 has 2 channels"):
-        items(tmp_path / "odd.npy", target="none")[0].open()
+        opened(items(tmp_path / "odd.npy", target="none")[0])
 
 
 def test_videos_in_folders(tmp_path: Path) -> None:
@@ -264,9 +275,9 @@ def test_videos_in_folders(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     frames[0].save(tmp_path / "run" / "c.gif", save_all=True, append_images=frames[1:])
     found = items(tmp_path, what="videos")
-    assert [item.label for item in found] == ["run", "walk", "walk"]
-    assert first_values(found) == [9, 10, 20]
-    assert found[1].open().shape == (4, 3, 8, 8)
+    assert [item.text("label") for item in found] == ["run", "walk", "walk"]
+    assert first_values(found, "videos") == [9, 10, 20]
+    assert opened(found[1], "videos").shape == (4, 3, 8, 8)
     assert len(items(tmp_path / "walk" / "a", what="videos", target="none")) == 1
 
 
@@ -287,7 +298,7 @@ def test_idx_files_find_their_labels(tmp_path: Path, end: str) -> None:
     idx(tmp_path / f"t10k-images-idx3-ubyte{end}", pictures[:1])
     for one in (path, tmp_path):
         found = items(one)
-        assert [item.label for item in found] == ["7", "0", "7"]
+        assert [item.text("label") for item in found] == ["7", "0", "7"]
         assert first_values(found) == [0, 1, 2]
     idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0], np.uint8))
     with pytest.raises(DataError, match=r"3 pictures, but .* has 2 labels"):

@@ -15,10 +15,14 @@ import soundfile
 import torch
 from PIL import Image
 
+from headway.data import prepare as preparing
+from headway.data import workers
+from headway.data.example import Example, WantedMedia
 from headway.data.media import decoding
-from headway.data.media.prepared import evaluation_media, prepare_media
-from headway.data.media.splitting import choose_by_label
 from headway.data.media.store import PictureStore, SoundStore
+from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
+from headway.data.sealed import seal
+from headway.data.split import choose_by_label
 from headway.data.store import ImpossibleData, Prepared, load_prepared
 from headway.errors import DataError
 from headway.settings.audio import SoundSettings
@@ -52,8 +56,13 @@ def run(media: Path, valid: Path | None = None, **fields: Any) -> RunSettings:
 
 
 def prepared(settings: RunSettings, folder: Path, **options: Any) -> Prepared:
-    options = {"target": "label", "shape": SHAPE, **options}
-    return prepare_media(options.pop("what", "pictures"), settings, folder, **options)
+    asked = {"what": "pictures", "shape": SHAPE, "target": "label"}
+    media = WantedMedia.of(*(options.pop(name, usual) for name, usual in asked.items()))
+    return prepare("media", settings, folder, media=media, **options)
+
+
+def scored(settings: RunSettings, target: Any = "label", **options: Any) -> EvaluationMedia:
+    return evaluation_media(WantedMedia.of("pictures", SHAPE, target), settings, **options)
 
 
 def findings(made: Prepared) -> dict[str, int]:
@@ -127,6 +136,57 @@ def test_nothing_is_read_twice(
     assert prepared(settings, tmp_path / "run", shape=other).train.pictures.equal == (1, 3, 4, 4)
 
 
+def test_contents_decide_wherever_media_lie(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    media = pictures()
+    made = prepared(run(media), tmp_path / "run")
+    files = sorted(media.rglob("*.png"))
+    media.rename(tmp_path / "moved")
+    moved = tmp_path / "moved"
+    listed = tmp_path / "elsewhere.tsv"
+    rows = [f"{moved / path.relative_to(media)}\t{path.parent.name}\n" for path in files]
+    rows.sort(key=lambda row: (row.split("\t")[1], int(Path(row.split("\t")[0]).stem)))
+    listed.write_text("".join(rows))
+    with monkeypatch.context() as patch:
+        patch.setattr(preparing, "Build", None)  # would fail
+        for path in (moved, listed):
+            assert prepared(run(path), tmp_path / "run").fingerprint == made.fingerprint
+    listed.write_text("".join(rows).replace("\tdog", "\tcow"))
+    assert prepared(run(listed), tmp_path / "run").labels == ("cat", "cow")
+
+
+def test_files_that_are_what_they_were_are_not_read(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = run(pictures())
+    prepared(settings, tmp_path / "run")
+    monkeypatch.setattr(preparing, "contents", None)  # would fail
+    prepared(settings, tmp_path / "run")
+
+
+def test_what_older_versions_prepared_is_opened(pictures: Make, tmp_path: Path) -> None:
+    made = prepared(run(captions(pictures())), tmp_path / "run", target="text")
+    data = tmp_path / "run" / "data"
+    facts = json.loads((data / "manifest.json").read_text())
+    for split in ("train", "valid"):
+        (data / f"{split}.image").rename(data / f"{split}.rows")
+        for end in ("tokens", "lengths"):
+            (data / f"{split}.text.{end}").rename(data / f"{split}.texts.{end}")
+    inputs = {"form": facts["form"], "settings": {"target": "text"}, "files": ["", ""]}
+    (data / "manifest.json").unlink()
+    seal(data, {"inputs": inputs, "labels": [], "dtype": facts["columns"]["text"]["dtype"]})
+    old = load_prepared(tmp_path / "run")
+    for split in ("train", "valid"):
+        now, then = getattr(made, split), getattr(old, split)
+        assert [then["text"][i].tolist() for i in range(now.n)] == [
+            now["text"][i].tolist() for i in range(now.n)
+        ]
+        rows = np.arange(now.n)
+        assert torch.equal(then.pictures.gather(rows), now.pictures.gather(rows))
+        assert np.array_equal(then.hashes, now.hashes)
+
+
 def test_a_kill_loses_nothing_and_changes_nothing(
     pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,11 +197,11 @@ def test_a_kill_loses_nothing_and_changes_nothing(
     opened: list[str] = []
     real = decoding.Decoder._outcome
 
-    def counted(self: decoding.Decoder, row: int) -> decoding.Outcome:
-        opened.append(self.items[row].place)
+    def counted(self: decoding.Decoder, one: Example, name: str) -> decoding.Outcome:
+        opened.append(one.place)
         if len(opened) == 30:
             raise KeyboardInterrupt
-        return real(self, row)
+        return real(self, one, name)
 
     monkeypatch.setattr(decoding.Decoder, "_outcome", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -162,8 +222,9 @@ def test_the_number_of_threads_does_not_matter(
     settings = run(pictures(n=30))
     monkeypatch.setattr(decoding, "MOST_ITEMS", 1)
     prints = []
+    monkeypatch.setattr(workers, "ALONE", 0)
     for threads in (1, 4):
-        monkeypatch.setattr(decoding, "THREADS", threads)
+        monkeypatch.setattr(workers, "cores", lambda threads=threads: threads)
         prints.append(prepared(settings, tmp_path / f"run{threads}").fingerprint)
     assert prints[0] == prints[1]
 
@@ -183,7 +244,7 @@ def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path
     with pytest.raises(ImpossibleData, match="too many"):
         prepared(run(media), tmp_path / "run")
     with pytest.raises(DataError, match=r"5 of 35 pictures cannot be read: .*broken"):
-        evaluation_media("pictures", run(media), SHAPE, target="label", labels=made.labels)
+        scored(run(media), labels=made.labels)
 
 
 def test_labels_that_differ_between_splits_are_named(pictures: Make, tmp_path: Path) -> None:
@@ -415,14 +476,14 @@ def test_texts_become_tokens(pictures: Make, tmp_path: Path) -> None:
 
 def test_a_test_set_is_read_for_scoring(pictures: Make, tmp_path: Path) -> None:
     media = pictures()
-    found = evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog", "cat"))
+    found = scored(run(media), labels=("dog", "cat"))
     assert found.items["label"].tolist() == [1] * 6 + [0] * 6
     assert found.targets == ["cat"] * 6 + ["dog"] * 6
     assert found.places[0].endswith("0.png")
     assert found.items.pictures.gather(np.array([0, 11])).shape == (2, 1, 3, 8, 8)
     with pytest.raises(DataError, match=r"cat.*: the label 'cat' cannot be scored.*'dog'"):
-        evaluation_media("pictures", run(media), SHAPE, target="label", labels=("dog",))
-    texts = evaluation_media("pictures", run(captions(media)), SHAPE, target="text")
+        scored(run(media), labels=("dog",))
+    texts = scored(run(captions(media)), "text")
     assert texts.targets[0].startswith("a cat")
     assert "text" not in texts.items
     hashes = texts.items.hashes

@@ -78,8 +78,24 @@ def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) ->
     return to_frames(np.asarray(frames), channels, where)
 
 
+def is_idx(path: Path) -> bool:
+    """By its name, as MNIST has it."""
+    return ("idx" in path.name.lower() and path.suffix.lower() in ("", ".gz", ".idx")) or (
+        path.name.lower().endswith("ubyte")
+    )
+
+
 def open_idx(path: Path) -> NDArray[np.uint8]:
     """The array of an IDX file; what its header says must be what is there."""
+    try:
+        state = path.stat()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.") from error
+    return _idx(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=4)
+def _idx(path: Path, *state: int) -> NDArray[np.uint8]:
     try:
         with path.open("rb") as raw:
             if raw.read(2) == _GZIP:
@@ -93,8 +109,6 @@ def open_idx(path: Path) -> NDArray[np.uint8]:
         if size != prod(shape):
             raise _wrong_size(path, shape, size)
         return np.memmap(path, np.uint8, "r", start, shape)
-    except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}.") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
 

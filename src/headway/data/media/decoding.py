@@ -1,4 +1,4 @@
-"""All items of some sources, read once, in files: what they hold, and a few facts about each.
+"""All media of some examples, read once, in files: what they hold, and a few facts about each.
 
 Several threads read at once, and the results are written in the order of the items, so that the
 files are the same however many there are. Work that was interrupted goes on behind the last item
@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,29 +19,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.example import Example, WantedMedia
 from headway.data.media.audio import is_silent
-from headway.data.media.items import MediaItems
-from headway.data.media.open_item import SHEETS, UNITS, Form
+from headway.data.media.open_item import SHEETS, UNITS, Form, Medium
 from headway.data.media.store import to_int16
-from headway.data.workplace import GrowingFiles
+from headway.data.workers import each
+from headway.data.workplace import GrowingFiles, Workplace
 from headway.errors import DataError
-from headway.progress import Progress
+from headway.progress import SILENT, Progress
 
-VALUES, FACTS, PROBLEMS = "items.values", "items.facts", "problems.jsonl"
+VALUES, FACTS, PROBLEMS = "items.values", "items.facts", "items.problems"
+RECORD = "decoded.json"
 
 FACT = np.dtype([("hash", "<u8"), ("height", "<i4"), ("width", "<i4"), ("marks", "u1")])
 UNREADABLE, FLAT = 1, 2
 """Marks: it is not stored; it is of one colour, or silent."""
 
-THREADS = min(4, os.cpu_count() or 1)
-"""More would hardly be faster, and each may hold a large picture."""
-
-AHEAD = 3
-"""Tasks a thread, that may wait to be written."""
-
 TASK_BYTES = 4_000_000
 MOST_ITEMS = 64
-"""Of one task of a thread; no more than `TASK_BYTES`, if they are large."""
+"""Of one block; no more than `TASK_BYTES`, if they are large."""
 
 RECORD_SECONDS = 2.0
 
@@ -60,62 +53,53 @@ class Outcome(NamedTuple):
 
 
 class Decoder:
-    """Writes the items behind those that are done."""
+    """Writes the items behind those that are done, of each example those of its columns."""
 
     def __init__(
-        self, items: MediaItems, form: Form, folder: Path, done: int = 0,
-        files: Mapping[str, Any] | None = None,
+        self, examples: Sequence[Example], media: WantedMedia, folder: Path,
+        place: Workplace | None = None,
     ) -> None:  # fmt: skip
-        """`done` and `files` are what an earlier attempt recorded."""
-        self.items = items
-        self.form = form
-        self.done = done
-        self.files = GrowingFiles(folder, files or {})
+        """`place` is told now and then what is safe on the disk, and knows it afterwards."""
+        self.items = [(one, name) for one in examples for name in media.names]
+        self.form = media.form
+        self.place = place
+        done, files = (place and place.recorded(RECORD)) or ({}, {})
+        self.done = int(done.get("items", 0))
+        self.files = GrowingFiles(folder, files)
         for name in (VALUES, FACTS, PROBLEMS):
             self.files.start(name)
 
-    def run(
-        self, record: Callable[[Mapping[str, Any], Mapping[str, Any]], None], progress: Progress
-    ) -> None:
-        """`record` is told now and then what is safe on the disk."""
+    def run(self, progress: Progress = SILENT) -> None:
         kept = time.monotonic()
-        n = len(self.items)
+        n, step = len(self.items), items_a_block(self.form)
+        blocks = (self.items[first : first + step] for first in range(self.done, n, step))
         try:
             check_room(self.files.folder, n - self.done, self.form)
             with progress.stage("reading", n, UNITS[self.form.what]) as stage:
-                for outcomes in self._outcomes():
+                for outcomes in each(self.read, blocks, threads=True):
                     self._write(outcomes)
                     stage.update(self.done)
                     if time.monotonic() - kept > RECORD_SECONDS:
-                        record({"items": self.done}, self.files.sync())
+                        self._record()
                         kept = time.monotonic()
-            record({"items": self.done}, self.files.sync())
+            self._record()
         finally:
             self.files.close()
             SHEETS.clear()
 
-    def _outcomes(self) -> Iterator[list[Outcome]]:
-        """Of a few items each, in order; never many of them are held."""
-        step = items_a_task(self.form)
-        waiting: deque[Future[list[Outcome]]] = deque()
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="media")
-        try:
-            for first in range(self.done, len(self.items), step):
-                rows = range(first, min(first + step, len(self.items)))
-                waiting.append(pool.submit(self._read, rows))
-                if len(waiting) >= AHEAD * THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    def _record(self) -> None:
+        if self.place is not None:
+            self.place.record({"items": self.done}, self.files.sync(), RECORD)
 
-    def _read(self, rows: range) -> list[Outcome]:
-        return [self._outcome(row) for row in rows]
+    def read(self, items: Sequence[tuple[Example, str]]) -> list[Outcome]:
+        return [self._outcome(*item) for item in items]
 
-    def _outcome(self, row: int) -> Outcome:
+    def _outcome(self, example: Example, name: str) -> Outcome:
         try:
-            values, height, width = self.items[row].read()
+            medium = example.values.get(name)
+            if not isinstance(medium, Medium):
+                raise DataError(example.problem)
+            values, height, width = medium.read(self.form)
         except DataError as error:
             return Outcome(None, (0, 0, 0, UNREADABLE), str(error))
         if self.form.what == "sounds":
@@ -132,15 +116,14 @@ class Decoder:
             if one.values is not None:
                 self.files.write(VALUES, one.values.tobytes())
             else:
-                place = self.items[self.done + i].place
-                said = {"row": self.done + i, "place": place, "why": one.problem}
+                said = {"row": self.done + i, "why": one.problem}
                 self.files.write(PROBLEMS, (json.dumps(said) + "\n").encode())
         facts = np.array([one.fact for one in outcomes], FACT)
         self.files.write(FACTS, facts.tobytes())
         self.done += len(outcomes)
 
 
-def items_a_task(form: Form) -> int:
+def items_a_block(form: Form) -> int:
     if form.size is None:
         return 4
     return max(1, min(MOST_ITEMS, TASK_BYTES // prod((form.frames, form.channels, *form.size))))
@@ -168,5 +151,4 @@ def read_facts(folder: Path) -> Facts:
 def read_problems(folder: Path) -> dict[int, str]:
     """Why items could not be read, by their numbers."""
     lines = (folder / PROBLEMS).read_text(encoding="utf-8").split("\n")[:-1]
-    # older versions wrote `error`, and what they prepared is used
-    return {one["row"]: one.get("why") or one["error"] for one in map(json.loads, lines)}
+    return {one["row"]: one["why"] for one in map(json.loads, lines)}

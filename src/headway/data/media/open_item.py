@@ -1,4 +1,4 @@
-"""One item of media from its file, brought to the form that a model reads."""
+"""One picture, video or recording from its file, brought to the form that a model reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.media.arrays import npy_frames, npy_item
+from headway.data.media.arrays import is_idx, npy_frames, npy_item, open_idx
+from headway.data.media.audio import SUFFIXES as SOUNDS
+from headway.data.media.audio import read_sound
 from headway.data.media.image import (
+    MOVING,
+    SUFFIXES,
     Reading,
     Size,
     picture_reading,
@@ -28,6 +32,12 @@ What = Literal["pictures", "videos", "sounds"]
 Shape = PictureSettings | SoundSettings
 
 UNITS: dict[What, str] = {"pictures": "pictures", "videos": "videos", "sounds": "recordings"}
+
+ENDINGS: dict[What, frozenset[str]] = {
+    "pictures": SUFFIXES | {".npy"},
+    "videos": MOVING | {".npy"},
+    "sounds": SOUNDS,
+}
 
 SHEET_BYTES = 64_000_000
 """What decoded sheets may take, whose parts are items."""
@@ -66,7 +76,7 @@ class Part:
 
     end: float | None = None
     index: int | None = None
-    """Of an item of an .npy stack, from 0 on."""
+    """Of an item of a stack (.npy, IDX), from 0 on."""
 
     rate: int | None = None
     """Of an .npy array of samples."""
@@ -75,7 +85,26 @@ class Part:
 WHOLE = Part()
 
 OPENERS: dict[str, Callable[[str, Form], Reading]] = {}
-"""How files of other packages' formats are read, by their ending; see `source.register`."""
+"""How files of other packages' formats are read, by their ending."""
+
+
+def register(ending: str, what: What, read: Callable[[str, Form], Reading]) -> None:
+    """Another kind of file, and how one is opened: as what the fronts of `what` read, in the form
+    that a run has (its rate, its size). A `DataError` names what cannot be read."""
+    ENDINGS[what] |= {ending}
+    OPENERS[ending] = read
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """A picture, a video or a recording that has not been read yet: a value of a table."""
+
+    path: str
+    part: Part = WHOLE
+
+    def read(self, form: Form) -> Reading:
+        """Now, with how large it was; a `DataError` names the file if that fails."""
+        return read_media(self.path, form, self.part)
 
 
 def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
@@ -88,6 +117,10 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
         return _sound(path, form, part)
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` are for recordings.")
+    if is_idx(Path(path)) and part.index is not None:
+        where = f"{Path(path).name}:{part.index}"
+        item = open_idx(Path(path))[part.index]
+        return in_form(npy_frames(item, False, form.channels, where), form)
     if Path(path).suffix.lower() == ".npy":
         moving = form.what == "videos"
         where = path if part.index is None else f"{path}, item {part.index}"
@@ -111,6 +144,15 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_there(path: Path) -> bool:
+    """A folder may be a video. Devices and pipes are nothing to read media from."""
+    return is_file(path) or path.is_dir()
+
+
+def has_ending(path: Path, what: What) -> bool:
+    return path.suffix.lower() in ENDINGS[what] and not path.name.startswith(".")
+
+
 def leads_nowhere(path: Path) -> bool:
     try:
         return path.is_symlink() and not path.exists()
@@ -127,8 +169,6 @@ def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:
 
 
 def _sound(path: str, form: Form, part: Part) -> Reading:
-    from headway.data.media.audio import read_sound
-
     if part.box is not None:
         raise DataError(f"{path}: `box` is for pictures.")
     samples = read_sound(

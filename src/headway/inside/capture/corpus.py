@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Source, TextKind
+from headway.data.example import Source, Target, TextKind, WantedMedia
 from headway.data.files import open_lines, shown
 from headway.data.media.open_item import UNITS
-from headway.data.media.prepared import evaluation_media
-from headway.data.media.source import Target
 from headway.data.pairs import read_pairs
+from headway.data.prepare import evaluation_media
 from headway.data.readers.jsonl import is_json
 from headway.data.store import Columns, load_prepared
 from headway.data.unlabelled import questions
@@ -230,10 +229,9 @@ def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Cor
     """Read as a test set is."""
     settings = media_settings(run)
     assert settings is not None
-    found = evaluation_media(
-        what_of(settings), replace(run.settings, data=data), settings,
-        target=target, labels=run.settings.labels,
-    )  # fmt: skip
+    media = WantedMedia.of(what_of(settings), settings, target)
+    asked = replace(run.settings, data=data)
+    found = evaluation_media(media, asked, labels=run.settings.labels)
     texts = [" ".join(text.split()) for text in found.targets] if target == "text" else None
     labels = _labels(found.items, run.settings.labels, run)
     return _of_set(run, found.items, name, found.places, texts, labels)

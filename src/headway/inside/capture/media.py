@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.items import found_items
-from headway.data.media.manifest import is_manifest
+from headway.data.example import media_examples
 from headway.data.media.open_item import UNITS, Form, Part, What, read_media
+from headway.data.readers.media import is_list
 from headway.errors import UserError
 from headway.inside.capture.streams import Stream
 from headway.settings.audio import SoundSettings
@@ -191,12 +191,12 @@ def open_media(run: Opened, path: Path | str) -> Media:
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
         check_kind(place, form.what)
         return of_item(place.name, read_media(str(place), form).values, settings)
-    if not is_manifest(Path(name)):
+    if not is_list(Path(name)):
         part = Part(index=int(number))
         return of_item(place.name, read_media(name, form, part).values, settings)
-    for item in found_items([name], run.settings.data, form, "none"):
+    for item in media_examples([name], run.settings.data, form.what):
         if item.place == place.name:
-            return of_item(place.name, item.open(), settings)
+            return of_item(place.name, item.medium.read(form).values, settings)
     raise UserError(f"{name} has no item in line {number}.")
 
 

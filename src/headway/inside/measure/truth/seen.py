@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headway.data.example import Example, media_examples
 from headway.data.files import open_lines
-from headway.data.media.items import found_items
-from headway.data.media.manifest import is_manifest
 from headway.data.media.open_item import Form
-from headway.data.media.source import MediaItem
 from headway.data.readers.jsonl import parse_object
+from headway.data.readers.media import is_list
 from headway.errors import DataError, UserError
 from headway.inside.capture.media import Media, media_settings, of_item
 from headway.inside.capture.reading import Ask, Output, Reading, read
@@ -50,10 +49,10 @@ def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
     return found
 
 
-def _scene(run: Opened, item: MediaItem, facts: dict[str, Any], where: str) -> Case | None:
+def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Case | None:
     settings = media_settings(run)
     assert settings is not None
-    seen = item.read()
+    seen = item.medium.read(Form.of(what_of(settings), settings))
     media = of_item(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
@@ -161,6 +160,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
     `word`, `start` and `end`. The model reads the text that is given."""
     settings = media_settings(run)
     assert settings is not None
+    form = Form.of(what_of(settings), settings)
     found = []
     for item, facts, where in _lines(run, manifest, most):
         words = facts.get("words")
@@ -169,7 +169,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
                 f"{where} has no words with times; examples/make_digits.py writes such."
             )
         times = tuple(_time(word, where) for word in words)
-        media = of_item(item.place, item.open(), settings)
+        media = of_item(item.place, item.medium.read(form).values, settings)
         text = " ".join(str(word.get("word", "")) for word in words)
         reading = read(run, media, Ask(output=text))
         written = word_groups(written_words(reading))
@@ -199,17 +199,14 @@ def _time(word: Any, where: str) -> tuple[float, float]:
     return start, end
 
 
-def _lines(
-    run: Opened, manifest: Path, most: int
-) -> Iterator[tuple[MediaItem, dict[str, Any], str]]:
+def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, dict[str, Any], str]]:
     """The first items of a manifest, each with all that its line says."""
     settings = media_settings(run)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text: --media has no effect on it.")
-    if not is_manifest(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
+    if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
         raise UserError(f"{manifest} must be a JSONL manifest: boxes and times are lists.")
-    form = Form.of(what_of(settings), settings)
-    items = iter(found_items([str(manifest)], run.settings.data, form, "none"))
+    items = media_examples([str(manifest)], run.settings.data, what_of(settings))
     for number, line in enumerate(open_lines(str(manifest)), 1):
         if most < 1:
             return

@@ -2,69 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headway.data.files import natural
 from headway.data.media.image import frame_files
-from headway.data.media.open_item import UNITS, Form, What, leads_nowhere, read_media
-from headway.data.media.source import MediaItem, Target, has_ending
+from headway.data.media.open_item import UNITS, Medium, What, has_ending, leads_nowhere
+from headway.data.table import SAMPLE, Raw, Row, Table
 from headway.errors import DataError, one_line
 
+FILE, FOLDER = "(file)", "(folder)"
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
 """Folders of such names hardly are classes."""
 
 
-class FolderSource:
-    """Files, each with the name of the folder that is its class, if there is one."""
-
-    def __init__(self, entries: list[tuple[Path, str | None]], form: Form) -> None:
-        self.entries = entries
-        self.form = form
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __getitem__(self, i: int, /) -> MediaItem:
-        path, label = self.entries[i]
-        return MediaItem(str(path), partial(read_media, str(path), self.form), label)
-
-    def files(self) -> Iterator[tuple[Path, str]]:
-        """Without links that lead nowhere: these are named when they are read, and left out."""
-        return ((path, "") for path, _ in self.entries if not leads_nowhere(path))
-
-
-def folder_source(folder: Path, form: Form, target: Target) -> FolderSource:
+def open_folder(folder: Path, what: What, *, labelled: bool) -> Table:
     """A folder a class. Where no labels are wanted, files may lie in the folder itself."""
-    what = form.what
-    if target == "text":
-        raise DataError(
-            f"{folder} is a folder, and folders say nothing about texts. Give a manifest: a TSV, "
-            "CSV or JSONL file with the columns path and text."
-        )
     classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
+    entries: list[tuple[Path, str | None]] = []
+    if labelled:
+        _check_classes(folder, classes)
+        names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
+        entries = [(path, name) for one, name in names for path in _below(one, what)]
+    else:
+        found = [folder] if what == "videos" and frame_files(folder) else _below(folder, what)
+        entries = [(path, None) for path in found]
+    if not entries:
+        raise DataError(_nothing(folder, classes, what, labelled))
+    return open_files(entries, str(folder), what)
+
+
+def _check_classes(folder: Path, classes: list[Path]) -> None:
     lost = [p for p in folder.iterdir() if leads_nowhere(p) and not p.suffix]
-    if target == "label" and lost:
+    if lost:
         raise DataError(
             f"{lost[0]} leads nowhere: it links to {lost[0].readlink()}. A class would be missing; "
             "put the folder there, or remove the link."
         )
-    if target == "label" and classes and {p.name.lower() for p in classes} <= SPLITS:
+    if classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
             f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
             f"Give them apart: {_apart(classes)}"
         )
-    entries: list[tuple[Path, str | None]] = []
-    if target == "none":
-        found = [folder] if what == "videos" and frame_files(folder) else _below(folder, what)
-        entries = [(path, None) for path in found]
-    else:
-        names = [(one, one_line(one.name, str(folder)[:200])) for one in classes]
-        entries = [(path, name) for one, name in names for path in _below(one, what)]
-    if not entries:
-        raise DataError(_nothing(folder, classes, what, target))
-    return FolderSource(entries, form)
+
+
+def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What) -> Table:
+    """Files, each with the name of the folder that is its class, if there is one."""
+    labelled = entries[0][1] is not None
+
+    def row(i: int) -> Row:
+        path, label = entries[i]
+        return {FILE: Medium(str(path)), FOLDER: label}
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        return (Raw([row(i)[name] for name in names], i + 1) for i in range(len(entries)))
+
+    return Table(
+        (FILE, FOLDER) if labelled else (FILE,), [row(i) for i in range(min(SAMPLE, len(entries)))],
+        read, name=name, form="a folder a class" if labelled else "files",
+        unit=UNITS[what].removesuffix("s"), header=False,
+        named=lambda line: str(entries[line - 1][0]),
+    )  # fmt: skip
 
 
 def _apart(splits: list[Path]) -> str:
@@ -101,9 +99,9 @@ def _below(folder: Path, what: What) -> list[Path]:
     return found
 
 
-def _nothing(folder: Path, classes: list[Path], what: What, target: Target) -> str:
+def _nothing(folder: Path, classes: list[Path], what: What, labelled: bool) -> str:
     unit = UNITS[what]
-    if target == "label" and not classes and _below(folder, what):
+    if labelled and not classes and _below(folder, what):
         return (
             f"{folder} has {unit}, but no folders: the class of one is the name of the folder that "
             "it lies in. Or give a manifest: a TSV, CSV or JSONL file with the columns path and "

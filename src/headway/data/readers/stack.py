@@ -1,0 +1,86 @@
+"""Pictures and videos that lie together in one file: `.npy` stacks, and IDX files as of MNIST with
+their labels in another file beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from headway.data.media.arrays import is_idx, open_idx, open_npy
+from headway.data.media.open_item import Medium, Part
+from headway.data.table import SAMPLE, Raw, Row, Table
+from headway.errors import DataError
+
+FILE, LABEL = "(item)", "(label)"
+CHANNELS = (1, 3, 4)
+
+
+def open_stack(path: Path) -> Table:
+    """All items of an .npy stack, without labels."""
+    return _table(path, len(open_npy(str(path))))
+
+
+def is_stack(path: Path, *, moving: bool) -> bool:
+    """Whether an .npy file has several pictures, or several videos."""
+    shape = open_npy(str(path)).shape
+    one = 3 if moving else 2
+    return len(shape) > one + 1 or (len(shape) == one + 1 and shape[-1] not in CHANNELS)
+
+
+def open_mnist(path: Path, *, labelled: bool) -> Table:
+    """An IDX file of pictures; that of the labels is found beside it."""
+    pictures = open_idx(path)
+    if pictures.ndim not in (3, 4):
+        raise DataError(
+            f"{path} has {pictures.ndim} axes; pictures have the axes N Y X [C]. "
+            "Give the file of pictures; that of the labels is found beside it."
+        )
+    if not labelled:
+        return _table(path, len(pictures))
+    beside = labels_beside(path)
+    labels = open_idx(beside)
+    if labels.shape != (len(pictures),):
+        raise DataError(
+            f"{path} has {len(pictures):,} pictures, but {beside} has {len(labels):,} labels."
+        )
+    return _table(path, len(pictures), lambda i: str(int(labels[i])))
+
+
+def _table(path: Path, n: int, label: Callable[[int], str] | None = None) -> Table:
+    columns = (FILE,) if label is None else (FILE, LABEL)
+
+    def rows() -> Iterator[Row]:
+        for i in range(n):
+            found: dict[str, object] = {FILE: Medium(str(path), Part(index=i))}
+            yield found if label is None else {**found, LABEL: label(i)}
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        return (Raw([row[name] for name in names], i) for i, row in enumerate(rows()))
+
+    form = "a stack" if label is None else "a stack, with labels"
+    return Table(
+        columns, list(islice(rows(), SAMPLE)), read, name=str(path), form=form, header=False
+    )
+
+
+def idx_in_folder(folder: Path) -> Path | None:
+    """The file of training pictures, or the only one."""
+    found = sorted(p for p in folder.iterdir() if is_idx(p) and "images" in p.name)
+    training = [p for p in found if p.name.startswith("train")] or found
+    # The same file may lie there packed and unpacked.
+    names = {p.name.removesuffix(".gz") for p in training}
+    if len(names) > 1:
+        raise DataError(f"{folder} has several IDX files: {', '.join(sorted(names))}. Name one.")
+    return training[0] if training else None
+
+
+def labels_beside(path: Path) -> Path:
+    name = path.name.removesuffix(".gz")
+    for end in ("idx3", "idx4"):
+        name = name.replace(end, "idx1")
+    name = name.replace("images", "labels")
+    for found in (path.with_name(name), path.with_name(f"{name}.gz")):
+        if found.is_file() and name != path.name.removesuffix(".gz"):
+            return found
+    raise DataError(f"{path} has no labels beside it: {name} or {name}.gz is missing.")
