@@ -30,6 +30,7 @@ from headway.settings.toml import toml_value
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BESIDE = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md"]
 SESSION = re.compile(
     r"^```[a-z]*\n\$ (?:echo (.*) \| )?headway (.*)\n((?:.*\n)*?)```$", re.MULTILINE
 )
@@ -92,7 +93,7 @@ def test_the_documentation_is_built_without_a_broken_link(tmp_path: Path) -> Non
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in [*PAGES, *(ROOT / name for name in BESIDE)]:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             path, _, anchor = link.partition("#")
             if "://" in path:
@@ -228,7 +229,7 @@ def test_every_file_that_is_named_exists() -> None:
     """By its whole path, or by the end of one: `attend.py` of a folder that was named before."""
     folders = ("src", "tests", "examples", "benchmarks", "docs")
     files = [str(path) for name in folders for path in (ROOT / name).rglob("*.py")]
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
+    for page in [*PAGES, *(ROOT / name for name in BESIDE if name != "CHANGELOG.md")]:
         for name in set(MODULE.findall(page.read_text())) - {"utils.py", "common.py", "helpers.py"}:
             assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{page.name}: {name}"
 
@@ -245,3 +246,21 @@ def test_defaults_that_pages_of_tasks_show_are_those_of_the_settings() -> None:
     for name, section, setting, said in shown:
         usual = toml_value(getattr(SETTINGS[section](), setting)).strip('"')
         assert said in (usual, usual.removesuffix(".0")), f"{name}: {section}.{setting}"
+
+
+def test_every_module_and_name_that_is_named_exists() -> None:
+    for page in [*PAGES, *(ROOT / name for name in BESIDE if name != "CHANGELOG.md")]:
+        for name in re.findall(r"`(headway(?:\.\w+)+)", page.read_text()):
+            assert resolves(name), f"{page.name}: {name}"
+
+
+def resolves(name: str) -> bool:
+    """Whether it is a module, or something in one."""
+    parts = name.split(".")
+    for size in range(len(parts), 0, -1):
+        try:
+            found: object = importlib.import_module(".".join(parts[:size]))
+        except ModuleNotFoundError:
+            continue
+        return all(hasattr(found, one) and (found := getattr(found, one)) for one in parts[size:])
+    return False
