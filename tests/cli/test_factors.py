@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from headway.cli.factors import factors, telling
+from headway.cli.factors import FLAGS, factors, telling
+from headway.cli.flags import declare
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.inside.measure.factors.dictionary import Factors
 
@@ -15,7 +16,7 @@ from ..inside.test_factors import LINES
 from ..interop.padded_runs import tiny_run
 
 app = typer.Typer()
-app.command()(factors)
+declare(app, factors, FLAGS)
 SMALL = ["n=12", "k=3", "steps=10", "browse=300"]
 
 

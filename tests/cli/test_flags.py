@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.flags import COLUMNS, DECODING, TITLES
+from headway.cli.flags import COLUMNS, DECODING
 from headway.cli.main import _called_here, _parser, main
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import load_run, shipped_names
@@ -63,11 +63,13 @@ def test_help_without_a_run_or_a_task_has_a_line_for_each_task(
     command: str, capsys: Output
 ) -> None:
     said = helped(command, capsys=capsys)
-    table = said.split("More by task; see them: headway ")[1]
+    common, table = said.split("More by task; see them: headway ")
     assert [line.split()[0] for line in table.splitlines()[1:] if re.match(r"  [a-z]", line)] == [
         *SPECS
     ]
-    assert not any(title in said for title in TITLES.values())
+    shown = flags(common)
+    assert not shown & {"--label", "--source", "--image"}
+    assert not shown & {flag.word for flag in DECODING if flag.name != "precision"}
 
 
 @pytest.mark.parametrize("task", SPECS)

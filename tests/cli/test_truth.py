@@ -32,7 +32,7 @@ def test_maps_of_a_translator_are_measured_beside_chance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "truth.json"
-    truth("tatoeba-de-en", pairs=pairs_file(tmp_path), few=1, out=out)
+    truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path)}, few=1, out=out)
     printed = capsys.readouterr()
     assert printed.out.startswith(
         "names and numbers copied: 5 words in 3 texts; chance is right 0.197"
@@ -59,7 +59,7 @@ def test_alignments_that_are_given_are_the_truth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = "Er kommt.\tHe comes.\t0-0 1-1\nSie geht.\tShe goes.\t0-0 1-1\n"
-    truth("tatoeba-de-en", pairs=pairs_file(tmp_path, lines), few=0, as_json=True)
+    truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path, lines)}, few=0, as_json=True)
     printed = capsys.readouterr()
     facts = json.loads(printed.out)
     assert (facts["task"], facts["n"]) == ("words with a known alignment", 4)
@@ -72,9 +72,9 @@ def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
 ) -> None:
     folder = tiny_run(tmp_path / "run", "translate")
     pairs = pairs_file(tmp_path, "ba de\tde ba\t0-1 1-0\nko fi\tfi ko\t0-1 1-0\n")
-    truth(str(folder), pairs=pairs, few=0, untrained=True)
+    truth(str(folder), named={"pairs": pairs}, few=0, untrained=True)
     assert not (folder / "truth.json").exists()
-    truth(str(folder), pairs=pairs, few=0)
+    truth(str(folder), named={"pairs": pairs}, few=0)
     assert Truth.load(folder / "truth.json").n == 4
     assert "best head, chosen on one half of the texts" in capsys.readouterr().out
 
@@ -83,33 +83,33 @@ def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
 def test_what_nobody_knows_is_not_validated(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truth(str(tiny_run(tmp_path / "run", task)))
+    truth(str(tiny_run(tmp_path / "run", task)), named={})
     assert capsys.readouterr().out.startswith("not validated: nobody knows where a run of the task")
 
 
 def test_where_nothing_is_copied_nothing_is_validated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truth(str(tiny_run(tmp_path / "run", "complete")), texts=2)
+    truth(str(tiny_run(tmp_path / "run", "complete")), texts=2, named={})
     wanted = "not validated: tokens copied from random text: there is none.\n"
     assert capsys.readouterr().out == wanted
-    truth("tatoeba-de-en", pairs=pairs_file(tmp_path, "Hallo!\tHello!\n"))
+    truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path, "Hallo!\tHello!\n")})
     assert capsys.readouterr().out == "not validated: names and numbers copied: there is none.\n"
 
 
 def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its truth comes from pairs: --pairs FILE"):
-        truth("tatoeba-de-en")
-    with pytest.raises(UserError, match="--pairs is for translators"):
-        truth("stories", pairs=pairs_file(tmp_path))
-    with pytest.raises(UserError, match="--reactions is for the task fill"):
-        truth("stories", reactions=tmp_path / "x.smi")
+        truth("tatoeba-de-en", named={})
+    with pytest.raises(UserError, match="--pairs has no effect on a run of the task complete"):
+        truth("stories", named={"pairs": pairs_file(tmp_path)})
+    with pytest.raises(UserError, match="--reactions has no effect on a run of the task complete"):
+        truth("stories", named={"reactions": tmp_path / "x.smi"})
 
 
 def test_the_unit_of_what_was_judged_is_named_and_noted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truth("stories", texts=30, few=0, methods="mean", out=tmp_path / "stories.json")
+    truth("stories", texts=30, few=0, methods="mean", out=tmp_path / "stories.json", named={})
     shown = capsys.readouterr().out
     assert re.match(r"tokens copied from random text: \d+ tokens in \d+ texts", shown)
     assert re.search(r"^map +P@1 +AER +tokens$", shown, re.MULTILINE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.flags import Flag, Named, check_fits
 from headway.cli.given import Device, RunName
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
@@ -15,30 +16,23 @@ from headway.settings.folder import SHIPPED, run_folder
 from headway.settings.load import parse_override
 
 if TYPE_CHECKING:
-    from headway.inside.capture.corpus import Corpus
     from headway.inside.measure.factors.dictionary import Factors
-    from headway.tasks.opened import Opened
 
 TELLING = 10
 CONTEXT = 7
 """Tokens before the strongest one that the table shows."""
 
 
+FLAGS = (
+    Flag("text", "A corpus, a text a line; for a translator also source<TAB>target.", "cases",
+         lambda spec: spec.reads != "media", "FILE", several=True),
+    Flag("media", "A corpus of pictures, videos or recordings: folders, manifests.", "cases",
+         lambda spec: spec.reads == "media", "PATH", several=True),
+)  # fmt: skip
+
+
 def factors(
     run: RunName,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="A corpus, a text a line; for a translator also source<TAB>target.",
-        ),
-    ] = None,
-    media: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH", help="A corpus of pictures, videos or recordings: folders, manifests."
-        ),
-    ] = None,
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -58,6 +52,8 @@ def factors(
         bool, typer.Option("--restart", help="Replace factors that are there already.")
     ] = False,
     device: Device = "auto",
+    *,
+    named: Named,
 ) -> None:
     """Learn factors of a model's states from a corpus; `headway look --factors` shows them.
 
@@ -67,34 +63,22 @@ def factors(
     folder = run_folder(run)
     place = _place(folder, out)
     _check_free(place, restart)
+    from headway.inside.capture.corpus import Corpus
     from headway.inside.measure.factors.dictionary import factors as learn
     from headway.nn.devices import pick_device
     from headway.tasks.opened import open_plain
 
     loaded = open_plain(run)
-    corpus = _corpus(loaded, text, media)
+    check_fits(named, FLAGS, loaded.spec)
+    given = named.get("text") or named.get("media")
+    corpus = Corpus.of(given, loaded) if given else Corpus.own(loaded)
     where = pick_device(device)
     with Progress().stage("learning factors"):
         found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
     found.save(place)
     _show(found)
-    given = "--text '…'" if corpus.lines else "--file …"
-    print(f"\n{place}: written. See them: headway look {run} {given} --factors {place}")
-
-
-def _corpus(run: Opened, text: list[str] | None, media: list[str] | None) -> Corpus:
-    from headway.inside.capture.corpus import Corpus, file_options
-
-    reads_media = run.spec.reads == "media"
-    wrong = text if reads_media else media
-    if wrong:
-        option = "--text" if reads_media else "--media"
-        raise UserError(
-            f"{option} has no effect on a run of the task {run.settings.task}. Give "
-            f"{file_options(run)}."
-        )
-    given = media if reads_media else text
-    return Corpus.of(given, run) if given else Corpus.own(run)
+    way = "--text '…'" if corpus.lines else "--file …"
+    print(f"\n{place}: written. See them: headway look {run} {way} --factors {place}")
 
 
 def _settings(words: list[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 Named = Mapping[str, Any]
 """Options that were given, by name."""
 
-Section = Literal["columns", "files", "answers", "decoding", "scores", "page"]
+Section = Literal["columns", "files", "answers", "decoding", "scores", "page", "cases"]
 
 TITLES: dict[Section, str] = {
     "columns": "Columns of FILES",
@@ -44,6 +44,7 @@ TITLES: dict[Section, str] = {
     "decoding": "Decoding, also as decode.NAME=VALUE",
     "scores": "Scores",
     "page": "What there is to look at",
+    "cases": "What it is measured on",
 }
 
 
@@ -228,10 +229,15 @@ class Declared(TyperCommand):
         rows: tuple[Spec, ...] = ()
         with suppress(UserError):
             rows, _ = self._rows(ctx.meta.get("headway.first", ""))
-        unfit = {
-            flag.word for flag in self.flags.values() if rows and not any(map(flag.fits, rows))
-        }
+        flags = self.flags.values() if rows else ()
+        unfit = {flag.word for flag in flags if not self._fits(flag, rows)}
         return [one for one in super().shell_complete(ctx, incomplete) if one.value not in unfit]
+
+    def _fits(self, flag: Flag, rows: Sequence[Spec]) -> bool:
+        """Any of these rows; where nothing is named, all that there are."""
+        if rows:
+            return any(map(flag.fits, rows))
+        return all(flag.fits(row) for spec in SPECS.values() for row in spec.rows)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows, settings = self._rows(ctx.meta.get("headway.first", ""))
@@ -239,7 +245,7 @@ class Declared(TyperCommand):
         for param in self.get_params(ctx):
             flag = self.flags.get(param.name)
             record = param.get_help_record(ctx)
-            if record is None or (flag is not None and not any(map(flag.fits, rows))):
+            if record is None or (flag is not None and not self._fits(flag, rows)):
                 continue
             title = "Arguments" if param.param_type_name == "argument" else "Options"
             if flag is not None:
@@ -270,7 +276,9 @@ class Declared(TyperCommand):
         for name, spec in SPECS.items():
             words = [
                 flag.word for flag in self.flags.values()
-                if flag.section != "decoding" and any(map(flag.fits, spec.rows))
+                if flag.section != "decoding"
+                and any(map(flag.fits, spec.rows))
+                and not self._fits(flag, ())
             ]  # fmt: skip
             decoding = any(flag.section == "decoding" for flag in self.flags.values())
             if decoding and spec.writes:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli import completion
 from headway.cli.flags import DECODING, Flag, Named, check_fits, in_sections
-from headway.cli.given import only_decoding, settings_of, tell
+from headway.cli.given import RunName, Settings, only_decoding, settings_of, tell
 from headway.cli.head_names import head_given, number_given
 from headway.errors import UserError
 from headway.progress import Progress
@@ -32,71 +31,49 @@ def _reads_text(spec: Spec) -> bool:
 
 
 def _reads_media(spec: Spec) -> bool:
-    return not _reads_text(spec)
+    return spec.modality != "text"
 
 
 def _writes(spec: Spec) -> bool:
     return spec.writes
 
 
+def _any(spec: Spec) -> bool:
+    return True
+
+
 FLAGS = (
     Flag("text", "What the model shall read.", "page", _reads_text, "TEXT"),
     Flag("file", "What it shall read: a picture, a video or a recording.", "page", _reads_media,
-         "PATH"),
-    Flag("against_text", "Another text to compare with.", "page", _reads_text, "TEXT"),
-    Flag("against_file", "Another picture, video or recording to compare with.", "page",
-         _reads_media, "PATH"),
+         "PATH", Path),
     Flag("output", "What the model shall have written; it only reads it.", "page", _writes, "TEXT"),
     Flag("begin", "What its output has to begin with.", "page", _writes, "TEXT"),
     Flag("new", "Tokens that a language model adds. [24]", "page", lambda spec: spec.continues,
          "N", int),
-    *DECODING,
+    Flag("hide", "A token that no other sees: 3, or target.2.", "page", _any, "TOKEN",
+         several=True),
+    Flag("off", "A head that is switched off: cross.2.5.", "page", _any, "HEAD", several=True),
+    Flag("against", "Another run to compare with.", "page", _any, "RUN"),
+    Flag("against_text", "Another text to compare with.", "page", _reads_text, "TEXT"),
+    Flag("against_file", "Another picture, video or recording to compare with.", "page",
+         _reads_media, "PATH", Path),
+    Flag("corpus", "A file or folder like the training data: head studies and search.", "page",
+         _any, "PATH"),
+    Flag("factors", "A folder that `headway factors` made.", "page", _any, "FOLDER", Path),
+    Flag("tuned", "A tuned lens (.safetensors), or a corpus to tune one on.", "page", _any, "FILE",
+         Path),
+    Flag("truth", "A file of `headway truth`; else the one in RUN.", "page", _any, "FILE", Path),
+    Flag("walk", "The token that is followed: cross.2.5.3, row last.", "page", _any, "PLACE"),
+    Flag("pin", "A row kept exactly in a map of a long text.", "page", _any, "N", int, True),
+    Flag("slow", "Also make the maps that take long.", "page", _any, type=bool),
+    *(flag for flag in DECODING if flag.name != "precision"),  # pages are made in fp32
 )  # fmt: skip
 
 
 def look(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or a shipped model.")],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="decode.* settings.")
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="What the model shall read.")] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="The same: a picture, a video or a recording.")
-    ] = None,
+    run: RunName,
+    words: Settings = None,
     out: Annotated[Path, typer.Option(help="The page.")] = Path("look.html"),
-    hide: Annotated[
-        list[str] | None, typer.Option(help="A token that no other sees: 3, or target.2.")
-    ] = None,
-    off: Annotated[
-        list[str] | None, typer.Option(help="A head that is switched off: cross.2.5.")
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option(help="A file or folder like the training data: head studies and search."),
-    ] = None,
-    factors: Annotated[
-        Path | None, typer.Option(help="A folder that `headway factors` made.")
-    ] = None,
-    tuned: Annotated[
-        Path | None,
-        typer.Option(help="A tuned lens (.safetensors), or a corpus to tune one on."),
-    ] = None,
-    truth: Annotated[
-        Path | None, typer.Option(help="A file of `headway truth`; else the one in RUN.")
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(help="Another run to compare with.", autocompletion=completion.runs),
-    ] = None,
-    walk: Annotated[
-        str | None, typer.Option(help="The token that is followed: cross.2.5.3, row last.")
-    ] = None,
-    pin: Annotated[
-        list[int] | None, typer.Option(help="A row kept exactly in a map of a long text.")
-    ] = None,
-    slow: Annotated[
-        bool, typer.Option("--slow", help="Also make the maps that take long.")
-    ] = False,
     checkpoints: Annotated[
         bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Show the training.")
     ] = None,
@@ -114,106 +91,74 @@ def look(
     Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
     """
     decode, page = in_sections(named)
-    text, file = page.get("text"), _path(page.get("file"))
-    against_text, against_file = page.get("against_text"), _path(page.get("against_file"))
-    _check_together(terminal=terminal, serve=serve, trace=trace is not None)
-    alone = "--serve" if serve else "--terminal" if terminal else None
-    if alone is not None:
-        others = {"against_text": against_text, "against_file": against_file}
-        _check_alone(alone, against=against, **others, checkpoints=checkpoints)
-    if against_text is not None and not against_text.strip():
-        raise UserError("--against-text is empty. Give another text to compare with.")
-    from headway.inside.capture.trace import FACTS
-    from headway.inside.page.look import Extras
+    _check_together(page, checkpoints, terminal=terminal, serve=serve, trace=trace is not None)
+    from headway.inside.capture import trace as traces
+    from headway.inside.page import look as pages
     from headway.tasks.opened import open_plain
 
-    if (Path(run) / FACTS).is_file():
-        if alone is not None:
+    if (Path(run) / traces.FACTS).is_file():
+        if serve or terminal:
             raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
-        _show_trace(Path(run), out, text, file)
+        _show_trace(Path(run), out, page)
         return
     loaded = open_plain(run)
-    subject = _subject(loaded, text, file, serve=serve)
+    text = _subject(loaded, page, serve=serve)
     check_fits(decode, DECODING, loaded.spec)
-    given = _ask(loaded, words or [], decode, page)
-    changed = _change(loaded, hide or [], off or [])
-    extras = Extras(
-        corpus=corpus,
-        factors=factors,
-        tuned=_tuned(loaded, tuned, out),
-        truth=truth,
-        walk=None if walk is None else _place(walk),
-        pins=tuple(row - 1 for row in pin or ()),
-        slow=slow,
-        checkpoints=checkpoints,
-    )
+    ask = _ask(loaded, words or [], decode, page)
+    change = _change(loaded, page.get("hide", []), page.get("off", []))
+    plain = {name: page[name] for name in ("corpus", "factors", "truth", "slow") if name in page}
+    extras = pages.Extras(
+        **plain, checkpoints=checkpoints, tuned=_tuned(loaded, page.get("tuned"), out),
+        walk=_place(page["walk"]) if "walk" in page else None,
+        pins=tuple(row - 1 for row in page.get("pin", ())),
+    )  # fmt: skip
     if serve:
         from headway.inside.page.server import serve as start
 
-        start(loaded, subject, given, changed, extras=extras, port=port, note=_note)
+        start(loaded, text, ask, change, extras=extras, port=port, note=_note)
         return
-    assert subject is not None
+    assert text is not None
     if terminal:
-        _print(loaded, subject, given, changed, extras)
+        from headway.inside.page.terminal import show
+
+        print(show(pages.looked_at(loaded, text, ask, change, extras), sys.stdout))
         return
-    other = _other(loaded, against_text, against_file)
-    _write(loaded, subject, given, changed, extras, out, trace, against, other)
+    other = None
+    if {"against_text", "against_file"} & page.keys():
+        other = _subject(loaded, page, "against_")
+    with Progress().stage("looking"):
+        found = pages.look(
+            loaded, text, ask, change, against=page.get("against"), against_text=other, note=_note,
+            **{one.name: getattr(extras, one.name) for one in fields(extras)},
+        )  # fmt: skip
+    found.save(out)
+    if trace is not None:
+        traces.trace(loaded, text, ask, change, gradients=True, beam=True).save(trace)
+        _note(f"numbers in {trace}")
+    _note(f"{len(found.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
 
 
 def _subject(
-    run: Opened, text: str | None, file: Path | None, *, serve: bool
+    run: Opened, page: Named, which: str = "", *, serve: bool = False
 ) -> str | Media | None:
     """What the model shall read; nothing for a server of texts, which has one to begin with."""
     from headway.inside.capture.media import check_given, media_settings, open_media
 
+    text, file = page.get(f"{which}text"), page.get(f"{which}file")
     if serve and text is None and file is None and media_settings(run) is None:
         return None
     check_given(run, text, file)
     return text if file is None else open_media(run, file)
 
 
-def _other(run: Opened, text: str | None, file: Path | None) -> str | Media | None:
-    if text is None and file is None:
-        return None
-    return _subject(run, text, file, serve=False)
-
-
-def _write(
-    run: Opened, text: str | Media, ask: Ask, change: Change, extras: Any, out: Path,
-    trace: Path | None, against: str | None, against_text: str | Media | None,
-) -> None:  # fmt: skip
-    from dataclasses import fields
-
-    from headway.inside.capture.trace import trace as traced
-    from headway.inside.page.look import look as make
-
-    more = {field.name: getattr(extras, field.name) for field in fields(extras)}
-    with Progress().stage("looking"):
-        page = make(
-            run, text, ask, change, against=against, against_text=against_text, note=_note, **more
-        )
-    page.save(out)
-    if trace is not None:
-        traced(run, text, ask, change, gradients=True, beam=True).save(trace)
-        _note(f"numbers in {trace}")
-    _note(f"{len(page.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
-
-
-def _print(run: Opened, text: str | Media, ask: Ask, change: Change, extras: Any) -> None:
-    from headway.inside.page.look import looked_at
-    from headway.inside.page.terminal import show
-
-    print(show(looked_at(run, text, ask, change, extras), sys.stdout))
-
-
-def _show_trace(folder: Path, out: Path, text: str | None, file: Path | None) -> None:
+def _show_trace(folder: Path, out: Path, page: Named) -> None:
     from headway.inside.capture.trace import Trace
-    from headway.inside.page.look import look as make
+    from headway.inside.page.look import look as make_page
 
-    if text is not None or file is not None:
-        option = "--text" if file is None else "--file"
-        raise UserError(f"{folder} is a trace, which has its text already. Leave {option} out.")
-    make(Trace.load(folder)).save(out)
+    for name in ("text", "file"):
+        if name in page:
+            raise UserError(f"{folder} is a trace, which has its text already. Leave --{name} out.")
+    make_page(Trace.load(folder)).save(out)
     _note(f"the trace in {folder} is shown by {out}")
 
 
@@ -230,10 +175,6 @@ def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
         if not named & {"beam", "sample"}:
             found = replace(found, sample=False, beam=1)
     return Ask(output=page.get("output"), begin=page.get("begin", ""), decode=found, new=new)
-
-
-def _path(name: str | None) -> Path | None:
-    return None if name is None else Path(name)
 
 
 def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
@@ -275,19 +216,18 @@ def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
     return place
 
 
-def _check_together(**given: bool) -> None:
-    asked = [f"--{name}" for name, on in given.items() if on]
+def _check_together(page: Named, checkpoints: bool | None, **ways: bool) -> None:
+    asked = [f"--{name}" for name, on in ways.items() if on]
     if len(asked) > 1:
         raise UserError(f"{' and '.join(asked)} do not go together. Choose one.")
-
-
-def _check_alone(name: str, **given: object) -> None:
-    for option, value in given.items():
-        if value is not None:
-            raise UserError(
-                f"--{option.replace('_', '-')} has no effect with {name}, only on a page. Leave "
-                "one of them out."
-            )
+    of_pages = [f"--{name.replace('_', '-')}" for name in page if name.startswith("against")]
+    of_pages += ["--checkpoints"] if checkpoints is not None else []
+    if (ways["serve"] or ways["terminal"]) and of_pages:
+        raise UserError(
+            f"{of_pages[0]} has no effect with {asked[0]}, only on a page. Leave one of them out."
+        )
+    if not page.get("against_text", "x").strip():
+        raise UserError("--against-text is empty. Give another text to compare with.")
 
 
 _note = partial(tell, "look")

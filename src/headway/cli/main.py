@@ -16,6 +16,7 @@ from headway.cli.check import check
 from headway.cli.evaluate import FLAGS as EVALUATE
 from headway.cli.evaluate import TEST_SET, evaluate
 from headway.cli.export import export
+from headway.cli.factors import FLAGS as FACTORS
 from headway.cli.factors import factors
 from headway.cli.flags import UsageError, declare
 from headway.cli.import_ import import_
@@ -33,6 +34,7 @@ from headway.cli.recipes import recipes
 from headway.cli.score import score
 from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
+from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
 from headway.errors import UserError, out_of_memory
 from headway.settings.synonyms import NOTHING, option_here
@@ -63,9 +65,9 @@ app.command(
     hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(make)
 declare(app, look, LOOK)
-app.command()(truth)
+declare(app, truth, TRUTH)
 declare(app, prune, TEST_SET)
-app.command()(factors)
+declare(app, factors, FACTORS)
 
 
 @app.callback(invoke_without_command=True)

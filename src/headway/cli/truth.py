@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.flags import Flag, Named, check_fits
 from headway.cli.given import Json, RunName
 from headway.cli.head_names import shown
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.folder import SHIPPED, load_run, run_folder
-from headway.tasks.specs import SPECS, spec_of
+from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
     from headway.inside.measure.truth import Case, Spoken, Truth
@@ -29,19 +30,18 @@ ENOUGH = 50
 """Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
 
 
+FLAGS = (
+    Flag("pairs", "Source, tab, target a line; tab, 0-0 1-2 if aligned.", "cases",
+         lambda spec: spec.truth == "pairs", "FILE", Path),
+    Flag("reactions", "Reactions as SMILES with numbered atoms.", "cases",
+         lambda spec: spec.name == "fill" and spec.modality == "text", "FILE", Path),
+    Flag("media", "Pictures with boxes, recordings with word times: a JSONL manifest.", "cases",
+         lambda spec: spec.modality != "text", "FILE", Path),
+)  # fmt: skip
+
+
 def truth(
     run: RunName,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(help="Translators: source, tab, target a line; tab, 0-0 1-2 if aligned."),
-    ] = None,
-    reactions: Annotated[
-        Path | None, typer.Option(help="Models of chemistry: SMILES with numbered atoms.")
-    ] = None,
-    media: Annotated[
-        Path | None,
-        typer.Option(help="Pictures with boxes, recordings with word times: a JSONL manifest."),
-    ] = None,
     texts: Annotated[int, typer.Option(min=2, help="The most texts to use.")] = 500,
     few: Annotated[
         int, typer.Option(min=0, help="Of these, how many for maps that take time.")
@@ -56,18 +56,15 @@ def truth(
         bool, typer.Option("--untrained", help="A control: the same shape with fresh weights.")
     ] = False,
     as_json: Json = False,
+    *,
+    named: Named,
 ) -> None:
     """Measure every map and head of a run beside chance, and note it for its pages."""
     folder = run_folder(run)
     settings = load_run(folder)
     spec, task = spec_of(settings), settings.task
-    if pairs is not None and spec.truth != "pairs":
-        raise UserError(f"--pairs is for translators, and {run} is a run of the task {task}.")
-    if reactions is not None and task != "fill":
-        raise UserError(f"--reactions is for the task fill, and {run} is a run of the task {task}.")
-    if media is not None and spec.modality == "text":
-        names = ", ".join(one.name for one in SPECS.values() if one.modality != "text")
-        raise UserError(f"--media is for {names}; {run} is a run of {task}.")
+    check_fits(named, FLAGS, spec)
+    pairs, reactions, media = (named.get(flag.name) for flag in FLAGS)
     if spec.truth == "pairs" and pairs is None:
         raise UserError(
             f"{run} translates, so its truth comes from pairs: --pairs FILE, with a source, a tab "
