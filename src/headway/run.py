@@ -504,7 +504,7 @@ class Run:
 
     def _subject(self, x: object, twin: Opened) -> str | Media:
         """What a page is about."""
-        from headway.inside.capture.media import of_item, open_media
+        from headway.inside.capture.media import Media, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_given import found_file
 
@@ -519,7 +519,7 @@ class Run:
             x = Inputs(self.settings, self.folder).one(x).question
         if isinstance(x, str | PathLike):
             return open_media(twin, found_file(str(x), self.folder))
-        return of_item("input", x.values, front)  # type: ignore[attr-defined]
+        return Media.of("input", x.values, front)  # type: ignore[attr-defined]
 
     def _line(self, x: Mapping[str, object]) -> str:
         """A mapping as pages read it: two texts with a tab between them, fields as JSON."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from headway.inside.capture.media import Media, media_settings, of_item
+from headway.inside.capture.media import Media
 from headway.inside.page.look import Looked, Page, look, looked_at
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
@@ -23,7 +23,7 @@ from headway.settings.model import (
     SoundSeq2SeqSettings,
     SoundSettings,
 )
-from headway.settings.run import RunSettings
+from headway.settings.run import RunSettings, media_front
 from headway.tasks.opened import Opened
 from headway.tasks.specs import CaptionSettings, TranscribeSettings
 from headway.tokens.tokenizer import Vocabularies
@@ -87,7 +87,7 @@ def media_run(task: str, **changes: Any) -> Opened:
 def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
     """Pixels or samples of the right shape."""
     random = np.random.default_rng(seed)
-    shape = media_settings(run)
+    shape = media_front(run.settings)
     if isinstance(shape, SoundSettings):
         time = np.arange(int(0.9 * shape.rate)) / shape.rate
         tone = np.sin(2 * np.pi * (300 + 500 * time) * time) * np.sin(9 * time) ** 2
@@ -98,9 +98,9 @@ def item_for(run: Opened, seed: int = 0) -> NDArray[Any]:
 
 
 def media_for(run: Opened, seed: int = 0) -> Media:
-    shape = media_settings(run)
+    shape = media_front(run.settings)
     assert shape is not None
-    return of_item("example", item_for(run, seed), shape)
+    return Media.of("example", item_for(run, seed), shape)
 
 
 @cache

@@ -12,11 +12,11 @@ import torch
 
 from headway.errors import UserError
 from headway.inside.capture.reading import Ask
+from headway.inside.capture.streams import shown
 from headway.inside.capture.trace import trace
 from headway.inside.measure.checkpoints import stages
 from headway.inside.page.compare import fits
 from headway.inside.page.look import Page, look
-from headway.inside.page.sections import shown
 from headway.tasks.opened import open_plain
 from headway.web.pack import unpack
 

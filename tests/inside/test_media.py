@@ -34,7 +34,7 @@ TASKS = ("see", "watch", "hear", "caption", "captioned-video", "identify", "tran
 
 
 def test_patches_and_stretches_of_sound_are_named_by_their_place() -> None:
-    picture = Media.of_picture("x.png", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
+    picture = Media.of("x.png", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
     stream = picture.stream("picture")
     assert len(stream) == 1 + 3 * 4
     assert stream.pieces[:3] == ("class", "row 1, column 1", "row 1, column 2")
@@ -43,7 +43,7 @@ def test_patches_and_stretches_of_sound_are_named_by_their_place() -> None:
     assert picture.short()[-1] == "3·4"
     video = media_for(media_run("watch"))
     assert video.stream("picture").pieces[-1] == "frame 3, row 2, column 2"
-    sound = Media.of_sound("x.wav", np.zeros(RATE, np.float32), SOUND)
+    sound = Media.of("x.wav", np.zeros(RATE, np.float32), SOUND)
     assert sound.stream("source").pieces[12] == "0.24 s"
     assert sound.n_rows == 50
 
@@ -180,7 +180,7 @@ def test_a_file_is_opened_as_the_model_reads_it(tmp_path: Path) -> None:
 
 
 def test_seconds_stand_above_a_map_of_sound() -> None:
-    media = Media.of_sound("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
+    media = Media.of("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
     note, line = ticks(media, 4, 1, 60)
     assert note == "each column is a moment of the recording"
     assert line == "0 s         1 s          2 s         3 s"  # 12.5 columns a second

@@ -12,10 +12,11 @@ from headway.inside.measure.position_codes import (
     PositionCode,
     codes,
     kernel,
+    rotation,
+    shift,
     slow_share,
     use,
 )
-from headway.inside.measure.position_shift import rotation, shift
 from headway.nn.positions import alibi_slopes, sinusoids
 
 from ..models.variants import tiny

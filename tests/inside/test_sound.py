@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headway.decode.speech.recognizer import recognizer_of
-from headway.inside.capture.media import of_item
+from headway.inside.capture.media import Media
 from headway.inside.capture.reading import Ask
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.word_times import by_ctc, by_heads, ctc_logs, spoken_words
@@ -65,7 +65,7 @@ def test_a_recording_can_be_played_if_it_is_short() -> None:
         assert (file.getframerate(), file.getnframes()) == (RATE, len(item_for(run)))
         samples = np.frombuffer(file.readframes(10**6), "<i2") / 32767
     assert np.abs(samples - item_for(run)).max() < 1e-4
-    long = of_item("long.wav", np.zeros(150_001, np.float32), SOUND)
+    long = Media.of("long.wav", np.zeros(150_001, np.float32), SOUND)
     assert sounds._playable(long) is None
 
 

@@ -105,7 +105,7 @@ def test_a_label_that_names_a_thing_is_judged_by_its_box(shapes: Path) -> None:
 
 
 def test_boxes_follow_the_picture_to_its_new_size() -> None:
-    media = Media.of_picture("x", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
+    media = Media.of("x", np.zeros((1, 3, 24, 32), np.uint8), PICTURE)
     # A picture of 100 by 100 is cut to its middle 75 rows: y from 12 to 87.
     [box] = boxes_of({"box": [25, 12, 50, 87]}, media, (100, 100), "x")
     assert box == pytest.approx((0.25, 0.0, 0.5, 1.0), abs=0.01)
@@ -117,7 +117,7 @@ def test_boxes_follow_the_picture_to_its_new_size() -> None:
 
 
 def test_a_thing_that_moves_is_where_it_is_then() -> None:
-    media = Media.of_picture("x", np.zeros((4, 3, 16, 16), np.uint8), VIDEO)
+    media = Media.of("x", np.zeros((4, 3, 16, 16), np.uint8), VIDEO)
     left, right = [0, 0, 8, 16], [8, 0, 16, 16]
     thing = {"box": [0, 0, 16, 16], "boxes": [left, left, None, None]}
     boxes = boxes_of(thing, media, (16, 16), "x")
@@ -158,7 +158,7 @@ def digits(tmp_path: Path) -> Path:
 def test_boundary_errors_are_distances_of_both_ends() -> None:
     assert boundary_errors([(0.1, 0.4)], [(0.0, 0.5)]) == pytest.approx([0.1, 0.1])
     loud = np.random.default_rng(0).normal(size=int(0.9 * RATE)).astype(np.float32)
-    media = Media.of_sound("x", loud, SOUND)
+    media = Media.of("x", loud, SOUND)
     assert even_times(media, 3)[1] == pytest.approx((0.3, 0.6))
 
 

@@ -142,10 +142,11 @@ def _subject(
     run: Opened, page: Named, which: str = "", *, serve: bool = False
 ) -> str | Media | None:
     """What the model shall read; nothing for a server of texts, which has one to begin with."""
-    from headway.inside.capture.media import check_given, media_settings, open_media
+    from headway.inside.capture.media import check_given, open_media
+    from headway.settings.run import media_front
 
     text, file = page.get(f"{which}text"), page.get(f"{which}file")
-    if serve and text is None and file is None and media_settings(run) is None:
+    if serve and text is None and file is None and media_front(run.settings) is None:
         return None
     check_given(run, text, file)
     return text if file is None else open_media(run, file)

@@ -24,9 +24,11 @@ from headway.data.readers.jsonl import is_json
 from headway.data.store import Columns, load_prepared
 from headway.data.unlabelled import questions
 from headway.errors import DataError, FolderError
-from headway.inside.capture.media import Media, media_settings, of_item
+from headway.inside.capture.media import Media
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
+from headway.settings.run import media_front
+from headway.tasks.intake import front_of
 from headway.tasks.intake_text import texts_of
 from headway.tasks.label_data import labelled_examples
 from headway.tasks.media_given import check_kind, found_file, what_of
@@ -63,7 +65,7 @@ class Corpus:
         translator a line may be `source<TAB>target`. For a run of pictures or recordings folders,
         manifests and files; labels and texts are taken where these have them."""
         names = [str(path) for path in listed(paths)]
-        if media_settings(run) is not None:
+        if media_front(run.settings) is not None:
             return _of_media_files(run, names)
         lines, cut = _take_bounded(line for path in names for line in _lines_of(path, run))
         where = ", ".join(map(shown, names))
@@ -212,8 +214,7 @@ def _target(run: Opened) -> Target:
 
 
 def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
-    settings = media_settings(run)
-    assert settings is not None
+    settings = front_of(run.settings)
     places = [found_file(path, run.folder) for path in paths]
     for place in places:
         check_kind(place, what_of(settings))
@@ -227,8 +228,7 @@ def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
 
 def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Corpus:
     """Read as a test set is."""
-    settings = media_settings(run)
-    assert settings is not None
+    settings = front_of(run.settings)
     media = WantedMedia.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
     found = evaluation_media(media, asked, labels=run.settings.labels)
@@ -245,8 +245,7 @@ def _of_set(
     texts: Sequence[str] | None,
     labels: tuple[int, ...] | None,
 ) -> Corpus:
-    settings = media_settings(run)
-    assert settings is not None
+    settings = front_of(run.settings)
     examples: list[Media] = []
     size = 0
     for row in range(items.n):
@@ -257,7 +256,7 @@ def _of_set(
         if values.dtype == np.int16:  # as sounds are stored
             values = values.astype(np.float32) / 32768.0
         place = places[row] if row < len(places) else f"example {row + 1:,}"
-        examples.append(of_item(place, values, settings))
+        examples.append(Media.of(place, values, settings))
     if not examples:
         raise DataError(f"{name} holds no {UNITS[what_of(settings)]}.")
     n = len(examples)

@@ -14,7 +14,7 @@ from headway.inside.capture.beam import searcher_for
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.media import Media, exceeds
 from headway.inside.capture.reading import Ask, align_by_ctc, ask_hidden, next_outputs, read
-from headway.inside.capture.streams import Output, Reading, Stream
+from headway.inside.capture.streams import Output, Reading, Stream, shown
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
@@ -22,7 +22,6 @@ from headway.tasks.read import readout_of
 from headway.tasks.tag_answers import words_of
 from headway.tasks.text_items import text_items
 from headway.tasks.thumbnails import data_uri
-from headway.tokens.pieces import SPACE_MARK
 from headway.tokens.tokenizer import Tokenizer
 
 N_EXAMPLES = 200
@@ -295,8 +294,7 @@ def spell(stream: Stream) -> list[str]:
     """Tokens as people write them: with a space where a word begins, so that they can be joined."""
     pieces, last = [], -2
     for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
-        bare = piece.replace(SPACE_MARK, " ").strip(" ") or "␣"
         goes_on = word == last and not special
-        pieces.append(bare.removeprefix("##") if goes_on else f" {bare}")
+        pieces.append(shown(piece).removeprefix("##") if goes_on else f" {shown(piece)}")
         last = word
     return pieces

@@ -19,6 +19,7 @@ from headway.data.readers.media import is_list
 from headway.errors import UserError
 from headway.inside.capture.streams import Stream
 from headway.settings.audio import SoundSettings
+from headway.settings.run import media_front
 from headway.settings.vision import PictureSettings
 from headway.tasks.media_given import check_kind, what_of
 from headway.tasks.opened import Opened
@@ -61,28 +62,16 @@ class Media:
     n_rows: int = 0
 
     @classmethod
-    def of_picture(cls, name: str, frames_TCYX: NDArray[Any], settings: PictureSettings) -> Media:
-        n_frames, _, height, width = frames_TCYX.shape
-        return cls(
-            "picture",
-            name,
-            frames_TCYX,
-            grid=settings.grid_of(n_frames, height, width),
-            extra=settings.extra,
-            tubelet=settings.tubelet,
-            n_rows=settings.rows_of(n_frames, height, width),
-        )
-
-    @classmethod
-    def of_sound(cls, name: str, samples_S: NDArray[Any], settings: SoundSettings) -> Media:
-        return cls(
-            "sound",
-            name,
-            samples_S,
-            rate=settings.rate,
-            row_s=settings.row_seconds,
-            n_rows=settings.rows_of(len(samples_S)),
-        )
+    def of(cls, name: str, item: NDArray[Any], settings: PictureSettings | SoundSettings) -> Media:
+        """What was read, as a front with these settings cuts it into rows."""
+        if isinstance(settings, SoundSettings):
+            n_rows = settings.rows_of(len(item))
+            return cls("sound", name, item, rate=settings.rate, row_s=settings.row_seconds,
+                       n_rows=n_rows)  # fmt: skip
+        n_frames, _, height, width = item.shape
+        grid = settings.grid_of(n_frames, height, width)
+        n_rows = settings.rows_of(n_frames, height, width)
+        return cls("picture", name, item, grid, settings.extra, settings.tubelet, n_rows=n_rows)
 
     @property
     def unit(self) -> str:
@@ -157,30 +146,22 @@ class Media:
         return cls(item=item, **{**facts, "grid": tuple(facts["grid"])})
 
 
-def media_settings(run: Opened) -> PictureSettings | SoundSettings | None:
-    """How the run reads pictures or recordings; None: it reads text."""
-    shape = run.settings.model
-    found = getattr(shape, "picture", None) or getattr(shape, "sound", None)
-    assert found is None or isinstance(found, PictureSettings | SoundSettings)
-    return found
-
-
 def what_it_reads(run: Opened) -> str:
     """In a word: text, a picture, a video or a recording."""
-    settings = media_settings(run)
+    settings = media_front(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
 def exceeds(run: Opened, media: Media) -> bool:
     """Whether it has more rows than the model has places for, or than can be looked at."""
-    most = getattr(media_settings(run), "most_rows", None)
+    most = getattr(media_front(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
 def open_media(run: Opened, path: Path | str) -> Media:
     """A file, brought to what the run was trained on. Of many items in one file, which: `NAME:12`
     is line 12 of a manifest, or item 12, counted from 0, of an `.npy` stack."""
-    settings = media_settings(run)
+    settings = media_front(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not files.")
     place = Path(path)
@@ -190,20 +171,14 @@ def open_media(run: Opened, path: Path | str) -> Media:
     name, _, number = str(place).rpartition(":")
     if place.exists() or not number.isdecimal() or not Path(name).is_file():
         check_kind(place, form.what)
-        return of_item(place.name, read_media(str(place), form).values, settings)
+        return Media.of(place.name, read_media(str(place), form).values, settings)
     if not is_list(Path(name)):
         part = Part(index=int(number))
-        return of_item(place.name, read_media(name, form, part).values, settings)
+        return Media.of(place.name, read_media(name, form, part).values, settings)
     for item in media_examples([name], run.settings.data, form.what):
         if item.place == place.name:
-            return of_item(place.name, item.medium.read(form).values, settings)
+            return Media.of(place.name, item.medium.read(form).values, settings)
     raise UserError(f"{name} has no item in line {number}.")
-
-
-def of_item(name: str, item: NDArray[Any], settings: PictureSettings | SoundSettings) -> Media:
-    if isinstance(settings, SoundSettings):
-        return Media.of_sound(name, item, settings)
-    return Media.of_picture(name, item, settings)
 
 
 def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:

@@ -29,12 +29,13 @@ from headway.inside.capture.forward import (
     vectors,
 )
 from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
-from headway.inside.capture.media import Media, media_settings, open_media
+from headway.inside.capture.media import Media, open_media
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.audio import Listener
 from headway.nn.ctc import align
 from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
+from headway.settings.run import media_front
 from headway.tasks.complete_answers import field_prompt
 from headway.tasks.opened import Opened
 from headway.tasks.targets import target_of
@@ -104,7 +105,7 @@ def answer(
 def _open(run: Opened, text: str | Path | Media) -> str | Media:
     if isinstance(text, Media):
         return text
-    if media_settings(run) is not None:
+    if media_front(run.settings) is not None:
         return open_media(run, text)
     if not isinstance(text, str):
         raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")

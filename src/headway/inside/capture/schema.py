@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from headway.errors import DataError
-from headway.inside.capture.streams import Reading
+from headway.inside.capture.streams import SIDES, Reading
 
 if TYPE_CHECKING:
     from headway.inside.capture.trace import Trace
 
-Value = TypeVar("Value")
-
-ONLY = "text"
-"""The stream of a model that reads but one; of pictures and recordings it is `picture` or `sound`.
-"""
-
-KINDS = {
-    "encoder": ("source", "source"),
-    "decoder": ("target", "target"),
-    "cross": ("target", "source"),
-    "self": (ONLY, ONLY),
-}
-"""Of each kind of attention the stream that asks and the one that is attended to."""
-
-STACKS = {"encoder": "source", "decoder": "target", "self": ONLY}
-"""Of each stack the stream that it reads."""
+KINDS = (*SIDES, "self")
+STACKS = ("encoder", "decoder", "self")
+ONLY = (["text"], ["picture"], ["sound"])
+"""Streams of a model that reads but one."""
 
 
 def check(trace: Trace) -> None:
@@ -36,14 +24,14 @@ def check(trace: Trace) -> None:
     _check_streams(trace.reading)
     for group in ("attention", "gradients"):
         for kind, layers in getattr(trace, group).items():
-            rows, columns = (_length(trace.reading, name) for name in _known(kind, KINDS, group))
+            rows, columns = _lengths(trace.reading, kind, KINDS, group)
             _check_shapes(f"{group}.{kind}", layers, (None, rows, columns))
     for kind, layers in trace.values.items():
-        columns = _length(trace.reading, _known(kind, KINDS, "values")[1])
+        _, columns = _lengths(trace.reading, kind, KINDS, "values")
         _check_shapes(f"values.{kind}", layers, (columns, None, None))
     for group in ("states", "hidden"):
         for stack, layers in getattr(trace, group).items():
-            rows = _length(trace.reading, _known(stack, STACKS, group))
+            rows, _ = _lengths(trace.reading, stack, STACKS, group)
             _check_shapes(f"{group}.{stack}", layers, (rows, None))
     if not trace.attention:
         raise DataError("it has no attention. Name its tensors attention.KIND.LAYER.")
@@ -93,15 +81,14 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
             raise DataError(f"{name}.{layer} holds numbers that are not finite.")
 
 
-def _known(name: str, table: Mapping[str, Value], group: str) -> Value:
-    if name not in table:
-        raise DataError(f"{group}.{name}: known are {', '.join(table)}.")
-    return table[name]
-
-
-def _length(reading: Reading, stream: str) -> int:
-    if stream == ONLY and list(reading.streams) in (["picture"], ["sound"]):
-        stream = reading.first.name
-    if stream not in reading.streams:
-        raise DataError(f"there is no stream {stream!r}, but {', '.join(reading.streams)}.")
-    return len(reading.streams[stream])
+def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
+    """Of rows and columns."""
+    if kind not in known:
+        raise DataError(f"{group}.{kind}: known are {', '.join(known)}.")
+    rows, columns = reading.sides(kind)
+    if kind == "self" and list(reading.streams) not in ONLY:
+        rows = columns = "text"
+    for stream in (rows, columns):
+        if stream not in reading.streams:
+            raise DataError(f"there is no stream {stream!r}, but {', '.join(reading.streams)}.")
+    return len(reading.streams[rows]), len(reading.streams[columns])

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from headway.inside.capture.media import Media
 
 
+SIDES = {
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+}
+"""Of the attention of a model that writes one stream from another: who asks, and who is attended
+to. Every other model has one way, `self`, in its only stream."""
+
+
 @dataclass(frozen=True)
 class Stream:
     """Tokens that are read together: `source` and `target` of a model that writes one from the
@@ -105,6 +114,11 @@ class Reading:
         """Whether the model wrote its answer token by token, so that row t says token t + 1."""
         return self.continues or "target" in self.streams
 
+    def sides(self, kind: str) -> tuple[str, str]:
+        """Of a kind of attention the stream of its rows and that of its columns; of a stack the
+        stream that it reads, twice."""
+        return SIDES.get(kind, (self.first.name, self.first.name))
+
     @property
     def n_tokens(self) -> int:
         return sum(map(len, self.streams.values()))
@@ -149,3 +163,8 @@ def _words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
     if any(SPACE_MARK in piece for piece in pieces):
         return word_numbers(pieces)
     return [int(number) - 1 for number in tokenizer.word_starts(ids).cumsum()] if ids else []
+
+
+def shown(piece: str) -> str:
+    """A token as people see it: without the mark of the space before it."""
+    return piece.replace(SPACE_MARK, " ").strip(" ") or "␣"

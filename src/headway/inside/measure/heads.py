@@ -8,7 +8,7 @@ its length along its own direction). It costs one pass back for each text and no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from headway.inside.capture.examples import N_EXAMPLES, examples
 from headway.inside.capture.forward import say
 from headway.inside.capture.interventions import NO_CHANGE, Change
 from headway.inside.capture.streams import Output, Reading, Stream
-from headway.inside.measure.head_facts import HeadFacts, Heads
 from headway.inside.measure.head_roles import (
     Frequencies,
     Means,
@@ -31,6 +30,7 @@ from headway.inside.measure.head_roles import (
     is_punctuation,
     roles_of,
 )
+from headway.inside.measure.pruning import Head
 from headway.nn.tap import record
 from headway.tasks.opened import Opened
 
@@ -41,6 +41,90 @@ ALIGNED = 40
 
 REPEATS, PERIOD = 8, 24
 """Texts of random tokens, and how many of them come twice."""
+
+
+@dataclass(frozen=True)
+class HeadFacts:
+    kind: str
+    layer: int
+    head: int
+    """Counted from 0, among those that the model has."""
+
+    number: int
+    """In the whole model, where some heads are gone."""
+
+    importance: float
+    """E|dL/dg|, in nats."""
+
+    entropy: float
+    """Of its attention, in nats, mean over rows."""
+
+    evenness: float
+    """Entropy by that of even attention: 1 sees all tokens alike, 0 sees one."""
+
+    distance: float
+    """Mean distance of what it attends to, in tokens; across texts of different length, from the
+    diagonal."""
+
+    scores: dict[str, float]
+    """Of every role that can be measured for it."""
+
+    roles: tuple[str, ...]
+    """Those it has, the clearest first."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.layer}.{self.head}"
+
+
+@dataclass(frozen=True)
+class Heads:
+    heads: tuple[HeadFacts, ...]
+    n_texts: int
+    n_outputs: int
+    loss: float
+    """Mean over texts of the loss that importance is of, in nats."""
+
+    source: str = ""
+    """Where the texts come from."""
+
+    unit: str = "texts"
+    """What they are, for people."""
+
+    def __getitem__(self, name: str) -> HeadFacts:
+        return next(head for head in self.heads if head.name == name)
+
+    def kinds(self) -> list[str]:
+        return list(dict.fromkeys(head.kind for head in self.heads))
+
+    def grid(self, kind: str) -> list[list[float]]:
+        """Importance by layer and head; layers may have different numbers of heads."""
+        rows: dict[int, list[float]] = {}
+        for head in self.heads:
+            if head.kind == kind:
+                rows.setdefault(head.layer, []).append(head.importance)
+        return list(rows.values())
+
+    def importance(self, *, normalised: bool = False) -> dict[Head, float]:
+        """By head; `normalised`: divided by the length of its layer's, as Michel et al. do."""
+        found = {(h.kind, h.layer, h.head): h.importance for h in self.heads}
+        if not normalised:
+            return found
+        squares: dict[tuple[str, int], float] = {}
+        for (kind, layer, _), value in found.items():
+            squares[kind, layer] = squares.get((kind, layer), 0.0) + value**2
+        return {h: value / max(squares[h[:2]] ** 0.5, 1e-30) for h, value in found.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> Heads:
+        heads = tuple(
+            HeadFacts(**{**head, "roles": tuple(head["roles"])}) for head in facts["heads"]
+        )
+        return cls(**{**facts, "heads": heads})
 
 
 def heads(
@@ -226,7 +310,7 @@ def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) ->
         half = [ordinary[i] for i in drawn]
         ids = tokenizer.begun([*half, *half])
         stream = Stream("text", tuple(ids), ("",) * len(ids), (-1,) * len(ids), (False,) * len(ids))
-        reading = Reading("", "complete", {"text": stream}, (Output(0, ids[1], ""),))
+        reading = Reading("", run.settings.task, {"text": stream}, (Output(0, ids[1], ""),))
         for place, one in _pass(run, reading, change, gradients=False).layers.items():
             layer = seen[place]
             add_repeats(layer.means, layer.even, one.weights_HTS, len(ids) - 2 * period, period)

@@ -15,7 +15,7 @@ from headway.errors import UserError
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.integrated import integrated_gradients
-from headway.inside.measure.maps.map import Map, readout_RT, streams_of, written_words
+from headway.inside.measure.maps.map import Map, readout_RT, written_words
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
@@ -68,7 +68,7 @@ def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
 def whole_maps(looked: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Maps that are not of a single head (R S), by their key; and what was left out, and why."""
     run, trace, change = looked.run, looked.trace, looked.change
-    source = streams_of(looking_kind(trace.reading), trace.reading)[1]
+    source = trace.reading.sides(looking_kind(trace.reading))[1]
     work = len(trace.reading.outputs) * len(trace.reading.streams[source])
     makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
         "rollout": (True, lambda: [rollout(run, trace)]),

@@ -116,11 +116,11 @@ class Tuned:
             ) from error
 
 
-@dataclass(frozen=True)
-class _Line:
-    """The vectors of one example: of each layer those that the head reads."""
+Line = Tensor
+"""Of one example: of each layer the vectors that the head reads (L T D)."""
 
-    states_LTD: Tensor
+Maps = tuple[Tensor, Tensor]
+"""Matrices and shifts."""
 
 
 def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
@@ -147,7 +147,7 @@ def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     order = rng.permutation(len(texts))
     tenth = max(1, len(texts) // 10)
     read_lines = [_line(run, texts[number], int(number), rng) for number in order]
-    read_lines = [line for line in read_lines if line.states_LTD.shape[1]]
+    read_lines = [line for line in read_lines if line.shape[1]]
     held, choose, fit = read_lines[:tenth], read_lines[tenth : 2 * tenth], read_lines[2 * tenth :]
     found = _fit(run, fit, choose, rng)
     plain_L = _divergence(run, held, None)
@@ -155,10 +155,8 @@ def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     return Tuned(*found, plain_L, tuned_L, n_lines=len(texts), n_held_out=tenth)
 
 
-def _fit(
-    run: Opened, fit: list[_Line], choose: list[_Line], rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    n_layers, _, width = fit[0].states_LTD.shape
+def _fit(run: Opened, fit: list[Line], choose: list[Line], rng: np.random.Generator) -> Maps:
+    n_layers, _, width = fit[0].shape
     matrix_LDD = torch.zeros(n_layers - 1, width, width, requires_grad=True)
     shift_LD = torch.zeros(n_layers - 1, width, requires_grad=True)
     best = (matrix_LDD.detach().clone(), shift_LD.detach().clone())
@@ -182,17 +180,15 @@ def _fit(
 
 
 @torch.no_grad()
-def _divergence(run: Opened, lines: list[_Line], maps: tuple[Tensor, Tensor] | None) -> Tensor:
+def _divergence(run: Opened, lines: list[Line], maps: Maps | None) -> Tensor:
     """Of each layer but the last from the last one, over all outputs of the lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
 
-def _batch_divergence(
-    run: Opened, batch: list[_Line], maps: tuple[Tensor, Tensor] | None
-) -> Tensor:
-    states_LND = torch.cat([line.states_LTD for line in batch], dim=1)
-    layout = Layout.of([line.states_LTD.shape[1] for line in batch])
+def _batch_divergence(run: Opened, batch: list[Line], maps: Maps | None) -> Tensor:
+    states_LND = torch.cat(batch, dim=1)
+    layout = Layout.of([line.shape[1] for line in batch])
     with torch.no_grad():
         last_RC = _read_out(run, states_LND[-1], layout).answers()
     found = []
@@ -202,7 +198,7 @@ def _batch_divergence(
     return torch.stack(found)
 
 
-def _map(x_ND: Tensor, maps: tuple[Tensor, Tensor] | None, layer: int) -> Tensor:
+def _map(x_ND: Tensor, maps: Maps | None, layer: int) -> Tensor:
     return x_ND if maps is None else x_ND + x_ND @ maps[0][layer] + maps[1][layer]
 
 
@@ -213,23 +209,23 @@ def _read_out(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
     return readout_of(run.settings).of(run.model, x_ND, layout)
 
 
-def _endless(lines: list[_Line], rng: np.random.Generator) -> Iterator[list[_Line]]:
+def _endless(lines: list[Line], rng: np.random.Generator) -> Iterator[list[Line]]:
     while True:
         yield from _batches([lines[number] for number in rng.permutation(len(lines))])
 
 
-def _batches(lines: list[_Line]) -> Iterator[list[_Line]]:
-    batch: list[_Line] = []
+def _batches(lines: list[Line]) -> Iterator[list[Line]]:
+    batch: list[Line] = []
     for line in lines:
         batch.append(line)
-        if sum(one.states_LTD.shape[1] for one in batch) >= ROWS:
+        if sum(one.shape[1] for one in batch) >= ROWS:
             yield batch
             batch = []
     if batch:
         yield batch
 
 
-def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> _Line:
+def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> Line:
     # A language model reads the line and adds nothing; who writes an answer does so without a beam.
     gaps = run.spec.answers == "gaps"
     if gaps and not isinstance(text, str):
@@ -240,7 +236,7 @@ def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator)
     states = trace(run, reading).states[Anatomy.of(run.model).stacks[-1].name]
     rows = [output.row for output in reading.outputs if output.row is not None]
     states_LTD = torch.stack(states)
-    return _Line(states_LTD[:, rows] if rows or not reading.outputs else states_LTD)
+    return states_LTD[:, rows] if rows or not reading.outputs else states_LTD
 
 
 def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:

@@ -20,10 +20,9 @@ from headway.decode.speech.word_times import (
 )
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.media import Media
-from headway.inside.capture.streams import Reading
+from headway.inside.capture.streams import Reading, shown
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import written_words
-from headway.inside.page.sections import shown
 from headway.nn.ctc import align
 from headway.tasks.opened import Opened
 from headway.tasks.read import asked

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headway.errors import UserError
+from headway.inside.capture.streams import shown
 from headway.inside.capture.trace import Trace
-from headway.inside.page.sections import shown
 from headway.tasks.opened import Opened
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.media import Media
 from headway.inside.capture.reading import Ask, Reading
+from headway.inside.capture.streams import shown
 from headway.inside.measure.checkpoints import FINAL, checkpoints_of, label_of, stage_at
 from headway.inside.page.look import Extras, Looked, Page, facts_of, looked_at
-from headway.inside.page.sections import SECTIONS, look_of, shown
+from headway.inside.page.sections import SECTIONS, look_of
 from headway.inside.page.server_request import Request
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened

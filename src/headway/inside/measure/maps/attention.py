@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.maps.map import Map, readout_RT, streams_of
+from headway.inside.measure.maps.map import Map, readout_RT
 from headway.tasks.opened import Opened
 
 
@@ -31,8 +31,8 @@ def _layers(run: Opened | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
     """Name, stream of the columns and weights for every layer, a row an output."""
     reads_RT = readout_RT(run, trace.reading)
     return [
-        (f"{kind}.{layer}", streams_of(kind, trace.reading)[1], reads_RT @ weights_HTS.float())
+        (f"{kind}.{layer}", trace.reading.sides(kind)[1], reads_RT @ weights_HTS.float())
         for kind, layers in trace.attention.items()
-        if streams_of(kind, trace.reading)[0] == trace.reading.last.name
+        if trace.reading.sides(kind)[0] == trace.reading.last.name
         for layer, weights_HTS in enumerate(layers)
     ]

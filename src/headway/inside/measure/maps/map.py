@@ -55,19 +55,6 @@ class Map:
         return torch.where(total_R > 0, share_R, torch.full_like(share_R, 1 / len(self.columns)))
 
 
-STREAMS = {
-    "encoder": ("source", "source"),
-    "decoder": ("target", "target"),
-    "cross": ("target", "source"),
-}
-
-
-def streams_of(kind: str, reading: Reading) -> tuple[str, str]:
-    """Of a kind of attention the stream of its rows and that of its columns."""
-    only = reading.first.name
-    return STREAMS.get(kind, (only, only))
-
-
 def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
     """Which rows of the last stream each output is read from; a row sums to 1.
 

@@ -36,7 +36,7 @@ def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> l
         names = tokenizer.tokens(ids)
         reading = Reading(
             text=tokenizer.decode(half),
-            task="complete",
+            task=run.settings.task,
             streams={"text": Stream.of("text", ids, tokenizer)},
             outputs=tuple(Output(n - 1, ids[n], names[n]) for n in range(1, len(ids))),
             n_given=len(ids),

@@ -18,10 +18,12 @@ from headway.data.media.open_item import Form
 from headway.data.readers.jsonl import parse_object
 from headway.data.readers.media import is_list
 from headway.errors import DataError, UserError
-from headway.inside.capture.media import Media, media_settings, of_item
+from headway.inside.capture.media import Media
 from headway.inside.capture.reading import Ask, Output, Reading, read
 from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, Link, word_groups
+from headway.settings.run import media_front
+from headway.tasks.intake import front_of
 from headway.tasks.media_given import what_of
 from headway.tasks.opened import Opened
 
@@ -50,10 +52,9 @@ def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
 
 
 def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Case | None:
-    settings = media_settings(run)
-    assert settings is not None
+    settings = front_of(run.settings)
     seen = item.medium.read(Form.of(what_of(settings), settings))
-    media = of_item(item.place, seen.values, settings)
+    media = Media.of(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
         raise DataError(f"{where} has no objects with boxes; examples/make_shapes.py writes such.")
@@ -158,8 +159,7 @@ def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
 def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
     """Recordings with the times of their words: `words` in each line of the manifest, each with
     `word`, `start` and `end`. The model reads the text that is given."""
-    settings = media_settings(run)
-    assert settings is not None
+    settings = front_of(run.settings)
     form = Form.of(what_of(settings), settings)
     found = []
     for item, facts, where in _lines(run, manifest, most):
@@ -169,7 +169,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
                 f"{where} has no words with times; examples/make_digits.py writes such."
             )
         times = tuple(_time(word, where) for word in words)
-        media = of_item(item.place, item.medium.read(form).values, settings)
+        media = Media.of(item.place, item.medium.read(form).values, settings)
         text = " ".join(str(word.get("word", "")) for word in words)
         reading = read(run, media, Ask(output=text))
         written = word_groups(written_words(reading))
@@ -201,7 +201,7 @@ def _time(word: Any, where: str) -> tuple[float, float]:
 
 def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, dict[str, Any], str]]:
     """The first items of a manifest, each with all that its line says."""
-    settings = media_settings(run)
+    settings = media_front(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text: --media has no effect on it.")
     if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+from headway.inside.capture.streams import shown
 from headway.settings.listed import listed
-from headway.tokens.pieces import SPACE_MARK
 
 SECTIONS: dict[str, str] = {
     "overview": "headway.inside.page.sections.overview",
@@ -37,12 +37,6 @@ OF_MEDIA = ("picture", "sound")
 
 OF_SEVERAL = ("training", "compare")
 """Sections that no look has alone."""
-
-
-def shown(piece: str) -> str:
-    """A token as a page writes it: without the mark of the space before it."""
-    bare = piece.replace(SPACE_MARK, " ").strip(" ")
-    return bare or "␣"
 
 
 def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str, Any]]:

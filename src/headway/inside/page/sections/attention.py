@@ -11,7 +11,6 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.measure.maps.map import streams_of
 from headway.web.pack import Array
 
 MOST = 256
@@ -30,7 +29,7 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 def _kind(name: str, trace: Any, pins: tuple[int, ...]) -> dict[str, Any]:
     layers: list[Tensor] = trace.attention[name]
-    rows, columns = streams_of(name, trace.reading)
+    rows, columns = trace.reading.sides(name)
     block = block_size(max(max(layer.shape[-2:]) for layer in layers))
     found = {
         "name": name,

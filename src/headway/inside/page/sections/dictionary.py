@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headway.inside.capture.streams import shown
 from headway.inside.measure.factors.dictionary import Factors
-from headway.inside.measure.maps.map import streams_of
-from headway.inside.page.sections import shown
 from headway.web.pack import Array
 
 MOST = 256
@@ -47,7 +46,7 @@ def on_text(found: Factors, trace: Any) -> dict[str, NDArray[np.float32]]:
     here: dict[str, NDArray[np.float32]] = {}
     for site in found.sites:
         stack, layer = site
-        stream, _ = streams_of(stack, trace.reading)
+        stream, _ = trace.reading.sides(stack)
         code_AT = found.codes(trace.states[stack][layer].detach(), site).T.numpy().copy()
         code_AT[:, np.array(trace.reading.streams[stream].special)] = 0.0
         here[stream] = np.maximum(here[stream], code_AT) if stream in here else code_AT

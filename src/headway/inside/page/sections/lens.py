@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from headway.inside.capture.streams import shown
 from headway.inside.measure.lens import Lens, lens
 from headway.inside.measure.tuned_lens import Tuned
-from headway.inside.page.sections import shown
 from headway.inside.page.sections.overview import BLANK
 from headway.tasks.opened import Opened
 from headway.web.pack import Array

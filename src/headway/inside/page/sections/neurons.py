@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.inside.measure.maps.map import streams_of
 from headway.inside.measure.nmf import Nmf, nmf
 from headway.web.pack import Array
 
@@ -28,7 +27,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     trace = looked.trace
     stacks = {}
     for part, layers in trace.hidden.items():
-        stream = trace.reading.streams.get(streams_of(part, trace.reading)[0])
+        stream = trace.reading.streams.get(trace.reading.sides(part)[0])
         if stream is not None and 2 <= len(stream) <= MOST_ROWS and layers:
             stacks[part] = _stack(layers, stream.name)
     return {"stacks": stacks} if stacks else None

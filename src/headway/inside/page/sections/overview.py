@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.measure.maps.map import streams_of
-from headway.inside.page.sections import shown
+from headway.inside.capture.streams import shown
 from headway.tasks.opened import Opened
 
 SINK = 0.6
@@ -238,7 +237,7 @@ def loudness(looked: Any, kind: str, layer: int) -> list[float]:
 
 
 def _pieces(reading: Any, kind: str, n: int) -> list[str]:
-    stream = reading.streams.get(streams_of(kind, reading)[1])
+    stream = reading.streams.get(reading.sides(kind)[1])
     return [str(place) for place in range(n)] if stream is None else [*map(shown, stream.pieces)]
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.inside.capture.media import Media, media_settings
+from headway.inside.capture.media import Media
+from headway.inside.capture.streams import shown
 from headway.inside.measure.alignments import aligning_layer
 from headway.inside.measure.maps.map import CAUTION
 from headway.inside.measure.media_maps import (
@@ -19,7 +20,7 @@ from headway.inside.measure.media_maps import (
     whole_maps,
     word_groups,
 )
-from headway.inside.page.sections import shown
+from headway.settings.run import media_front
 from headway.settings.vision import GRID_STRIDE, PictureSettings
 from headway.web.pack import Array
 
@@ -111,7 +112,7 @@ def cells(looked: Any, media: Media) -> dict[str, list[float]]:
     """Where patches lie, in shares of height and width: the first begins at `origin`, and from one
     to the next it is a `step`. Of patches that overlap, the middle parts."""
     height, width = media.item.shape[-2:]
-    settings = None if looked.run is None else media_settings(looked.run)
+    settings = None if looked.run is None else media_front(looked.run.settings)
     if not isinstance(settings, PictureSettings):
         return {"origin": [0.0, 0.0], "step": [1 / n for n in media.grid[1:]]}
     is_grid = settings.stem == "grid"

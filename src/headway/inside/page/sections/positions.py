@@ -7,8 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.inside.measure.position_codes import PositionCode, codes, kernel, slow_share, use
-from headway.inside.measure.position_shift import rotation, shift
+from headway.inside.measure.position_codes import (
+    PositionCode,
+    codes,
+    kernel,
+    rotation,
+    shift,
+    slow_share,
+    use,
+)
 from headway.web.pack import Array
 
 PLACES = 64

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.media import Media
+from headway.inside.capture.streams import shown
 from headway.inside.measure.maps.map import CAUTION
 from headway.inside.measure.media_maps import (
     METHODS,
@@ -31,7 +32,6 @@ from headway.inside.measure.word_times import (
     spoken_words,
     wave_of,
 )
-from headway.inside.page.sections import shown
 from headway.inside.page.sections.overview import BLANK
 from headway.inside.page.sections.picture import first_map, sized
 from headway.models.parts.audio import SoundFront

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.streams import shown
 from headway.inside.measure.layer_steps import Step
 from headway.inside.measure.layer_walk import walk
-from headway.inside.page.sections import shown
 from headway.web.pack import Array
 
 
