@@ -5,16 +5,17 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.decode.batching import FIRST_WINDOW, batches, live_windows, windows
+from headway.decode.batching import FIRST_WINDOW, batches, windows
 from headway.decode.sources import split_text
 
 
-@pytest.mark.parametrize("cut", [windows, live_windows])
+@pytest.mark.parametrize("cut", [windows, partial(windows, live=True)])
 @pytest.mark.parametrize("n", [0, 1, FIRST_WINDOW, 3 * FIRST_WINDOW + 1, 5000])
 def test_windows_hold_every_line_in_order(cut: type, n: int) -> None:
     found = list(cut(range(n)))
@@ -30,7 +31,7 @@ def test_a_live_window_does_not_wait_for_the_next_line() -> None:
         while (line := typed.get(timeout=120)) is not None:
             yield line
 
-    answers = live_windows(lines())
+    answers = windows(lines(), live=True)
     typed.put("one")
     assert next(answers) == ["one"]
     typed.put("two")
@@ -40,7 +41,7 @@ def test_a_live_window_does_not_wait_for_the_next_line() -> None:
     list(answers)
 
 
-@pytest.mark.parametrize("cut", [windows, live_windows])
+@pytest.mark.parametrize("cut", [windows, partial(windows, live=True)])
 def test_an_error_in_reading_arrives_after_the_lines_before_it(cut: type) -> None:
     def lines() -> Iterator[str]:
         yield "one"

@@ -314,5 +314,5 @@ def test_whole_files_of_a_list_are_as_long_as_they_like(
     monkeypatch.setattr("headway.data.media.audio.MOST_S", 0.2)
     shape = SoundSettings(rate=RATE)
     found = list(named_recordings([str(path)], tmp_path, shape, RunSettings(task="transcribe")))
-    lengths = [sum(map(len, named.blocks())) for named in found]
+    lengths = [sum(map(len, named.blocks)) for named in found]
     assert lengths == [len(sound), round(0.1 * RATE)]

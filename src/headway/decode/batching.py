@@ -19,10 +19,13 @@ T = TypeVar("T")
 
 
 def windows(
-    lines: Iterable[T], first: int = FIRST_WINDOW, most: int = LAST_WINDOW
+    lines: Iterable[T], first: int = FIRST_WINDOW, most: int = LAST_WINDOW, *, live: bool = False
 ) -> Iterator[list[T]]:
     """An error in reading comes after the lines that were read. `first`: lines of the first, and
-    `most` of any."""
+    `most` of any. `live`: what is there goes out when no more comes: a person may be waiting."""
+    if live:
+        yield from _live_windows(lines)
+        return
     size, window, source = first, [], iter(listed(lines))
     failure: Exception | None = None
     while True:
@@ -42,11 +45,8 @@ def windows(
         raise failure
 
 
-def live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
-    """As `windows`, but what is there goes out when no more comes: a person may be waiting.
-
-    The lines are read by a thread, which is left behind if the reader stops early.
-    """
+def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
+    """The lines are read by a thread, which is left behind if the reader stops early."""
     waiting: queue.Queue[list[T] | BaseException | None] = queue.Queue(2 * LAST_WINDOW)
 
     def read() -> None:

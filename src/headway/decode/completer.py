@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from headway.decode.batching import batches, live_windows, windows
+from headway.decode.batching import batches, windows
 from headway.decode.engine import Engine, Search
 from headway.decode.output import Output, Summary, Written
 from headway.decode.search.hypothesis import Specials
@@ -91,7 +91,7 @@ class Completer:
         """
         common = self.ids(shared) if shared else None
         with packed(self.models):
-            for window in live_windows(prompts) if live else windows(prompts):
+            for window in windows(prompts, live=live):
                 start = time.perf_counter()
                 first, self.asked = self.asked, self.asked + len(window)
                 found = self._window(window, first, on_token, common, end, on_progress)

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headway.data.files import open_lines
-from headway.decode.batching import batches, live_windows, windows
+from headway.decode.batching import batches, windows
 from headway.decode.completer import Completer, shared_length
 from headway.decode.search.searcher import Prefix, too_long
 from headway.decode.steps import read_prompts
@@ -20,8 +20,6 @@ from headway.errors import DataError, UserError
 from headway.nn.evaluating import evaluating
 from headway.nn.linear import packed
 from headway.settings.listed import listed
-
-Normalise = Literal["none", "length", "prior"]
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
 """The names in a file of examples, and what stands around a text before its answer."""
@@ -91,11 +89,6 @@ class Shots:
         """The examples, then the text, and its answer is what comes next."""
         return self.prefix + self.question(text)
 
-    @property
-    def nothing(self) -> str:
-        """A prompt about nothing: how likely an answer is by itself."""
-        return self.after.strip() or "Answer:"
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -103,22 +96,19 @@ class Choice:
 
     text: str
     label: str
-    scores: dict[str, float]
-    """What labels are ranked by: log P, divided by the tokens or less the log P by itself."""
-
     log_probs: dict[str, float]
-    """Of the tokens of each label behind the prompt."""
+    """Of the tokens of each label behind the prompt: what labels are ranked by."""
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Of the labels among each other, by their scores."""
-        shares = torch.tensor(list(self.scores.values()), dtype=torch.double).softmax(0)
-        return dict(zip(self.scores, shares.tolist(), strict=True))
+        """Of the labels among each other."""
+        shares = torch.tensor(list(self.log_probs.values()), dtype=torch.double).softmax(0)
+        return dict(zip(self.log_probs, shares.tolist(), strict=True))
 
     def facts(self) -> dict[str, Any]:
         """For JSON."""
         facts = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
-        return {**facts, "scores": self.scores, "log_probs": self.log_probs}
+        return {**facts, "scores": self.log_probs, "log_probs": self.log_probs}
 
 
 class Chooser:
@@ -127,18 +117,8 @@ class Chooser:
     The examples are read once for all texts, and a text once for all labels.
     """
 
-    def __init__(
-        self,
-        completer: Completer,
-        shots: Shots,
-        labels: Sequence[str] = (),
-        normalise: Normalise = "none",
-    ) -> None:
-        """`labels`: those of the examples if none are given.
-
-        `normalise`: `length` divides log P by the number of tokens; `prior` takes off what the
-        label has in a prompt about nothing.
-        """
+    def __init__(self, completer: Completer, shots: Shots, labels: Sequence[str] = ()) -> None:
+        """`labels`: those of the examples if none are given."""
         self.shots, self.labels = shots, tuple(labels) or shots.labels
         if len(set(self.labels)) < 2 or not all(self.labels):
             raise UserError(
@@ -150,15 +130,13 @@ class Chooser:
             other = "an ensemble" if engine is None else f"--engine {engine.name}"
             raise UserError(f"labels are chosen by one model in torch, not by {other}.")
         self.completer, self.model = completer, completer.models[0]
-        self.normalise = normalise
         self.prefix: Prefix | None = None
-        self._prior: list[float] | None = None
 
     def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[Choice]:
         """One for each text, in order; `live`: at once where the next keeps us waiting."""
         first = 0
         with packed([self.model]):
-            for window in live_windows(texts) if live else windows(texts):
+            for window in windows(texts, live=live):
                 prompts = [self.shots.prompt(text) for text in window]
                 asked = [self._asked(prompt) for prompt in prompts]
                 self._check(asked, first)
@@ -171,7 +149,8 @@ class Chooser:
                     scored = self._scored([asked[place] for place in group], shared)
                     found |= dict(zip(group, scored, strict=True))
                 for place, text in enumerate(window):
-                    yield self._choice(text, found[place])
+                    logs = dict(zip(self.labels, map(sum, found[place]), strict=True))
+                    yield Choice(text, max(logs, key=lambda label: logs[label]), logs)
 
     def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
         """The tokens before the labels, and those of each label.
@@ -232,20 +211,6 @@ class Chooser:
             ]
             for number, (_, answers) in enumerate(asked)
         ]
-
-    def _choice(self, text: str, logs: list[list[float]]) -> Choice:
-        sums = [sum(of_label) for of_label in logs]
-        scores = sums
-        if self.normalise == "length":
-            scores = [total / len(each) for total, each in zip(sums, logs, strict=True)]
-        elif self.normalise == "prior":
-            if self._prior is None:
-                [alone] = self._scored([self._asked(self.shots.nothing)], None)
-                self._prior = [sum(of_label) for of_label in alone]
-            scores = [total - prior for total, prior in zip(sums, self._prior, strict=True)]
-        ranked = dict(zip(self.labels, scores, strict=True))
-        log_probs = dict(zip(self.labels, sums, strict=True))
-        return Choice(text, max(ranked, key=lambda label: ranked[label]), ranked, log_probs)
 
 
 def _picked(first_V: Tensor, rest_TV: Tensor, answer: Sequence[int]) -> list[float]:

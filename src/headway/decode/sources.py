@@ -235,7 +235,7 @@ def _cell(shape: PictureSettings, y: int, x: int, height: int, width: int) -> Bo
     return left, top, min(left + size, width), min(top + size, height)
 
 
-def joined(parts: Sequence[Output], source_words: Sequence[int], separator: str = " ") -> Output:
+def joined(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
     """The outputs of a line's parts as one; `source_words` is the number of words of each part."""
     if len(parts) == 1:
         return parts[0]
@@ -247,7 +247,7 @@ def joined(parts: Sequence[Output], source_words: Sequence[int], separator: str 
             alignment += [(before + source, after + target) for source, target in pairs]
             before, after = before + n_words, after + len(part.text.split())
     return Output(
-        text=separator.join(part.text for part in parts if part.text),
+        text=" ".join(part.text for part in parts if part.text),
         score=sum(part.score for part in parts),
         log_prob=sum(part.log_prob for part in parts),
         tokens=[token for part in parts for token in part.tokens],

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.decode.align import Attention, attention_of
-from headway.decode.batching import LAST_WINDOW, batches, live_windows, one_ahead, windows
+from headway.decode.batching import FIRST_WINDOW, LAST_WINDOW, batches, one_ahead, windows
 from headway.decode.constraints import TextWish, broken_bans, next_wishes
 from headway.decode.engine import AheadSearch, Batch, Engine, Search
 from headway.decode.output import Output, Score, Summary, Written
@@ -133,12 +133,11 @@ class Writer:
         come together. The number of all is known only where `sources` has a length.
         """
         sources, most = listed(sources), self.sources.at_once
-        if live:
-            all_work = self._all_work(live_windows(sources), wishes, first)
-        elif isinstance(self.searcher, AheadSearch):  # it is there for speed: whole windows at once
-            all_work = one_ahead(self._all_work(windows(sources, LAST_WINDOW), wishes, first))
-        else:
-            all_work = self._all_work(windows(sources, most=most), wishes, first)
+        ahead = isinstance(self.searcher, AheadSearch) and not live
+        # What works ahead is there for speed: whole windows at once.
+        some = windows(sources, LAST_WINDOW if ahead else FIRST_WINDOW, most, live=live)
+        all_work = self._all_work(some, wishes, first)
+        all_work = one_ahead(all_work) if ahead else all_work
         given = len(sources) if isinstance(sources, Sized) else 0
         before = 0
         with packed(self.models):

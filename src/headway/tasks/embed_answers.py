@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from headway.data.unlabelled import questions
-from headway.decode.batching import live_windows, windows
+from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Vectors, cosine
 from headway.settings.run import Resolved
@@ -53,7 +53,7 @@ class Vectorizer:
 
     def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
         found = self.asked(lines)
-        for window in live_windows(found) if live else windows(found, self.intake.at_first):
+        for window in windows(found, self.intake.at_first, live=live):
             x_ND = iter(self.vectors([one.values for one in window if one.values is not None]))
             self.n_given += len(window)
             for one in window:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.decode.batching import batches, live_windows, windows
+from headway.decode.batching import batches, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
 from headway.models.parts.heads import Input
@@ -87,7 +87,7 @@ class Filler:
         )
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[GapAnswer]:
-        for window in (live_windows if live else windows)(lines):
+        for window in windows(lines, live=live):
             texts = []
             for line in window:
                 self.lines += 1

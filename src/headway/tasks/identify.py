@@ -15,7 +15,7 @@ from torch import nn
 from headway.data.example import Target, media_examples
 from headway.data.readers.media import is_list
 from headway.data.store import Prepared
-from headway.decode.batching import live_windows, windows
+from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
 from headway.progress import OnProgress, unheard
@@ -167,7 +167,7 @@ class Comparer:
         kept: list[Vectors] = []
         shape = front_of(self.settings)
         found = given_media(lines, self.folder, shape, self.settings.data)
-        for window in live_windows(found) if live else windows(found, FIRST_WINDOW):
+        for window in windows(found, FIRST_WINDOW, live=live):
             self.n_given += len(window)
             rows = iter(self.vectors([one.values for one in window if one.values is not None]))
             for one in window:

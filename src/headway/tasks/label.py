@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, moved
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.decode.batching import live_windows, windows
+from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords
 from headway.progress import OnProgress, Progress, unheard
@@ -213,7 +213,7 @@ class Labeller:
     def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
         first, opened = self.intakes[0], self.use.opened
         found = first.asked(lines, opened.folder, self.use.settings)
-        for window in live_windows(found) if live else windows(found, first.at_first):
+        for window in windows(found, first.at_first, live=live):
             yield from self._window(window)
 
     def _window(self, window: Sequence[Given]) -> Iterator[Answer]:

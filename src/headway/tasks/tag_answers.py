@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from headway.data.readers.conll import DOCUMENT
 from headway.data.token_store import TokenStore
 from headway.data.unlabelled import Question
-from headway.decode.batching import live_windows, windows
+from headway.decode.batching import windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
 from headway.progress import OnProgress, unheard
@@ -73,7 +73,7 @@ class Tagger:
             yield from self._columns(whole, live)
             return
         number = 0
-        for window in (live_windows if live else windows)(whole):
+        for window in windows(whole, live=live):
             sentences = []
             for line in window:
                 number += 1
@@ -84,7 +84,7 @@ class Tagger:
 
     def _columns(self, lines: Iterable[str], live: bool) -> Iterator[Answer]:
         """Sentences are complete at the empty line behind them: only then there is an answer."""
-        for group in (live_windows if live else windows)(_sentences(lines)):
+        for group in windows(_sentences(lines), live=live):
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
                 for word, tag in zip(words, tags, strict=True):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from headway.data.example import Example, media_examples
@@ -36,7 +35,8 @@ class Named:
     """One recording to be transcribed."""
 
     name: str
-    blocks: Callable[[], Iterable[Samples]]
+    blocks: Iterable[Samples]
+    """Read when they are taken; what cannot be read says so then."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class TranscriptPredictor:
         def recordings() -> Iterator[Iterable[Samples]]:
             for named in named_recordings(lines, self.folder, self.shape, self.settings):
                 names.append(named.name)
-                yield named.blocks()
+                yield named.blocks
 
         for place, found in enumerate(self.transcriber.transcribe(recordings(), live=live)):
             if isinstance(found, DataError):
@@ -105,7 +105,7 @@ def named_recordings(
     form = Form.of("sounds", shape)
     for line in listed(lines):
         if isinstance(line, Given):
-            yield Named(line.name, partial(_whole, line))
+            yield Named(line.name, _whole(line))
             continue
         name = line.strip()
         try:
@@ -134,29 +134,19 @@ def _whole(given: Given) -> Iterator[Samples]:
     yield given.values
 
 
-def _reading(path: Path, shape: SoundSettings) -> Callable[[], Iterable[Samples]]:
-    def blocks() -> Iterator[Samples]:
-        for _, samples in stream_windows(path, shape.rate, BLOCK_S):
-            yield samples
-
-    return blocks
+def _reading(path: Path, shape: SoundSettings) -> Iterator[Samples]:
+    for _, samples in stream_windows(path, shape.rate, BLOCK_S):
+        yield samples
 
 
-def _opening(item: Example, form: Form) -> Callable[[], Iterable[Samples]]:
+def _opening(item: Example, form: Form) -> Iterator[Samples]:
     """A part of a file, or an array: it is read as a whole."""
-
-    def blocks() -> Iterator[Samples]:
-        yield item.medium.read(form).values
-
-    return blocks
+    yield item.medium.read(form).values
 
 
-def _failing(error: UserError) -> Callable[[], Iterable[Samples]]:
-    def blocks() -> Iterator[Samples]:
-        raise DataError(str(error))
-        yield
-
-    return blocks
+def _failing(error: UserError) -> Iterator[Samples]:
+    raise DataError(str(error))
+    yield
 
 
 def answer_of(name: str, found: Transcript) -> SpokenAnswer:

@@ -11,7 +11,7 @@ from typing import Any
 from headway.data.files import open_lines
 from headway.data.media.open_item import UNITS
 from headway.decode.align import pharaoh
-from headway.decode.batching import live_windows, windows
+from headway.decode.batching import windows
 from headway.decode.constraints import TextWish
 from headway.decode.output import Look, Output, Written
 from headway.decode.sources import OnLong
@@ -253,7 +253,7 @@ class CaptionPredictor:
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         given = given_media(lines, self.use.opened.folder, self.shape, self.use.settings.data)
-        for window in live_windows(given) if live else windows(given, FIRST_WINDOW):
+        for window in windows(given, FIRST_WINDOW, live=live):
             yield from self._window(window)
 
     def _window(self, window: Sequence[Given]) -> Iterator[Answer]:

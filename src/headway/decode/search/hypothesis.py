@@ -51,9 +51,6 @@ class Hypothesis:
     finished: bool
     """False where the length limit came before the end token."""
 
-    alignment: list[tuple[int, int]] | None = None
-    """Pairs of a source word and the target word that attends to it most, both from 0."""
-
 
 Phrase = tuple[int, ...]
 
