@@ -40,10 +40,6 @@ def test_the_table_of_layers_is_in_contributing() -> None:
     assert named == list(reversed(LAYERS))
 
 
-NOT_YET = frozenset(f"headway.training.{name}" for name in ("history",))
-"""What tasks still import from training, above them: may only become fewer."""
-
-
 def layer_of(module: str) -> int:
     """The package itself is below everything; `python -m headway` is the command line."""
     _, *inner = module.split(".")
@@ -82,7 +78,6 @@ def upward(code: str, module: str) -> list[str]:
         f"line {line}: {module} imports {name}"
         for line, name in imported(ast.parse(code), module)
         if layer_of(name) > layer_of(module)
-        and not (module.startswith("headway.tasks.") and name in NOT_YET)
     ]
 
 

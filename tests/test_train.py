@@ -22,6 +22,7 @@ from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
 from headway.training.run_folder import Home
+from headway.web.pack import unpack
 
 from .training.labelled import SHORT, TINY, entries, sentiments
 
@@ -36,6 +37,12 @@ def teach(out: Path, data: object = TEXTS, **more: Any) -> Path:
     settings = SETTINGS | more.pop("settings", {})
     given = {"text": "review", "label": "stars", "device": "cpu", "quiet": True} | more
     return headway.train("classify", data, out=out, settings=settings, **given).folder
+
+
+def report_of(out: Path) -> dict[str, Any]:
+    """The sections of its report."""
+    found: dict[str, Any] = unpack((out / "report.html").read_text())["looks"][0]["sections"]
+    return found
 
 
 def state() -> tuple[Any, ...]:
@@ -210,7 +217,8 @@ def test_a_function_hears_every_line_and_may_end_the_training(tmp_path: Path) ->
     assert [row["kind"] for row in heard if row["kind"] != "train"] == ["valid", "event", "end"]
     assert heard[-2]["text"] == "stopped early: good enough"
     assert heard[-1]["kept"] == "best checkpoint (step-3)"
-    assert "good enough" in (out / "report.html").read_text()
+    report = report_of(out)
+    assert report["log"]["events"][-1][1] == "stopped early: good enough"
     # It has ended: the same call does not go on behind that.
     weights = (out / "model.safetensors").read_bytes()
     heard.clear()
@@ -253,6 +261,27 @@ def test_what_it_raises_is_raised_again_when_all_is_saved(tmp_path: Path) -> Non
     assert (tmp_path / "late" / "report.html").exists()
 
 
+def test_the_report_is_there_while_a_run_goes_on_and_after_it_broke_off(tmp_path: Path) -> None:
+    out, said = tmp_path / "run", []
+
+    def status() -> str:
+        return str(report_of(out)["summary"]["status"])
+
+    def hear(row: Any) -> None:
+        if row["kind"] == "train" and row["step"] == 3:
+            said.append(status())
+        if row["kind"] == "train" and row["step"] == 4:
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        teach(out, on=hear, settings={"train.eval_every": 2})
+    assert said[0].startswith("Step 2 of ")
+    assert status().startswith("Step 4 of ")
+    card = dict(report_of(out)["summary"]["card"])
+    assert card["parameters"]
+    assert "texts" in card["trained on"]
+
+
 def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
     """By the loss the last of three evaluations is the best; by this one the first is."""
     seen: list[tuple[list[str], list[str]]] = []
@@ -279,9 +308,9 @@ def test_a_metric_of_ones_own_chooses_the_weights(tmp_path: Path) -> None:
     assert "early " in headway.load(out)._repr_html_()
     assert all(set(answers) | set(truth) <= {"neg", "pos", "so"} for answers, truth in seen)
     assert len(seen[0][0]) == len(seen[0][1]) == 12
-    report = (out / "report.html").read_text()
-    assert "<span>early</span><b>" in report
-    assert "Validation late" in report
+    report = report_of(out)
+    assert "early ↑" in [one["name"] for one in report["summary"]["tiles"]]
+    assert "Validation late" in [one["title"] for one in report["curves"]["charts"]]
     kept = load_run_settings(out / "config.toml", [])
     assert kept.asked["metrics.late"] == "lower"
     assert kept.train.metric == "accuracy"  # what a run goes by that lacks these functions

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
     from headway.tasks.answers import Answer, Answers
+    from headway.tasks.history import History
     from headway.tasks.opened import Opened
     from headway.tasks.predict import Stream
     from headway.tasks.scores import Scores
     from headway.tasks.task import Use
     from headway.tokens.tokenizer import Tokenizer
-    from headway.training.history import History
 
 Errors = Literal["raise", "keep"]
 One = str | bytes | PathLike[str] | Mapping[str, object]
@@ -185,7 +185,7 @@ class Run:
     @property
     def history(self) -> History:
         """What was measured while it was trained."""
-        from headway.training.history import read_history
+        from headway.tasks.history import read_history
 
         return read_history(self.folder)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
+from headway.training.report import PANELS
 from headway.web import html as pages
 from headway.web.html import FOLDER, policy, scripts
 from headway.web.pack import Array, unpack
@@ -79,7 +80,7 @@ def test_no_script_makes_up_numbers_or_speaks_to_anybody() -> None:
     words = (r"Math\.random", r"https?://", r"\bfetch\b", r"XMLHttpRequest", r"WebSocket",
              r"innerHTML|outerHTML|insertAdjacentHTML", r"\beval\b|new Function", r"\bimport\b",
              r"sendBeacon", r"document\.write", r"crypto")  # fmt: skip
-    for _, text in scripts(SECTIONS):
+    for _, text in scripts([*SECTIONS, *PANELS]):
         for word in words:
             assert not re.search(word, text), word
     live = [text for _, text in scripts(SECTIONS, live=True) if "fetch(" in text]
@@ -99,7 +100,7 @@ def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
 
 def test_every_panel_has_a_section_and_every_section_a_panel() -> None:
     panels = {path.stem for path in FOLDER.glob("panels/*.js")}
-    assert panels == set(SECTIONS)
+    assert panels == {*SECTIONS, *PANELS}
 
 
 def test_the_page_is_read_back_as_it_was_made() -> None:

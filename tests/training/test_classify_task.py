@@ -30,6 +30,7 @@ from headway.tasks.opened import Opened, open_run
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Use, make_task
 from headway.training.run import Training
+from headway.web.pack import unpack
 from tests.training.labelled import (
     CPU,
     asked,
@@ -276,8 +277,9 @@ def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> No
     assert max(e["accuracy"] for e in entries(out) if e["kind"] == "valid") == 100
     run = load_run(out)
     assert run.labels == ("neg", "pos", "so")
-    report = (out / "report.html").read_text()
-    assert "Confusion matrix" in report
+    report = unpack((out / "report.html").read_text())["looks"][0]["sections"]
+    assert report["answers"]["figures"]["confusion"]["labels"] == ["neg", "pos", "so"]
+    assert report["data"]["tables"][0]["columns"]
     lines = ["an awful film", "", "great music", "x" * 300 + " ok"]
     predictor = CLASSIFY.predictor(Use(open_run(out, device="cpu"), run))
     answers = list(predictor.answers(lines))

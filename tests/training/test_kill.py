@@ -280,7 +280,7 @@ def test_a_disk_that_is_full_to_the_end_keeps_the_last_step_and_says_what_is_los
     ("place", "count", "onward", "lost"),
     [
         ("headway.training.run:save_weights", 1, False, "model.safetensors"),
-        ("headway.training.run:write_report", 1, False, "report.html"),
+        ("headway.training.run:write_report", 1, True, "report.html"),
         ("headway.training.log:_append", 3, True, "metrics.jsonl"),
     ],
 )

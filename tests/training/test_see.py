@@ -68,7 +68,7 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
     assert scores["accuracy"] == 100.0
     assert "top5" not in scores  # of three classes all would be among them
     assert scores.baselines["majority class"]["accuracy"] < 50.0
-    assert {one["true"] for one in scores.figures["pictures"]["classes"]} == set(SIDES)
+    assert {one["true"] for one in scores.figures["examples"]["classes"]} == set(SIDES)
     assert scores.samples[0]["target"] in SIDES
 
 
@@ -303,11 +303,12 @@ def test_pictures_of_what_is_confused() -> None:
     sides = [SIDES[i % 3] for i in range(12)]
     store = PictureStore.of([picture(side, draw)[None, None] for side in sides])
     labels_N = np.arange(12) % 3
-    logs_NC = np.full((12, 3), -5.0)
-    logs_NC[np.arange(12), labels_N] = -0.1
-    logs_NC[[0, 3]] = [-5.0, -0.2, -5.0]  # two left ones taken for right ones
-    logs_NC[[2]] = [-0.05, -5.0, -5.0]
-    found = thumbnails(store, logs_NC, labels_N, SIDES)
+    shares_NC = np.full((12, 3), 0.01)
+    shares_NC[np.arange(12), labels_N] = 0.9
+    shares_NC[[0, 3]] = [0.01, 0.8, 0.01]  # two left ones taken for right ones
+    shares_NC[[2]] = [0.95, 0.01, 0.01]
+    small = {row: {"picture": data_uri(store[row])} for row in range(12)}
+    found = thumbnails(small.__getitem__, shares_NC, labels_N, SIDES)
     assert [(one["true"], one["said"], one["count"]) for one in found["confused"]] == [
         ("left", "right", 2), ("top", "left", 1)
     ]  # fmt: skip

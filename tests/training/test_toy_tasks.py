@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.cli.main import main
-from headway.training.history import read_history
+from headway.tasks.history import read_history
 
 SYMBOLS = [chr(ord("a") + n) for n in range(20)]
 SETTINGS = [

@@ -71,8 +71,8 @@ class Report:
         """Whether training cannot start."""
         return any(finding.level == "error" for finding in self.findings)
 
-    def lines(self) -> list[str]:
-        """The report for people."""
+    def counts(self) -> list[str]:
+        """How much data there is, for people."""
         valid = "" if self.n_valid is None else f", {self.n_valid:,} validation {self.unit}"
         one = self.n_pairs == 1
         shown = [f"{self.n_pairs:,} {self.unit.removesuffix('s') if one else self.unit}{valid}"]
@@ -87,6 +87,11 @@ class Report:
             limits = ", ".join(f"{n:,} over {limit:,}" for limit, n in self.over_long.items())
             side = " of their longer side" if self.unit == "pairs" else ""
             shown.append(f"{self.unit} by the tokens{side}: {limits}")
+        return shown
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        shown = self.counts()
         for level in ("error", "warning", "note"):
             for finding in self.findings:
                 if finding.level == level:

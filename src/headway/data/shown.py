@@ -77,6 +77,16 @@ class Tables:
             return said | {name: one.name for name, one in binding.items()}
         return {}
 
+    def facts(self, report: Report) -> list[dict[str, object]]:
+        """Of the first files, as data: columns with what they are taken for, nothing for those that
+        are not read, their kind, and a value."""
+        found: list[dict[str, object]] = [
+            {"file": str(table.called), "form": table.form,
+             "columns": list(_cells(table, binding, report))}
+            for table, binding in self.bound[:MOST_FILES]
+        ]  # fmt: skip
+        return found + [{"file": "", "form": said} for said in self.others[:MOST_FILES]]
+
     def lines(self, report: Report) -> list[str]:
         shown: list[str] = []
         alike = all(one[1] == self.bound[0][1] for one in self.bound)
@@ -99,21 +109,31 @@ def media_target(settings: RunSettings, row: Spec) -> Target:
     return "other" if settings.data.other_field else TARGETS.get(row.answers, "none")
 
 
-def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
+Cells = tuple[str, str, str, str]
+"""Of a column its name, what it is taken for (nothing: it is not read), its kind, and a value or
+why it is not read."""
+
+
+def _cells(table: Table, binding: Binding, report: Report) -> Iterator[Cells]:
     tops = {name.partition(".")[0] for name in binding} | set(binding)
-    names = [*binding, *(name for name in table.columns if name not in tops)]
-    wide = max(map(len, names), default=0)
-    needs = max((len(one.name) for one in binding.values()), default=0)
-    kinds = max((len(one.kind) for one in binding.values()), default=0)
-    for name in names:
+    for name in [*binding, *(name for name in table.columns if name not in tops)]:
         if name not in binding or binding[name].kind == "part":
-            yield f"  {name:{wide}} ({'what of the file' if name in binding else 'not used'})"
+            yield name, "", "", "what of the file" if name in binding else "not used"
             continue
         column = binding[name]
         found = (value_in(row, name) for row in table.sample)
         value = next((one for one in found if not (is_missing(one) or is_blank(one))), "")
-        said = _value(value, column.kind, report.labels)
-        yield f"  {name:{wide}} → {column.name:{needs}}   {column.kind:{kinds}}   {said}".rstrip()
+        yield name, column.name, column.kind, _value(value, column.kind, report.labels)
+
+
+def _columns(table: Table, binding: Binding, report: Report) -> Iterator[str]:
+    cells = list(_cells(table, binding, report))
+    wide, needs, kinds = (max((len(one[at]) for one in cells), default=0) for at in range(3))
+    for name, need, kind, said in cells:
+        if need:
+            yield f"  {name:{wide}} → {need:{needs}}   {kind:{kinds}}   {said}".rstrip()
+        else:
+            yield f"  {name:{wide}} ({said})"
 
 
 def _value(value: object, kind: str, labels: Mapping[str, tuple[int, int]]) -> str:

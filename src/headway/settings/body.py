@@ -336,6 +336,14 @@ class BodySettings:
         """A number of `Side` for each stack; only one where they have the same."""
         return tuple(dict.fromkeys(getattr(self.side(side), name) for side in self.sides))
 
+    @property
+    def size_facts(self) -> list[str]:
+        """How large it is, for people."""
+        layers = " + ".join(str(self.side(side).n_layers) for side in self.sides)
+        heads, left = " + ".join(map(str, self.each("n_heads"))), self.n_kept_heads
+        some = "" if left == self.n_whole_heads else f" ({left} of {self.n_whole_heads} left)"
+        return [f"{layers} layers × {heads} heads{some}", f"d {self.d_model}"]
+
     def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
         """How many are left in this attention, and of how many keys and values."""
         side = self.side(kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 from headway.data.example import WantedMedia
 from headway.data.prepare import prepare
 from headway.data.store import Prepared
-from headway.decode.sources import Picture
 from headway.errors import ConfigError, DataError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
@@ -24,13 +23,9 @@ from headway.tasks.intake_vision import PictureCuts
 from headway.tasks.parent import begun_with, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
-from headway.tasks.thumbnails import data_uri
 from headway.tasks.write import Exam, Some, Write
 from headway.tasks.write_items import PicturePlan, WriteItems
 from headway.tasks.write_scores import by_picture, evaluate_captions
-
-SHOWN = 24
-"""Pictures in a report."""
 
 EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
 """Captions up to so many, and epochs for them; 4 beyond."""
@@ -131,9 +126,6 @@ class Caption(Write):
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         return "one caption for all", [usual()] * len(exam.references)
 
-    def figures(self, exam: Exam, outputs: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        return {"described": described_pictures(exam.sources, exam.references, outputs)}
-
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
         return {"picture": example}
 
@@ -144,18 +136,3 @@ class Caption(Write):
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         return evaluate_captions(use, files)
-
-
-def described_pictures(
-    pictures: Sequence[Picture],
-    references: Sequence[Sequence[str]],
-    outputs: Sequence[str],
-) -> list[dict[str, str]]:
-    """Small pictures for the report: half of them such as were not described as anyone did."""
-    triples = list(zip(range(len(outputs)), references, outputs, strict=True))
-    wrong = [one for one in triples if one[2] not in one[1]][: SHOWN // 2]
-    right = [one for one in triples if one[2] in one[1]][: SHOWN - len(wrong)]
-    return [
-        {"picture": data_uri(pictures[place]), "target": " │ ".join(texts), "output": output}
-        for place, texts, output in [*wrong, *right]
-    ]

@@ -22,6 +22,7 @@ from headway.progress import OnProgress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
+from headway.tasks.history import read_history
 from headway.tasks.intake import front_of, intake_of
 from headway.tasks.items import Pass
 from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
@@ -31,7 +32,6 @@ from headway.tasks.media_given import Given, given_media
 from headway.tasks.read import OneVector
 from headway.tasks.scores import Row, Scores
 from headway.tasks.task import Predictor, Use
-from headway.training.history import read_history
 
 Vectors = NDArray[np.float32]
 

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan
@@ -32,6 +32,7 @@ from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.specs import FillSettings, Modality, front_reads
+from headway.tasks.thumbnails import Small, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 
 Texts = tuple[str, ...]
@@ -215,6 +216,10 @@ class Intake(Protocol):
         """What a report can show of classes of such examples."""
         ...
 
+    def small(self, example: ArrayLike) -> Small:
+        """An example as a page can hold it."""
+        ...
+
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         """Changed by chance, as `[augment]` says, and what it is then a batch of."""
         ...
@@ -265,10 +270,16 @@ class MediaIntake(Generic[Front]):
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
         return None
 
+    def small(self, example: ArrayLike) -> Small:
+        raise NotImplementedError
+
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
     ) -> Facts:
-        return {}
+        """What is taken for what, and what is recognised best and worst."""
+        media = columns.media
+        found = thumbnails(lambda row: self.small(media[row]), shares_NC, labels_N, names)
+        return {"examples": found}
 
     def same(self, columns: Columns, examples: Rows) -> Rows:
         values = (np.asarray(columns.media[row]) for row in examples.tolist())

@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan
@@ -27,6 +27,7 @@ from headway.tasks.hiding import HiddenFrames
 from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Unit
 from headway.tasks.specs import FillSettings
+from headway.tasks.thumbnails import Small, wave
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class SoundCuts(WholeCuts):
 
 @dataclass(frozen=True)
 class SoundIntake(MediaIntake[SoundSettings]):
+    def small(self, example: ArrayLike) -> Small:
+        return {"wave": wave(example)}
+
     def cut(self, columns: Columns) -> SoundCuts:
         return SoundCuts(columns.sounds, self.shape, self.changes)
 

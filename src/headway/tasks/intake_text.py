@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import (
@@ -43,6 +43,7 @@ from headway.tasks.intake import Line, Texts, WholeCuts
 from headway.tasks.items import Draw, Numbers, Unit
 from headway.tasks.media_given import Given
 from headway.tasks.specs import FillSettings
+from headway.tasks.thumbnails import Small
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
@@ -264,6 +265,9 @@ class TextIntake:
 
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text]:
         return texts_of(columns, self.tokenizer, most, first)
+
+    def small(self, example: ArrayLike) -> Small:
+        return {}
 
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]

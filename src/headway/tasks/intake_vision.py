@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan
@@ -23,12 +23,11 @@ from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import PictureSettings
 from headway.settings.vision import GRID_STRIDE
-from headway.tasks.answers import Facts
 from headway.tasks.hiding import HiddenPatches
 from headway.tasks.intake import MediaIntake, WholeCuts
-from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.items import Draw, Unit
 from headway.tasks.specs import FillSettings
-from headway.tasks.thumbnails import thumbnails
+from headway.tasks.thumbnails import Small, data_uri
 
 
 @dataclass(frozen=True)
@@ -111,15 +110,8 @@ class PictureCuts(WholeCuts):
 
 @dataclass(frozen=True)
 class PictureIntake(MediaIntake[PictureSettings]):
-    def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
-    ) -> Facts:
-        """Small pictures: what is taken for what, and what is recognised best and worst."""
-        return {
-            "pictures": thumbnails(
-                columns.pictures, np.log(np.maximum(shares_NC, 1e-300)), labels_N, names
-            )
-        }
+    def small(self, example: ArrayLike) -> Small:
+        return {"picture": data_uri(example)}
 
     def cut(self, columns: Columns) -> PictureCuts:
         return PictureCuts(columns.pictures, self.shape)

@@ -1,17 +1,16 @@
-"""Small pictures for the report: what is taken for what, and what is recognised best and worst."""
+"""Small pictures and waves for the report: what is taken for what, what is recognised best and
+worst."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headway.data.media.pixels import resized
-from headway.data.media.store import PictureStore
 
 PAIRS = 8
 """Of classes that are taken for each other, the most frequent."""
@@ -20,27 +19,34 @@ OF_PAIR = 5
 SINGLE = 12
 """The surest right answers, and the surest wrong ones."""
 
+DESCRIBED = 24
+"""Examples with what was written about them."""
+
 MOST_ICONS = 40
 """Classes that get a picture of their own beside their name."""
 
 SIDE = 48
 """Pixels; smaller pictures stay as they are and are enlarged by whoever looks."""
 
+MOMENTS = 120
+"""Of a recording that are drawn."""
+
 Numbers = NDArray[np.float64]
 Labels = NDArray[np.int64]
+Small = dict[str, object]
+"""An example, small enough for a page, by what it is: a `picture` or a `wave`."""
 
 
 def thumbnails(
-    items: PictureStore, logs_NC: Numbers, labels_N: Labels, names: Sequence[str]
-) -> dict[str, Any]:
-    """Confused pairs of classes with examples, and single answers, as the report shows them; of a
-    video the frame in its middle."""
-    guesses_N = logs_NC.argmax(1)
-    sure_N = np.exp(logs_NC.max(1))
+    small: Callable[[int], Small], shares_NC: Numbers, labels_N: Labels, names: Sequence[str]
+) -> dict[str, list[Small]]:
+    """Confused pairs of classes with examples, and single answers, as the report shows them;
+    `small` makes one of a row."""
+    guesses_N, sure_N = shares_NC.argmax(1), shares_NC.max(1)
 
-    def shown(row: int) -> dict[str, Any]:
+    def shown(row: int) -> Small:
         return {
-            "picture": data_uri(items[row]),
+            **small(row),
             "true": names[labels_N[row]],
             "said": names[guesses_N[row]],
             "sure": round(float(sure_N[row]), 4),
@@ -56,7 +62,7 @@ def thumbnails(
                 "said": names[said],
                 "count": len(rows),
                 "share": round(len(rows) / int((labels_N == true).sum()), 4),
-                "examples": [shown(int(row)) for row in rows[:OF_PAIR]],
+                "examples": [shown(row) for row in rows[:OF_PAIR]],
             }
             for true, said, rows in _pairs(labels_N, guesses_N, wrong)
         ],
@@ -68,15 +74,26 @@ def thumbnails(
     }
 
 
-def _pairs(
-    labels_N: Labels, guesses_N: Labels, wrong: Labels
-) -> list[tuple[int, int, NDArray[np.int64]]]:
+def described(
+    small: Callable[[int], Small], references: Sequence[Sequence[str]], outputs: Sequence[str]
+) -> list[Small]:
+    """Some examples with what was written about them: half of them such as nobody wrote it."""
+    found = list(zip(range(len(outputs)), references, outputs, strict=True))
+    wrong = [one for one in found if one[2] not in one[1]][: DESCRIBED // 2]
+    right = [one for one in found if one[2] in one[1]][: DESCRIBED - len(wrong)]
+    return [
+        {**small(place), "target": " │ ".join(texts), "output": output}
+        for place, texts, output in [*wrong, *right]
+    ]
+
+
+def _pairs(labels_N: Labels, guesses_N: Labels, wrong: Labels) -> list[tuple[int, int, list[int]]]:
     """The most frequent mistakes, the surest examples of each first."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in wrong.tolist():
         pairs.setdefault((int(labels_N[row]), int(guesses_N[row])), []).append(row)
     most = sorted(pairs.items(), key=lambda one: (-len(one[1]), one[0]))[:PAIRS]
-    return [(true, said, np.array(rows)) for (true, said), rows in most]
+    return [(true, said, rows) for (true, said), rows in most]
 
 
 def _spread(rows: Labels, labels_N: Labels, n: int) -> list[int]:
@@ -89,11 +106,13 @@ def _spread(rows: Labels, labels_N: Labels, n: int) -> list[int]:
     return [row for _, _, row in sorted(turns)[:n]]
 
 
-def data_uri(x_TCYX: Any) -> str:
-    """A PNG inside an address, for pages that need no other file."""
+def data_uri(x_TCYX: ArrayLike) -> str:
+    """A PNG inside an address, for pages that need no other file; of a video the frame in its
+    middle."""
     from PIL import Image
 
-    frame_CYX = np.asarray(x_TCYX)[len(x_TCYX) // 2]
+    x_TCYX = np.asarray(x_TCYX)
+    frame_CYX = x_TCYX[len(x_TCYX) // 2]
     height, width = frame_CYX.shape[1:]
     if max(height, width) > SIDE:
         factor = SIDE / max(height, width)
@@ -104,3 +123,11 @@ def data_uri(x_TCYX: Any) -> str:
     file = BytesIO()
     image.save(file, "PNG", optimize=True)
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
+
+
+def wave(x_T: ArrayLike) -> list[int]:
+    """How far a recording swings in each of many moments, in percent of its largest swing."""
+    size_T = np.abs(np.asarray(x_T, np.float32))
+    parts = np.array_split(size_T, min(MOMENTS, len(size_T)) or 1)
+    swing = np.array([part.max(initial=0.0) for part in parts])
+    return np.rint(100 * swing / (swing.max() or 1.0)).astype(int).tolist()

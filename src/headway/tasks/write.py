@@ -44,6 +44,7 @@ from headway.tasks.read import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import Task
+from headway.tasks.thumbnails import Small, described
 from headway.tasks.write_items import Words, WriteItems
 from headway.tasks.write_scores import commonest, measured
 from headway.tokens.tokenizer import Vocabularies
@@ -161,10 +162,6 @@ class Write(Task):
         in training."""
         return "the commonest text", [usual()] * len(exam.references)
 
-    def figures(self, exam: Exam, outputs: Sequence[str]) -> dict[str, list[dict[str, str]]]:
-        """Of an evaluation at the end, for the report."""
-        return {}
-
     def notes(self, train: WriteItems, valid: WriteItems) -> list[str]:
         """What whoever trains should know before it begins."""
         return []
@@ -258,6 +255,15 @@ class Writing(Objective[Words]):
         layout = batch.streams[0].layout
         return ctc_loss(scores_MV, layout, words.heard_K, words.heard, blank).nll_B.sum()
 
+    def _described(self, exam: Exam, outputs: Sequence[str]) -> dict[str, list[Small]]:
+        """Pictures and recordings with what was written about them, for the report."""
+        sources = exam.sources
+        if not isinstance(sources, Some):
+            return {}
+        intake = intake_of(self.settings)
+        right = [[one] if isinstance(one, str) else one for one in exam.references]
+        return {"described": described(lambda row: intake.small(sources[row]), right, outputs)}
+
     @cached_property
     def exam(self) -> Exam:
         return self.kind.exam(self.prepared, self.valid_items)
@@ -286,7 +292,7 @@ class Writing(Objective[Words]):
                 **self._measured(outputs, exam),
             },
             samples=self._samples(exam, outputs),
-            figures=self.kind.figures(exam, outputs) if asked.full else {},
+            figures=self._described(exam, outputs) if asked.full else {},
             find_baselines=lambda: self._baselines(exam),
             find_answers=lambda: (outputs, exam.references),
         )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,11 +14,7 @@ import numpy as np
 from headway.errors import needs
 from headway.progress import Progress, Stage
 from headway.storage import replace_text
-
-METRICS = "metrics.jsonl"
-
-Entry = dict[str, Any]
-"""One of its lines."""
+from headway.tasks.history import LOG, Entry, entries
 
 Heard = Callable[[Mapping[str, Any]], object]
 """Is told a line of the log. True, or a text with the reason, asks to end the training here."""
@@ -30,9 +25,12 @@ class RunLog:
 
     def __init__(self, folder: Path | None, progress: Progress, on: Heard | None = None) -> None:
         """`on` hears every line that is written."""
-        self.path = None if folder is None else folder / METRICS
+        self.path = None if folder is None else folder / LOG
         self.progress = progress
         self.board: Board | None = None
+        self.report: Callable[[], None] | None = None
+        """Told after every evaluation that there is more to report."""
+
         self.failed = False
         """Whether a line could not be written."""
 
@@ -68,6 +66,8 @@ class RunLog:
             self.progress.note(f"step {step:,}: validation {text}{mark}")
             for sample in values.get("samples", [])[:1]:
                 self.progress.note(f"  {sample['source']} → {sample['output']}")
+            if self.report is not None:
+                self.report()
 
     def close(self) -> None:
         if self.board is not None:
@@ -115,16 +115,6 @@ class RunLog:
             self.enough = self.enough or said
         elif isinstance(said, bool | np.bool_) and said:
             self.enough = self.enough or "on= asked for it"
-
-
-def entries(path: Path) -> Iterator[Entry]:
-    """The lines of `metrics.jsonl`, whatever state it is in: one torn by a kill is passed over."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.split("\n"):
-        with suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict):
-                yield entry
 
 
 def _line(entry: Entry) -> str:

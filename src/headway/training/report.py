@@ -1,215 +1,426 @@
-"""`report.html`: what happened in a run, in one file that needs no network and no script.
+"""`report.html`: what happened in a run, as data for the panels of `web/`.
 
-Made from the files of the run folder alone, so it can be made again at any time. Whatever is
-missing, torn or not a number is left out; all text that came from data is escaped.
+Made from the files of the run folder alone, so it can be made again at any time, also of a run that
+still goes on or that crashed. Whatever is missing, torn or not a number is left out.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterable, Sequence
-from html import escape
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 
 from headway import __version__
+from headway.data.check_report import Report as DataReport
 from headway.errors import UserError
 from headway.progress import duration
+from headway.settings.asked import flat
 from headway.settings.folder import CONFIG
-from headway.settings.run import RunSettings, load_run_settings
+from headway.settings.model import family_of
+from headway.settings.run import ASKED, CHOSEN, RunSettings, load_run_settings
+from headway.settings.toml import comments_of, toml_value
 from headway.storage import replace_text
-from headway.tasks.specs import METRICS as SCORES
-from headway.tasks.specs import Metric, metrics_asked, spec_of
-from headway.training.chart import Point, Series, chart
-from headway.training.figures import figures
-from headway.training.history import History, finite, mean, number, read_history
-from headway.training.log import METRICS, Entry
-from headway.training.page import PAGE
+from headway.tasks.history import (
+    LOG,
+    Entry,
+    History,
+    Point,
+    finite,
+    mean,
+    named_scores,
+    number,
+    read_history,
+)
+from headway.tasks.specs import METRICS, Metric, Spec, metrics_asked, spec_of
+from headway.web.html import page_data, page_html
+from headway.web.pack import pack
+
+CARD = "card.json"
+"""In a run folder: what was known when its training began, and stands nowhere else."""
 
 CHECK = "data/report.json"
 REPORT = "report.html"
-MOST_SAMPLES = 12
+PANELS = ("summary", "curves", "answers", "samples", "data", "settings", "log")
+"""The tabs, in their order."""
+
+MOST_SAMPLES, MOST_MOMENTS = 12, 5
 MOST_EVENTS = 200
-MOST_EXAMPLES = 3
 MOST_LINES = 3
 """In one chart."""
+
+MOST_POINTS = 400
+"""Of a line."""
+
+MOST_COST = 0.02
+"""The share of its time that a run may spend on writing reports on the way."""
+
+Section = dict[str, object]
 
 
 def write_report(folder: Path) -> Path:
     """Read the run folder and write its `report.html`."""
-    history = read_history(folder)
-    run = _run(folder / CONFIG)
-    history.scores = SCORES | metrics_asked(run.asked if run else {})
-    spec = spec_of(run) if run else None
-    unit = spec.counts if spec else "target"
-    sections = [
-        _tiles(history),
-        _kept(history),
-        _figures(history),
-        _curves(history, unit),
-        _samples(history, *(spec.sample if spec else ("source", "reference"))),
-        _validations(history),
-        _findings(folder / CHECK),
-        _events(history),
-        _settings(folder / CONFIG),
-    ]
-    foot = f"<footer>headway {escape(__version__)}</footer>"
-    body = "\n".join(filter(None, sections)) or "<p>Nothing was measured yet.</p>"
-    filled = {"title": escape(folder.absolute().name), "body": body + foot}
-    page = re.sub(r"{{(title|body)}}", lambda match: filled[match[1]], PAGE)
-    replace_text(folder / REPORT, page)
+    report = Report(folder)
+    made: dict[str, Section] = {name: getattr(report, name)() for name in PANELS}
+    sections = {name: section for name, section in made.items() if section}
+    name = folder.absolute().name
+    look = {"label": name, "streams": {}, "outputs": [], "sections": sections}
+    about = {"name": name, "facts": report.facts}
+    title = f"{name}: training report"
+    packed = pack(page_data(title, [look], {}, about, PANELS))
+    replace_text(folder / REPORT, page_html(title, packed, sections))
     return folder / REPORT
 
 
-def _run(path: Path) -> RunSettings | None:
-    """Its settings, if they can be read."""
-    try:
-        return load_run_settings(path, [])
-    except UserError:
+class Seldom:
+    """Writes a report whenever it is called, unless it would take more than a small share of the
+    time since the last one."""
+
+    def __init__(self, write: Callable[[], object]) -> None:
+        self.write, self.due = write, -math.inf
+
+    def __call__(self) -> None:
+        begun = time.monotonic()
+        if begun >= self.due:
+            self.write()
+            done = time.monotonic()
+            self.due = done + (done - begun) / MOST_COST
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run folder says, a method for each tab; empty where there is nothing to show."""
+
+    folder: Path
+
+    @cached_property
+    def run(self) -> RunSettings | None:
+        """Its settings, if they can be read."""
+        with suppress(UserError):
+            return load_run_settings(self.folder / CONFIG, [])
         return None
 
+    @cached_property
+    def spec(self) -> Spec | None:
+        return spec_of(self.run) if self.run else None
 
-def _scores(history: History) -> list[Metric]:
-    """The scores that the run has, in the order of the table, loss apart."""
-    found = {name for entry in history.valid for name in entry} | set(history.kept)
-    return [one for one in history.scores.values() if one.name in found and one.name != "loss"]
+    @cached_property
+    def history(self) -> History:
+        found = read_history(self.folder)
+        found.scores = METRICS | metrics_asked(self.run.asked if self.run else {})
+        return found
 
+    @cached_property
+    def card(self) -> Entry:
+        return _read(self.folder / CARD)
 
-def _tiles(history: History) -> str:
-    """The few numbers that one asks for first."""
-    tiles: list[tuple[str, str, str]] = []
-    kept = history.kept
-    for metric in _scores(history):
-        name = metric.name
-        if name in kept:
-            rivals = [number(values.get(name)) for values in _baselines(history).values()]
-            best = _best(metric, [(0.0, rival) for rival in rivals])
-            note = f"; baseline {_shown(best[1], metric)}" if best else ""
-            tiles.append(
-                (metric.axis, _shown(kept[name], metric), f"validation, final model{note}")
-            )
-        elif best := _best(metric, history.points("valid", name)):
-            value = _shown(best[1], metric)
-            tiles.append((metric.axis, value, f"best validation, step {best[0]:,}"))
-    steps = [entry["step"] for entry in [*history.train, *history.valid]]
-    if steps:
-        tiles.append(("steps", f"{max(steps):,}", _epochs(history)))
-    if speeds := finite(history.points("train", "tokens_per_s")):
-        note = "median" + "".join(
-            f", {mean(points):.1%} {text}"
-            for name, text in (("padding", "padding"), ("stall", "waiting for data"))
-            if (points := finite(history.points("train", name)))
+    @cached_property
+    def metrics(self) -> list[Metric]:
+        """Those that the run has, in the order of the table."""
+        found = {name for entry in self.history.valid for name in entry} | set(self.history.kept)
+        return [one for one in self.history.scores.values() if one.name in found]
+
+    @property
+    def facts(self) -> list[str]:
+        """Of the header."""
+        sizes = self.run.model.size_facts if self.run and self.run.model else []
+        parameters = number(self.card.get("parameters"))
+        known = [f"{parameters:,.0f} parameters"] if math.isfinite(parameters) else []
+        return ["training report", *([self.run.task] if self.run else []), *sizes, *known]
+
+    # -- the first tab
+
+    def summary(self) -> Section:
+        return {
+            "status": self._status(),
+            "said": [str(self.history.last[name]) for name in ("text", "advice")
+                     if self.history.last.get(name)],
+            "tiles": [*self._score_tiles(), *self._other_tiles()],
+            "scores": self._scores(),
+            "card": self._model_card(),
+        }  # fmt: skip
+
+    def _status(self) -> str:
+        """Where a run is that has not ended, when this was written."""
+        if self.history.end:
+            return ""
+        moment = time.strftime("%Y-%m-%d %H:%M")
+        step, steps = self._last_step, self.run.train.steps if self.run else None
+        if step is None:
+            return f"Nothing was measured yet ({moment})."
+        of = f" of {steps:,}" if steps else ""
+        return (
+            f"Step {step:,}{of} at {moment}. The run has not ended: while it goes on, this file is "
+            "written again after evaluations; reload the page."
         )
-        middle = median(speed for _, speed in speeds)
-        tiles.append(("tokens/s", f"{middle:,.0f}", note))
-    seconds = number(history.end[-1].get("seconds")) if history.end else math.nan
-    if math.isfinite(seconds):
-        checks = sum(value for _, value in finite(history.points("valid", "seconds")))
-        text = f"{duration(checks)} of it evaluating" if checks else ""
-        tiles.append(("time", duration(seconds), text))
-    parts = [
-        f"<div><span>{label}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>"
-        for label, value, note in tiles
-    ]
-    return f'<section class="tiles">{"".join(parts)}</section>' if parts else ""
+
+    @property
+    def _last_step(self) -> int | None:
+        entries = [*self.history.train, *self.history.valid]
+        return max((entry["step"] for entry in entries), default=None)
+
+    def _score_tiles(self) -> list[Section]:
+        tiles: list[Section] = []
+        for metric in self.metrics:
+            name, kept = metric.name, number(self.history.kept.get(metric.name))
+            best = _best(metric, self.history.points("valid", name))
+            if name == "loss":  # which has its curve, and is no score
+                continue
+            if math.isfinite(kept):
+                rivals = [(0.0, number(one.get(name))) for one in self._baselines.values()]
+                rival = _best(metric, rivals)
+                note = f"; baseline {_digits(rival[1], metric)}" if rival else ""
+                tiles.append(_tile(metric, kept, f"validation, final model{note}"))
+            elif best:
+                tiles.append(_tile(metric, best[1], f"best validation, step {best[0]:,}"))
+        return tiles
+
+    def _other_tiles(self) -> list[Section]:
+        history = self.history
+        tiles: list[Section] = []
+        if self._last_step is not None:
+            epochs = [value for _, value in finite(history.points("train", "epoch"))]
+            note = f"in epoch {max(epochs) + 1:g}" if epochs else ""
+            tiles.append({"name": "steps", "value": f"{self._last_step:,}", "note": note})
+        if speeds := finite(history.points("train", "tokens_per_s")):
+            note = "median" + "".join(
+                f", {mean(points):.1%} {text}"
+                for name, text in (("padding", "padding"), ("stall", "waiting for data"))
+                if (points := finite(history.points("train", name)))
+            )
+            middle = median(speed for _, speed in speeds)
+            tiles.append({"name": "tokens/s", "value": f"{middle:,.0f}", "note": note})
+        seconds = number(history.last.get("seconds"))
+        if math.isfinite(seconds):
+            checks = sum(value for _, value in finite(history.points("valid", "seconds")))
+            note = f"{duration(checks)} of it evaluating" if checks else ""
+            tiles.append({"name": "time", "value": duration(seconds), "note": note})
+        return tiles
+
+    @cached_property
+    def _baselines(self) -> dict[str, dict[str, float]]:
+        """What one gets for nothing on the validation data, by name."""
+        return named_scores(self.history.last.get("baselines"))
+
+    def _scores(self) -> Section:
+        """Every metric of what became model.safetensors, beside what else it could have been; of a
+        run that has not ended of its evaluations."""
+        last, metrics, valid = self.history.last, self.metrics, self.history.valid
+        found: list[tuple[str, Mapping[str, object], Section]] = []
+        for name, scores in named_scores(last.get("scores")).items():
+            found.append((name, scores, {"kept": name == last.get("kept")}))
+        for name, scores in self._baselines.items():
+            found.append((name, scores, {"baseline": True}))
+        if not found and valid:
+            best = {one.name: _best(one, self.history.points("valid", one.name)) for one in metrics}
+            reached = {name: point[1] for name, point in best.items() if point}
+            found.append(("best on the way", reached, {}))
+            found.append((f"step {valid[-1]['step']:,}", valid[-1], {}))
+        columns = [
+            {"name": name, **what, "values": [_known(number(one.get(m.name))) for m in metrics]}
+            for name, one, what in found
+        ]
+        return {"rows": list(map(_about, metrics)), "columns": columns} if found and metrics else {}
+
+    def _model_card(self) -> list[tuple[str, str]]:
+        """What the model is, for whoever gets to use it."""
+        card, run = self.card, self.run
+        rows: list[tuple[str, object]] = []
+        if run is not None:
+            rows.append(("task", run.task))
+            if run.model is not None:
+                rows.append(("model", ", ".join([family_of(run.model), *run.model.size_facts])))
+            rows.append(("began as", run.origin))
+        n, learning = card.get("parameters"), card.get("learning")
+        if isinstance(n, int) and isinstance(learning, int):
+            some = f", of which {learning:,} learn" * (learning < n)
+            rows.append(("parameters", f"{n:,}{some}"))
+        tables = {Path(str(one["file"])).name for one in _dicts(card.get("tables"))}
+        names = sorted(name for name in tables if Path(name).suffix)  # what was in memory has none
+        files = [f"from {', '.join(names)}"] if names else []
+        rows.append(("trained on", ", ".join([*filter(None, [card.get("data")]), *files])))
+        rows += [(name, card.get(name, "")) for name in ("device", "precision")]
+        rows.append(("weights", self.history.last.get("kept", "")))
+        for metric in self.metrics:
+            value = number(self.history.kept.get(metric.name))
+            if math.isfinite(value):
+                beside = self._beside(metric)
+                rows.append((metric.label, metric.shown(value) + (beside and f" ({beside})")))
+        rows.append(("licence", _licence(self.folder)))
+        rows += [("date", card.get("date", "")), ("headway", card.get("headway", __version__))]
+        return [(name, str(value)) for name, value in rows if value not in ("", None)]
+
+    def _beside(self, metric: Metric) -> str:
+        """What one gets for nothing."""
+        found = [(name, number(one.get(metric.name))) for name, one in self._baselines.items()]
+        return ", ".join(f"{name} {_digits(y, metric)}" for name, y in found if math.isfinite(y))
+
+    # -- the others
+
+    def curves(self) -> Section:
+        history = self.history
+
+        def lines(kind: str, *names: tuple[str, str]) -> list[Section]:
+            found = [(label, history.points(kind, name)) for name, label in names]
+            return [_series(label, points) for label, points in found if finite(points)]
+
+        unit = self.spec.counts if self.spec else "target"
+        # Where nothing is added to the likelihood the two are the same line.
+        training = lines("train", ("loss", "training, as optimised"), ("nll", "training"))
+        if len(training) == 2 and training[0]["points"] == training[1]["points"]:
+            training = training[1:]
+        speed = lines("train", ("tokens_per_s", "tokens/s"))
+        charts: list[Section] = [
+            {"title": f"Loss per {unit}", "better": "lower",
+             "series": training + lines("valid", ("loss", "validation"))},
+            *(self._quality(alike) for alike in _alike(self.metrics)),
+            {"title": "Learning rate", "series": lines("train", ("lr", "learning rate"))},
+            {"title": "Gradient norm", "log": True,
+             "series": lines("train", ("grad_norm", "gradient norm"))},
+            {"title": "Tokens per second", "zero": True, "series": speed},
+        ]  # fmt: skip
+        charts = [chart for chart in charts if chart["series"]]
+        return {"charts": charts} if charts else {}
+
+    def _quality(self, metrics: Sequence[Metric]) -> Section:
+        """The curves of scores that are alike; the best of the first is marked, and what one gets
+        for nothing."""
+        first = metrics[0]
+        points = [self.history.points("valid", one.name) for one in metrics]
+        best = _best(first, points[0])
+        unit = f", {first.unit}" if first.unit else ""
+        levels = [
+            (name, one[first.name]) for name, one in self._baselines.items()
+            if len(metrics) == 1 and math.isfinite(number(one.get(first.name)))
+        ]  # fmt: skip
+        return {
+            "title": f"Validation {_listed([one.label for one in metrics])}{unit}",
+            "better": "lower" if first.lower else "higher",
+            "series": [_series(one.label, found) for one, found in zip(metrics, points, strict=True)
+                       if finite(found)],
+            "log": first.name == "ppl",
+            "best": None if best is None else [*best, f"best {_digits(best[1], first)}"],
+            "levels": levels,
+        }  # fmt: skip
+
+    def answers(self) -> Section:
+        """Figures of the model that was kept; else of the last evaluation that has some."""
+        for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
+            figures = entry.get("figures")
+            if isinstance(figures, dict) and figures:
+                of = (
+                    "the model that was kept"
+                    if entry["kind"] == "end"
+                    else f"step {entry['step']:,}"
+                )
+                return {"of": of, "figures": figures}
+        return {}
+
+    def samples(self) -> Section:
+        """The same examples at several moments, the first and the last among them."""
+        seen = [entry for entry in self.history.valid if _dicts(entry.get("samples"))]
+        if not seen:
+            return {}
+        n = min(MOST_MOMENTS, len(seen))
+        places = sorted({round(i * (len(seen) - 1) / max(1, n - 1)) for i in range(n)})
+        moments = [seen[place] for place in places]
+        said = [{str(one.get("source")): one.get("output") for one in _dicts(entry["samples"])}
+                for entry in moments]  # fmt: skip
+        return {
+            "names": self.spec.sample if self.spec else ("source", "reference"),
+            "steps": [entry["step"] for entry in moments],
+            "samples": [
+                {"source": one.get("source"), "target": one.get("target"),
+                 "outputs": [then.get(str(one.get("source"))) for then in said]}
+                for one in _dicts(seen[-1]["samples"])[:MOST_SAMPLES]
+            ],
+        }  # fmt: skip
+
+    def data(self) -> Section:
+        """Which column was taken for what, and what the check of the data said."""
+        found: Section = {"tables": _dicts(self.card.get("tables"))}
+        check = _read(self.folder / CHECK)
+        if isinstance(check.get("findings"), list):
+            found["findings"] = _dicts(check["findings"])
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
+            known = DataReport.from_dict(check)
+            found["counts"] = known.counts()
+            found["labels"] = [[name, *counts] for name, counts in known.labels.items()]
+        return found if found["tables"] or len(found) > 1 else {}
+
+    def settings(self) -> Section:
+        """Every setting with the reason why it is as it is."""
+        path = self.folder / CONFIG
+        if not path.is_file():
+            return {}
+        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            values = tomllib.loads(text)
+        except (ValueError, RecursionError):
+            return {"text": text}
+        comments = {f"{section}.{name}": said for section, found in comments_of(text).items()
+                    for name, said in found.items()}  # fmt: skip
+        for name in ("asked", "format", "fingerprint", "task", "labels"):
+            values.pop(name, None)
+        rows = []
+        for key, value in flat(values).items():
+            said = comments.get(key, "")
+            how = next((how for how in (CHOSEN, ASKED) if said.startswith(how)), "")
+            rows.append([key, toml_value(value), how.rstrip(": "), said.removeprefix(how)])
+        return {"rows": rows}
+
+    def log(self) -> Section:
+        """All evaluations, and what happened besides."""
+        evaluations = [
+            [entry["step"], *(_known(number(entry.get(one.name))) for one in self.metrics)]
+            for entry in self.history.valid
+        ]
+        events = [[one["step"], str(one.get("text", ""))] for one in self.history.event]
+        left = len(events) - MOST_EVENTS
+        more = f"and {left:,} more in {LOG}" if left > 0 else ""
+        if not evaluations and not events:
+            return {}
+        return {
+            "metrics": [_about(metric) for metric in self.metrics],
+            "evaluations": evaluations, "events": events[:MOST_EVENTS], "more": more,
+        }  # fmt: skip
 
 
-def _epochs(history: History) -> str:
-    epochs = [value for _, value in finite(history.points("train", "epoch"))]
-    return f"in epoch {max(epochs) + 1:g}" if epochs else ""
+def _about(metric: Metric) -> Section:
+    return {"label": metric.label, "unit": metric.unit, "lower": metric.lower,
+            "digits": metric.digits}  # fmt: skip
 
 
-def _baselines(history: History) -> dict[str, Entry]:
-    """What one gets for nothing on the validation data, by name."""
-    found = history.end[-1].get("baselines") if history.end else None
-    every = found if isinstance(found, dict) else {}
-    return {str(name): values for name, values in every.items() if isinstance(values, dict)}
+def _tile(metric: Metric, value: float, note: str) -> Section:
+    arrow = "↓" if metric.lower else "↑"
+    return {"name": f"{metric.axis} {arrow}", "value": _digits(value, metric), "note": note}
 
 
-def _kept(history: History) -> str:
-    """What became model.safetensors, beside what else it could have been."""
-    if not history.end or not isinstance(history.end[-1].get("scores"), dict):
-        return ""
-    end = history.end[-1]
-    scores = {name: value for name, value in end["scores"].items() if isinstance(value, dict)}
-    measures = list(dict.fromkeys(name for values in scores.values() for name in values))
-    named = {("✓ " if name == end.get("kept") else "") + name: one for name, one in scores.items()}
-    named |= {f"baseline: {name}": one for name, one in _baselines(history).items()}
-    rows = [
-        [name, *(_shown(values.get(measure), history.scores.get(measure)) for measure in measures)]
-        for name, values in named.items()
-    ]
-    lines = [str(end[name]) for name in ("text", "advice") if end.get(name)]
-    text = "".join(f"<p>{escape(line)}</p>" for line in lines)
-    table = _table(
-        ["candidate", *(_head(measure, history) for measure in measures)],
-        rows,
-        marked=str(end.get("kept")),
-    )
-    return _section("What is in model.safetensors", text + (table if rows else ""))
+def _digits(value: float, metric: Metric) -> str:
+    return f"{value:.{metric.digits}f}" if math.isfinite(value) else "–"
 
 
-def _figures(history: History) -> str:
-    """Of the model that was kept; else of the last evaluation that has some."""
-    every = [entry.get("figures") for entry in [*reversed(history.end), *reversed(history.valid)]]
-    seen: list[Entry] = [one for one in every if isinstance(one, dict) and one]
-    if not seen:
-        return ""
-    body = figures(seen[0])
-    return _section("Answers", f'<div class="figures">{body}</div>') if body else ""
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
-def _curves(history: History, unit: str) -> str:
-    def lines(kind: str, *names: tuple[str, str]) -> list[Series]:
-        return [Series(label, history.points(kind, name)) for name, label in names]
-
-    # Where nothing is added to the likelihood the two are the same line.
-    training = lines("train", ("loss", "training, as optimised"), ("nll", "training"))
-    charts = [
-        chart(
-            f"Loss per {unit}",
-            [one for one in training if one.points != training[1].points or one is training[1]]
-            + lines("valid", ("loss", "validation")),
-        ),
-        *(_quality(history, alike) for alike in _alike(_scores(history))),
-        chart("Learning rate", lines("train", ("lr", "learning rate"))),
-        chart("Gradient norm", lines("train", ("grad_norm", "gradient norm")), log=True),
-        chart(
-            "Tokens per second",
-            lines("train", ("tokens_per_s", "tokens/s")),
-            from_zero=True,
-        ),
-    ]
-    charts = [one for one in charts if one]
-    return _section("Curves", f'<div class="charts">{"".join(charts)}</div>') if charts else ""
+def _series(name: str, points: Sequence[Point]) -> Section:
+    """At most so many points, each the mean of its neighbours; where all are gaps one stays."""
+    size = math.ceil(len(points) / MOST_POINTS) or 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    drawn = [[group[-1][0], _short(known)] for group in groups
+             for known in [[y for _, y in finite(group)]]]  # fmt: skip
+    return {"name": name, "points": drawn}
 
 
-def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
-    """Those that can share a chart: of one unit, and better in the same direction. Of those without
-    a unit, BLEU and chrF both go to 100; perplexity, bits per byte and metrics of one's own have a
-    chart each."""
-    groups: dict[tuple[str, str], list[Metric]] = {}
-    for metric in metrics:
-        alone = metric.lower or SCORES.get(metric.name) != metric
-        scale = metric.unit or (metric.name if alone else "of 100")
-        groups.setdefault((scale, "down" if metric.lower else "up"), []).append(metric)
-    return [
-        group[first : first + MOST_LINES]
-        for group in groups.values()
-        for first in range(0, len(group), MOST_LINES)
-    ]
-
-
-def _quality(history: History, metrics: Sequence[Metric]) -> str:
-    """The curves of scores that are alike; the best of the first is marked."""
-    series = [Series(one.label, history.points("valid", one.name)) for one in metrics]
-    best = _best(metrics[0], series[0].points)
-    mark = None if best is None else (best, f"best {best[1]:.1f}")
-    unit = f", {metrics[0].unit}" if metrics[0].unit else ""
-    title = f"Validation {_listed([one.label for one in metrics])}{unit}"
-    return chart(title, series, mark=mark, log=metrics[0].name == "ppl")
+def _short(values: Sequence[float]) -> float | None:
+    return float(f"{sum(values) / len(values):.6g}") if values else None
 
 
 def _best(metric: Metric, points: Sequence[Point]) -> Point | None:
@@ -217,9 +428,21 @@ def _best(metric: Metric, points: Sequence[Point]) -> Point | None:
     return choose(finite(points), key=lambda point: point[1], default=None)
 
 
-def _head(name: str, history: History) -> str:
-    """Over a column of scores."""
-    return history.scores[name].axis if name in history.scores else name
+def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
+    """Those that can share a chart: of one unit, and better in the same direction. Of those without
+    a unit, BLEU and chrF both go to 100; perplexity, bits per byte and metrics of one's own have a
+    chart each. The loss has its own, with that of training."""
+    groups: dict[tuple[str, bool], list[Metric]] = {}
+    for metric in metrics:
+        if metric.name != "loss":
+            alone = metric.name not in ("bleu", "chrf")
+            scale = metric.unit or (metric.name if alone else "of 100")
+            groups.setdefault((scale, metric.lower), []).append(metric)
+    return [
+        group[first : first + MOST_LINES]
+        for group in groups.values()
+        for first in range(0, len(group), MOST_LINES)
+    ]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -227,117 +450,39 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _samples(history: History, source: str, target: str) -> str:
-    """The same examples early, half-way and last."""
-    seen = [entry for entry in history.valid if _sample_list(entry)]
-    if not seen:
-        return ""
-    chosen = list(dict.fromkeys([0, len(seen) // 2, len(seen) - 1]))
-    cards = []
-    for sample in _sample_list(seen[-1])[:MOST_SAMPLES]:
-        rows = [(source, sample.get("source")), (target, sample.get("target"))]
-        for place in chosen:
-            same = [
-                other.get("output")
-                for other in _sample_list(seen[place])
-                if other.get("source") == sample.get("source")
-            ]
-            if same:
-                rows.append((f"step {seen[place]['step']:,}", same[0]))
-        lines = [
-            f'<dt>{label}</dt><dd dir="auto">{escape(str(text)) or "<em>empty</em>"}</dd>'
-            for label, text in rows
-            if text is not None
-        ]
-        cards.append(f"<dl>{''.join(lines)}</dl>")
-    return _section("Samples over time", f'<div class="samples">{"".join(cards)}</div>')
+def _dicts(found: object) -> list[Entry]:
+    listed = found if isinstance(found, list) else []
+    return [one for one in listed if isinstance(one, dict)]
 
 
-def _sample_list(entry: Entry) -> list[Entry]:
-    samples = entry.get("samples")
-    found = samples if isinstance(samples, list) else []
-    return [sample for sample in found if isinstance(sample, dict)]
+def _read(path: Path) -> Entry:
+    """A file of JSON; empty where there is none, or none that can be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
-def _validations(history: History) -> str:
-    names = [name for name in history.scores if any(name in entry for entry in history.valid)]
-    rows = [
-        [f"{entry['step']:,}", *(_shown(entry.get(name), history.scores[name]) for name in names)]
-        for entry in history.valid
-    ]
-    return (
-        _folded(
-            "All evaluations", _table(["step", *(_head(name, history) for name in names)], rows)
-        )
-        if rows
-        else ""
-    )
+def _licence(folder: Path) -> str:
+    """Where the run folder says one: at the head of a README as the Hub has it, or in a file."""
+    with suppress(OSError):
+        head = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+        for line in head.split("\n---", 1)[0].splitlines() if head.startswith("---") else ():
+            if line.startswith("license:"):
+                return line.removeprefix("license:").strip()
+    with suppress(OSError):
+        text = (folder / "LICENSE").read_text(encoding="utf-8", errors="replace")
+        return text.strip().partition("\n")[0].strip()
+    return ""
 
 
-def _findings(path: Path) -> str:
-    """What the data check said, if it was kept beside the data."""
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-        findings = [one for one in report["findings"] if isinstance(one, dict)]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    items = [
-        f'<li><i class="level {escape(str(one.get("level")))}">{escape(str(one.get("level")))}</i> '
-        f"{escape(str(one.get('text')))}{_examples(one)}</li>"
-        for one in findings
-    ]
-    body = f"<ul>{''.join(items)}</ul>" if items else "<p>Nothing was found.</p>"
-    return _section("Data check", body)
-
-
-def _examples(finding: Entry) -> str:
-    examples = finding.get("examples")
-    shown = [one for one in examples if isinstance(one, dict)] if isinstance(examples, list) else []
-    lines = [
-        f"<small>{escape(str(one.get('place')))}: {escape(str(one.get('source')))} │ "
-        f"{escape(str(one.get('target')))}</small>"
-        for one in shown[:MOST_EXAMPLES]
-    ]
-    return "".join(lines)
-
-
-def _events(history: History) -> str:
-    rows = [
-        [f"{event['step']:,}", str(event.get("text", ""))] for event in history.event[:MOST_EVENTS]
-    ]
-    left = len(history.event) - len(rows)
-    if left:
-        rows.append(["", f"and {left:,} more in {METRICS}"])
-    return _section("Events", _table(["step", "what happened"], rows)) if rows else ""
-
-
-def _settings(path: Path) -> str:
-    if not path.is_file():
-        return ""
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return _folded(f"Settings ({CONFIG})", f"<pre>{escape(text)}</pre>")
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
-
-
-def _folded(title: str, body: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{body}</details>"
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], marked: str = "") -> str:
-    head = "".join(f"<th>{escape(header)}</th>" for header in headers)
-    body = "".join(
-        f"<tr{' class=kept' * (bool(marked) and marked in row[0])}>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row)
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _shown(value: object, metric: Metric | None = None) -> str:
-    found = number(value)
-    digits = ".4g" if metric is None else f".{metric.digits}f"
-    return format(found, digits) if math.isfinite(found) else "–"
+def model_card(
+    parameters: int, learning: int, data: str, tables: Sequence[Mapping[str, object]],
+    device: str, precision: str,
+) -> str:  # fmt: skip
+    """What a run writes to `card.json` when it begins."""
+    return json.dumps({
+        "parameters": parameters, "learning": learning, "data": data, "tables": list(tables),
+        "device": device, "precision": precision, "date": time.strftime("%Y-%m-%d"),
+        "headway": __version__,
+    }, ensure_ascii=False, indent=1)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +29,10 @@ from headway.settings.run import (
     read_resolved,
     resolved_toml,
 )
-from headway.storage import replace_file
+from headway.storage import replace_file, replace_text
 from headway.tasks.custom_metrics import Own
 from headway.tasks.distil import comparison_line
+from headway.tasks.history import LOG, finite, mean, read_history
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.task import Task, make_task
@@ -39,10 +40,9 @@ from headway.training import estimate as plan
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
-from headway.training.history import finite, mean, read_history
-from headway.training.log import METRICS, Board, Heard, RunLog
+from headway.training.log import Board, Heard, RunLog
 from headway.training.loop import Loop, State
-from headway.training.report import REPORT, write_report
+from headway.training.report import CARD, REPORT, Seldom, model_card, write_report
 from headway.training.resolve import resolve_run
 from headway.training.run_folder import Home
 from headway.training.schedule import schedule_line
@@ -117,7 +117,12 @@ class Training:
         with StopSignal(guest=bool(self.call)) as stop:
             try:
                 with self.home.alone() if self.ranks.is_first else nullcontext():
-                    return self._train(stop)
+                    try:
+                        return self._train(stop)
+                    except BaseException:
+                        if self.log.report is not None:
+                            self._report_so_far()
+                        raise
             except Stopped as error:
                 if self.log.error is not None:
                     raise self.log.error from None
@@ -126,6 +131,12 @@ class Training:
                 self.progress.close()
                 self.log.close()
                 self.ranks.close()
+
+    def _report_so_far(self) -> None:
+        """What cannot be written now is tried again later, and said at the end."""
+        if self.home.is_there():
+            with suppress(OSError):
+                write_report(self.out)
 
     def _train(self, stop: StopSignal) -> list[str]:
         with stop.at_once():
@@ -170,6 +181,7 @@ class Training:
             self.log.event(loop.state.step, f"going on from step {loop.state.step:,}")
         if self.ranks.is_first:
             self._announce(settings, worker)
+            self.log.report = Seldom(self._report_so_far)
         self.progress.start(loop.steps, loop.state.step)
         state = loop.run()
         self.progress.close()
@@ -362,14 +374,18 @@ class Training:
         steps, batch_tokens = train.steps, train.batch_tokens
         learning, n = trainable(worker.model)
         some = f" ({learning:,} learn)" if learning < n else ""
+        data, ranks = self.task.describe(worker.prepared), self.ranks
+        device = f"{ranks.device} × {ranks.world}" if ranks.world > 1 else str(ranks.device)
         pieces = -(-batch_tokens // train.micro_tokens)
         self.progress.note(
-            f"{n:,} parameters{some}, {self.task.describe(worker.prepared)}, {steps:,} steps of "
-            f"{batch_tokens:,} tokens"
+            f"{n:,} parameters{some}, {data}, {steps:,} steps of {batch_tokens:,} tokens"
             + (f" in {pieces} parts" if pieces > 1 else "")
-            + f", {train.precision} on {self.ranks.device}"
-            + (f" × {self.ranks.world}" if self.ranks.world > 1 else "")
+            + f", {train.precision} on {device}"
         )
+        if not (self.out / CARD).exists():
+            columns = self.tables.facts(worker.prepared.report)
+            text = model_card(n, learning, data, columns, device, train.precision)
+            self._put(CARD, lambda: replace_text(self.out / CARD, text))
         rates = schedule_line(train, steps, model.d_model)
         self.progress.note(f"{train.optimizer}, {rates}")
         for line in getattr(worker.objective, "notes", list)():
@@ -433,7 +449,7 @@ class Training:
             shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", …" * (len(steps) > 5)
             found.append(f"saving failed at step {shown}")
         if self.log.failed:
-            found.append(f"{METRICS} lacks lines")
+            found.append(f"{LOG} lacks lines")
         if self.unwritten:
             found.append(f"{', '.join(self.unwritten)} could not be written")
         return found

@@ -18,14 +18,14 @@ from headway.settings.data import FILES, DataSettings
 from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.settings.run import Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
+from headway.tasks.history import LOG
 from headway.tasks.specs import ALIASES, metrics_asked
 from headway.training.budget import PLAN
-from headway.training.log import METRICS
 
 ANY = re.compile("")
 OWN = {
     **dict.fromkeys(
-        (CONFIG, WEIGHTS, TOKENIZER, METRICS, PLAN, "report.html", "bad-batch.json"), ANY
+        (CONFIG, WEIGHTS, TOKENIZER, LOG, PLAN, "card.json", "report.html", "bad-batch.json"), ANY
     ),
     "checkpoints": re.compile(r"\.?step-\d+"),
     "data": re.compile(

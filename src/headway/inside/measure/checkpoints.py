@@ -16,9 +16,9 @@ from headway.inside.capture.trace import Trace, trace
 from headway.models.build import build_model
 from headway.models.folder import load_weights
 from headway.nn.lora import merge_tensors
+from headway.tasks.history import History, read_history
 from headway.tasks.opened import Opened
 from headway.training.checkpoint import Checkpoints
-from headway.training.history import History, read_history
 
 FINAL = "final"
 

@@ -21,7 +21,6 @@ from headway.inside.page.compare import of_stages as compare_stages
 from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS, look_of
 from headway.inside.page.sections import training as training_section
 from headway.settings.folder import IMPORTED
-from headway.settings.model import ModelSettings
 from headway.storage import read_json, replace_text
 from headway.tasks.opened import Opened, open_plain
 from headway.web.html import page_data, page_html
@@ -229,26 +228,12 @@ def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
 
 def facts_of(run: Opened) -> dict[str, Any]:
     """What the header says about a run."""
-    shape = run.shape
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    layers = " + ".join(str(shape.side(side).n_layers) for side in shape.sides)
-    heads = " + ".join(map(str, shape.each("n_heads")))
     size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
-    facts = [
-        run.settings.task,
-        f"{layers} layers × {heads} heads" + _left(shape),
-        f"d {shape.d_model}",
-        f"{size} parameters",
-    ]
+    facts = [run.settings.task, *run.shape.size_facts, f"{size} parameters"]
     if (run.folder / IMPORTED).is_file():
         facts.append("imported")
     return {"name": run.folder.name, "facts": facts}
-
-
-def _left(shape: ModelSettings) -> str:
-    """Of a model without some of its heads: how many it has."""
-    there, whole = shape.n_kept_heads, shape.n_whole_heads
-    return "" if there == whole else f" ({there} of {whole} left)"
 
 
 def _along(

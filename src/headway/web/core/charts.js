@@ -25,6 +25,20 @@ function bars(host, items, { max, unit = "", digits = 3, onclick, colour: fillCo
   return list;
 }
 
+// The few numbers that one asks for first.
+function tiles(host, items) {
+  host.append(el("div", { class: "tiles" }, items.map(({ name, value, note }) =>
+    el("div", {}, el("span", {}, name), el("b", { "data-number": name }, value), el("small", {}, note)))));
+}
+
+// A number beside an axis: 0.5, 12k, 3.5M, 5e-4.
+function short(x) {
+  const size = Math.abs(x), sign = x < 0 ? "−" : "", digits = (y) => String(Number(y.toPrecision(4)));
+  if (size >= 999999.5) return `${sign}${digits(size / 1e6)}M`;
+  if (size >= 10000) return `${sign}${digits(size / 1e3)}k`;
+  return size && size < 0.001 ? sign + size.toExponential().replace(/(\.\d\d)\d+/, "$1") : sign + digits(size);
+}
+
 function niceTicks(low, high, count) {
   const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough || 1));
   const step = [1, 2, 5, 10].map((by) => by * power).find((by) => by >= rough) || power;
@@ -33,42 +47,90 @@ function niceTicks(low, high, count) {
   return ticks;
 }
 
-function axisOf(given, values) {
+// At 1, 2 and 5 times powers of ten around the values, or at some powers alone where those would be many.
+function logTicks(low, high) {
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))], powers = Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  const all = powers.flatMap((power) => [1, 2, 5].map((by) => Number(`${by}e${power}`)));
+  const fine = all.slice(all.findLastIndex((v) => v <= low * 1.001), all.findIndex((v) => v >= high * 0.999) + 1);
+  return fine.length > 7 ? powers.filter((_, i) => i % Math.ceil((last - first) / 6) === 0).map((power) => Number(`1e${power}`)) : fine;
+}
+
+const WORTH_LOG = 5; // a smaller ratio reads better on a straight scale, asked for or not
+
+// An end that nobody gave is the next round number beyond the values, or with `tight` the last value.
+function axisOf(given, values, count, tight) {
   const axis = typeof given === "string" ? { label: given } : { ...(given || {}) };
-  const known = values.filter(Number.isFinite);
-  axis.low ??= known.length ? Math.min(...known) : 0;
-  axis.high ??= known.length ? Math.max(...known) : 1;
-  if (axis.high === axis.low) axis.high = axis.low + 1;
+  const known = values.filter((v) => Number.isFinite(v) && (!axis.log || v > 0)), open = { low: axis.low == null, high: axis.high == null };
+  axis.low ??= known.length ? known.reduce((a, b) => Math.min(a, b)) : 0;
+  axis.high ??= known.length ? known.reduce((a, b) => Math.max(a, b)) : 1;
+  axis.log = Boolean(axis.log) && axis.high >= WORTH_LOG * axis.low;
+  if (axis.high - axis.low <= 1e-9 * Math.abs(axis.high)) {
+    const room = tight ? 1 : Math.abs(axis.low) / 2 || 0.5;
+    if (open.high) axis.high += room;
+    if (open.low && !tight) axis.low -= room;
+  }
+  if (!axis.ticks && !tight && !axis.log) {
+    const [[first], [second]] = niceTicks(0, axis.high - axis.low, count), step = second - first;
+    if (open.low) axis.low = Number((Math.floor(axis.low / step + 1e-9) * step).toPrecision(12));
+    if (open.high) axis.high = Number((Math.ceil(axis.high / step - 1e-9) * step).toPrecision(12));
+  }
+  if (axis.log) {
+    const ticks = logTicks(axis.low, axis.high);
+    axis.ticks ||= ticks.map((v) => [v, null]);
+    [axis.low, axis.high] = [Math.min(ticks[0], axis.low), Math.max(ticks.at(-1), axis.high)];
+  }
+  axis.ticks ||= niceTicks(axis.low, axis.high, count);
+  axis.share = (v) => (axis.log ? Math.log(v / axis.low) / Math.log(axis.high / axis.low) : (v - axis.low) / (axis.high - axis.low));
   return axis;
 }
 
-function lines(host, { series: all, x, y, height = 240, onclick, mark = null }) {
+// The frame of a chart: a drawing with both axes, and where a value lies in it.
+function axes(host, { x, y, xs = [], ys = [], height = 240, tight = true, label }) {
   const width = clamp(host.clientWidth || 640, 280, 860), [left, right, top, bottom] = [52, 14, 12, 40];
-  const points = all.flatMap((one) => one.points);
-  const across = axisOf(x, points.map((p) => p[0])), up = axisOf(y, points.map((p) => p[1]));
-  const X = (v) => left + ((v - across.low) / (across.high - across.low)) * (width - left - right);
-  const Y = (v) => height - bottom - ((v - up.low) / (up.high - up.low)) * (height - top - bottom);
-  const xs = across.ticks || niceTicks(across.low, across.high, width / 90), ys = up.ticks || niceTicks(up.low, up.high, height / 50);
-  const cross = svg("line", { class: "cross", y1: top, y2: height - bottom, visibility: "hidden" });
-  const drawing = svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `${up.label || ""} by ${across.label || ""}: ${all.map((one) => one.name).join(", ")}` },
-  ys.map(([v, text]) => [svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }),
-    svg("text", { x: left - 7, y: Y(v) + 4, class: "end" }, text ?? number(v, 2))]),
-  xs.map(([v, text]) => svg("text", { x: X(v), y: height - bottom + 17, class: "mid" }, text ?? number(v, 2))),
-  svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
-  svg("text", { x: (left + width - right) / 2, y: height - 5, class: "mid" }, across.label || ""),
-  svg("text", { x: -(top + height - bottom) / 2, y: 13, class: "mid", transform: "rotate(-90)" }, up.label || ""),
-  mark !== null && svg("line", { class: "mark", x1: X(mark), x2: X(mark), y1: top, y2: height - bottom }),
-  cross,
-  all.map((one, i) => {
-    const shown = one.points.filter((p) => Number.isFinite(p[1]));
-    return svg("g", { "data-series": one.name },
-      svg("polyline", { class: "line", style: `stroke:${one.colour || series(i)}`, points: shown.map((p) => `${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}`).join(" ") }),
-      shown.length < 40 && shown.map((p) => svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 2.6, style: `fill:${one.colour || series(i)}`, "data-value": p[1] })));
-  }));
+  const across = axisOf(x, xs, width / 90, tight), up = axisOf(y, ys, height / 50);
+  const X = (v) => left + across.share(v) * (width - left - right), Y = (v) => height - bottom - up.share(v) * (height - top - bottom);
+  const drawing = svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    up.ticks.map(([v, text]) => [svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }),
+      svg("text", { x: left - 7, y: Y(v) + 4, class: "end" }, text ?? short(v))]),
+    across.ticks.map(([v, text]) => svg("text", { x: X(v), y: height - bottom + 17, class: "mid" }, text ?? short(v))),
+    svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }),
+    svg("text", { x: (left + width - right) / 2, y: height - 5, class: "mid" }, across.label || ""),
+    svg("text", { x: -(top + height - bottom) / 2, y: 13, class: "mid", transform: "rotate(-90)" }, up.label || ""));
+  host.append(drawing);
+  return { drawing, X, Y, across, up, width, left, right: width - right, top, bottom: height - bottom };
+}
+
+// What is not a number interrupts a line.
+function pathOf(points, X, Y, isShown) {
+  let begun = false;
+  return points.map((p) => {
+    const sign = begun ? "L" : "M";
+    begun = isShown(p);
+    return begun ? `${sign}${X(p[0]).toFixed(1)},${Y(p[1]).toFixed(1)}` : "";
+  }).join("");
+}
+
+function lines(host, { series: all, x, y, height = 240, onclick, mark = null, best = null, levels = [] }) {
+  const points = all.flatMap((one) => one.points), names = all.map((one) => one.name).join(", "), label = (axis) => axis?.label || (typeof axis === "string" ? axis : "");
+  const { drawing, X, Y, across, up, left, right, top, bottom } = axes(host, { x, y, height, xs: points.map((p) => p[0]), ys: [...points.map((p) => p[1]), ...levels.map((level) => level[1])], label: `${label(y)} by ${label(x)}: ${names}` });
+  const isShown = (p) => Number.isFinite(p[1]) && (!up.log || p[1] > 0), paint = (one, i) => one.colour || series(i);
+  const cross = svg("line", { class: "cross", y1: top, y2: bottom, visibility: "hidden" });
+  drawing.append(...[
+    mark !== null && svg("line", { class: "mark", x1: X(mark), x2: X(mark), y1: top, y2: bottom }), cross,
+    ...levels.map(([name, v]) => svg("g", {}, svg("line", { class: "cross", x1: left, x2: right, y1: Y(v), y2: Y(v), "data-level": name, "data-value": v }),
+      svg("text", { x: right, y: Y(v) + (up.share(v) > 0.9 ? 14 : -4), class: "end" }, name))),
+    ...all.map((one, i) => {
+      const shown = one.points.filter(isShown);
+      return svg("g", { "data-series": one.name },
+        svg("path", { class: "line", style: `stroke:${paint(one, i)}`, d: pathOf(one.points, X, Y, isShown) }),
+        shown.length < 40 && shown.map((p) => svg("circle", { cx: X(p[0]), cy: Y(p[1]), r: 2.6, style: `fill:${paint(one, i)}`, "data-value": p[1] })));
+    }),
+    best && svg("g", {}, svg("circle", { class: "best", cx: X(best[0]), cy: Y(best[1]), r: 6 }),
+      svg("text", { class: "strong " + (across.share(best[0]) > 0.7 ? "end" : "mid"), x: X(best[0]), y: Y(best[1]) + (up.share(best[1]) > 0.85 ? 22 : -11) }, best[2])),
+  ].filter(Boolean));
   const nearest = (event) => {
-    const box = drawing.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * width;
-    return [...new Set(points.map((p) => p[0]))].sort((a, b) => Math.abs(X(a) - at) - Math.abs(X(b) - at))[0];
+    const box = drawing.getBoundingClientRect(), at = ((event.clientX - box.left) / box.width) * drawing.viewBox.baseVal.width;
+    return points.reduce((a, b) => (a === undefined || Math.abs(X(b[0]) - at) < Math.abs(X(a) - at) ? b[0] : a), undefined);
   };
   drawing.addEventListener("pointermove", (event) => {
     const v = nearest(event);
@@ -76,14 +138,21 @@ function lines(host, { series: all, x, y, height = 240, onclick, mark = null }) 
     cross.setAttribute("x1", X(v));
     cross.setAttribute("x2", X(v));
     cross.setAttribute("visibility", "visible");
-    const said = all.map((one) => [one.name, one.points.find((p) => p[0] === v)]).filter((pair) => pair[1]);
-    tip(event, `${across.label || "x"} ${number(v)}\n` + said.map(([name, p]) => `${name}: ${number(p[1])}`).join("\n"));
+    const said = all.map((one) => [one.name, one.points.filter(isShown).reduce((a, b) => (a && Math.abs(a[0] - v) <= Math.abs(b[0] - v) ? a : b), null)]).filter((pair) => pair[1]);
+    tip(event, `${across.label || "x"} ${number(v)}\n` + said.map(([name, p]) => `${name}: ${number(p[1])}${p[0] === v ? "" : ` (at ${number(p[0])})`}`).join("\n"));
   });
   drawing.addEventListener("pointerleave", () => { tip(null); cross.setAttribute("visibility", "hidden"); });
   if (onclick) drawing.addEventListener("click", (event) => onclick(nearest(event)));
-  host.append(drawing, all.length > 1 && el("div", { class: "keys small" }, all.map((one, i) =>
-    el("span", {}, el("i", { style: `background:${one.colour || series(i)}` }), one.name))) || "");
+  host.append(all.length > 1 && el("div", { class: "keys small" }, all.map((one, i) =>
+    el("span", {}, el("i", { style: `background:${paint(one, i)}` }), one.name))) || "");
   return drawing;
+}
+
+// The extent of a sound in each of many moments, from −1 to 1.
+function wave(lows, highs, width, height, label) {
+  const n = highs.length, point = (v, i) => `${(((i + 0.5) / n) * width).toFixed(1)},${((height / 2) * (1 - v * 0.96)).toFixed(1)}`;
+  const there = Array.from(highs, point), back = Array.from(lows, point).reverse();
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, svg("path", { d: `M${[...there, ...back].join("L")}Z`, style: "fill:var(--s1);opacity:.75" }));
 }
 
 function table(host, columns, rows, { onclick, picked } = {}) {
@@ -147,4 +216,16 @@ function chips(host, items, picked, onpick) {
     class: "chip", "aria-pressed": String(item.key === picked), title: item.title, "data-key": item.key,
     onclick: () => onpick(item.key),
   }, item.label ?? item.key, item.note && el("small", {}, item.note)))));
+}
+
+// Charts as Python gives them: {title, series, log, zero, best, better, levels}, two beside each other.
+function drawCharts(host, charts) {
+  const grid = el("div", { class: "grid2 charts" });
+  host.append(grid);
+  // All cards first: a chart is as wide as its card, and a card as the grid makes it.
+  const bodies = charts.map(({ title, better, series: all }) => frame(grid, {
+    title, name: title.toLowerCase().replace(/\W+/g, "-"), hint: better && `${better} is better`,
+    csv: () => [["line", "step", "value"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
+  }));
+  charts.forEach(({ series: all, log, zero, best, levels }, i) => lines(bodies[i], { series: all, x: { label: "step", low: 0 }, y: { log, low: zero ? 0 : null }, best, levels, height: 250 }));
 }

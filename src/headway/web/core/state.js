@@ -53,8 +53,8 @@ function makePage(data, redraw) {
       const random = found.random == null ? "" : ` (random ${found.random.toFixed(2)})`;
       return `P@1 ${found.p1.toFixed(2)}${random}, ${found.n} ${page.truths.unit || "cases"}`;
     },
-    async open(packed, deflated = true) {
-      page.data = await openPacked(packed, deflated);
+    async open(packed) {
+      page.data = await openPacked(packed);
       redraw();
     },
   };

@@ -44,8 +44,7 @@ function drawThumbnails(host, page) {
 PANELS.overview = {
   title: "Overview",
   draw(host, section, page) {
-    host.append(el("div", { class: "tiles" }, section.numbers.map(({ name, value, note }) =>
-      el("div", {}, el("span", {}, name), el("b", { "data-number": name }, big(value)), el("small", {}, note)))));
+    tiles(host, section.numbers.map((one) => ({ ...one, value: big(one.value) })));
     // A trace from elsewhere may have no outputs.
     const { answer } = section;
     if (answer.size || answer.items?.length) drawAnswer(frame(host, { title: "The answer", name: "answer", hint: answer.said ? "" : answer.length ? "This model answers with a point in space: texts that mean the same lie close together."

@@ -82,7 +82,7 @@ PANELS.sound = {
       now: { kind: section.kind, layer, head, row: groups.length ? page.look.outputs[groups[at].rows[0]].row ?? 0 : 0 } };
   },
   draw(host, section, page) {
-    const held = page.data.looks.map((look) => look.sections.sound).findLast((one) => one?.wave), { mel, wave } = held, { groups, n_rows: S, row_s, kind, maps, times } = section;
+    const held = page.data.looks.map((look) => look.sections.sound).findLast((one) => one?.wave), { mel } = held, { groups, n_rows: S, row_s, kind, maps, times } = section;
     const now = pick(section, page), { layer, head, map, at } = now, whole = maps.find(({ key }) => key === map), some = groups.length > 0, outputs = page.look.outputs;
     section.audio = held.audio;
     section.span = Math.max(section.seconds, 1e-6);
@@ -112,8 +112,7 @@ PANELS.sound = {
       put("words", said(way.words, "word", X, width, heard));
       if (shifted) put("pauses", said(way.words.map((word) => ({ ...word, start: word.moved[0], end: word.moved[1] })), "moved", X, width, heard));
     }
-    const tall = 58, columns = wave.shape[1], point = (i, side) => `${((i + 0.5) / columns) * width},${(tall / 2) * (1 - wave[side * columns + i] * 0.96)}`, all = Array.from({ length: columns }, (_, i) => i);
-    put("wave", svg("svg", { width, height: tall, role: "img", "aria-label": "the wave" }, svg("path", { d: `M${all.map((i) => point(i, 1)).join("L")}L${all.reverse().map((i) => point(i, 0)).join("L")}Z`, style: "fill:var(--s1);opacity:.75" })));
+    put("wave", wave(sub(held.wave, 0), sub(held.wave, 1), width, 58, "the wave"));
     if (mel) {
       const [A, F] = mel.shape, turned = Float32Array.from({ length: A * F }, (_, i) => mel[(i % A) * F + F - 1 - Math.floor(i / A)]), sorted = Float32Array.from(mel).sort();
       put("mel", track(turned, F, A, width, 130, { low: sorted[Math.floor(0.02 * sorted.length)], high: sorted[Math.floor(0.995 * sorted.length)], map: "blues" }));

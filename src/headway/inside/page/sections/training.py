@@ -9,8 +9,8 @@ from typing import Any
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, history, measures
 from headway.inside.measure.lens import lens
+from headway.tasks.history import mean
 from headway.tasks.opened import Opened
-from headway.training.history import mean
 
 MOST_POINTS = 300
 """Of the run's own loss, which may have a line for every few steps."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from headway.tasks.specs import METRICS as SCORES
-from headway.tasks.specs import Metric
-from headway.training.chart import Point
-from headway.training.log import METRICS, Entry, entries
+from headway.tasks.specs import METRICS, Metric
+
+LOG = "metrics.jsonl"
+
+Entry = dict[str, Any]
+"""One of its lines."""
+
+Point = tuple[float, float]
+"""A step and a value."""
 
 
 @dataclass
@@ -21,16 +29,18 @@ class History:
     valid: list[Entry] = field(default_factory=list)
     event: list[Entry] = field(default_factory=list)
     end: list[Entry] = field(default_factory=list)
-    scores: Mapping[str, Metric] = field(default_factory=lambda: SCORES)
+    scores: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     """The records of all that it may report."""
+
+    @property
+    def last(self) -> Entry:
+        """What was noted at the end; empty where it has not ended."""
+        return self.end[-1] if self.end else {}
 
     @property
     def kept(self) -> dict[str, float]:
         """Scores of the model that was kept in the end; empty where that is not noted."""
-        end = self.end[-1] if self.end else {}
-        scores = end.get("scores")
-        found = scores.get(end.get("kept")) if isinstance(scores, dict) else None
-        return found if isinstance(found, dict) else {}
+        return named_scores(self.last.get("scores")).get(str(self.last.get("kept")), {})
 
     def points(self, kind: str, name: str) -> list[Point]:
         entries = getattr(self, kind)
@@ -41,7 +51,7 @@ def read_history(folder: Path) -> History:
     """Of a run. Lines without a step are passed over."""
     history = History()
     kinds = {"train", "valid", "event", "end"}
-    for entry in entries(folder / METRICS):
+    for entry in entries(folder / LOG):
         if entry.get("kind") in kinds:
             step = entry.get("step", 0)
             if isinstance(step, int | float) and math.isfinite(step):
@@ -49,6 +59,22 @@ def read_history(folder: Path) -> History:
     for kind in kinds:
         getattr(history, kind).sort(key=lambda entry: entry["step"])
     return history
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The lines of `metrics.jsonl`, whatever state it is in: one torn by a kill is passed over."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for line in text.split("\n"):
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                yield entry
+
+
+def named_scores(found: object) -> dict[str, dict[str, float]]:
+    """Scores by the name of what has them; what is damaged is left out."""
+    every = found.items() if isinstance(found, dict) else ()
+    return {str(name): values for name, values in every if isinstance(values, dict)}
 
 
 def number(value: object) -> float:

@@ -1,0 +1,30 @@
+// A run at a glance: its scores beside what else it could have been, its first curves, its card.
+const better = ({ lower }) => (lower ? "lower ↓" : "higher ↑");
+const written = (value, digits) => (value === null ? "–" : value.toFixed(digits));
+
+function drawScores(host, { rows, columns }) {
+  const named = columns.map((one) => (one.kept ? "✓ " : one.baseline ? "baseline: " : "") + one.name);
+  const body = frame(host, {
+    title: "Scores on the validation data", name: "scores",
+    hint: "Every metric of the task, which way is better, and what each candidate for the final model reached; ✓ is in model.safetensors. A baseline is what one gets for nothing.",
+    csv: () => [["metric", "unit", "better", ...named], ...rows.map((row, r) => [row.label, row.unit, row.lower ? "lower" : "higher", ...columns.map((one) => one.values[r])])],
+  });
+  table(body, ["metric", "better", ...named], rows.map((row, r) => [row.label + (row.unit && `, ${row.unit}`), better(row),
+    ...columns.map((one) => el(one.kept ? "b" : "span", { class: "num", "data-value": one.values[r] }, written(one.values[r], row.digits)))]));
+}
+
+PANELS.summary = {
+  title: "Summary",
+  draw(host, section, page) {
+    if (section.status) host.append(el("p", { class: "note", "data-status": "", style: "margin:0" }, section.status));
+    if (section.tiles.length) tiles(host, section.tiles);
+    if (section.said.length) host.append(el("section", { class: "card said" }, section.said.map((line) => el("p", {}, line))));
+    const charts = page.section("curves")?.charts.slice(0, 2) || [];
+    if (charts.length) drawCharts(host, charts);
+    if (section.scores.rows) drawScores(host, section.scores);
+    if (section.card.length) {
+      const body = frame(host, { title: "Model card", name: "card", csv: () => section.card });
+      body.append(el("dl", {}, section.card.map(([name, value]) => [el("dt", {}, name), el("dd", { "data-fact": name, dir: "auto" }, value)])));
+    }
+  },
+};
