@@ -17,7 +17,8 @@ from headway.cli.main import main
 from headway.errors import FolderError
 from headway.interop import exporting
 from headway.interop.exporting import export_run
-from headway.interop.proof import Proof, compared, our_logits, proof_texts
+from headway.interop.proof import Proof, compared
+from headway.interop.proof_inputs import proof_items, read_all
 from headway.tasks.opened import Opened, open_plain, open_run
 
 from .ours import save_run, settings_of
@@ -42,7 +43,7 @@ class Copy(ModuleType):
     def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
         self.sentences, self.proved = sentences, run
-        ours = our_logits(run, proof_texts(run, sentences))
+        ours = read_all(run, proof_items(run, sentences))
         return compared("copy", ours, [np.array(r.scores + self.off) for r in ours])
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from headway.errors import UserError
 from headway.interop.exporting import export_run
-from headway.interop.hf.media_proof import proof_pictures
 from headway.interop.importing import import_run
+from headway.interop.proof_inputs import proof_pictures
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.settings.folder import CONFIG, load_run

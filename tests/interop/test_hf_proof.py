@@ -15,7 +15,8 @@ from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.hf.proof import prove
 from headway.interop.importing import import_run
-from headway.interop.proof import Proof, proof_sentences
+from headway.interop.proof import Proof
+from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
 from headway.tasks.opened import open_plain

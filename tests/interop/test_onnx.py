@@ -20,7 +20,7 @@ from headway.interop import to_onnx
 from headway.interop.onnx.engine import OnnxEngine
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
-from headway.interop.proof import proof_sentences
+from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from headway.interop import to_torch
-from headway.interop.proof import proof_sentences
+from headway.interop.proof_inputs import proof_sentences
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import open_plain
 

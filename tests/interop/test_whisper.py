@@ -18,8 +18,8 @@ from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
 from headway.interop.exporting import export_run
-from headway.interop.hf.media_proof import proof_sounds
 from headway.interop.importing import import_run
+from headway.interop.proof_inputs import proof_sounds
 from headway.nn.layout import Layout
 from headway.settings.audio import SoundSeq2SeqSettings
 from headway.tasks.opened import open_plain

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from headway.errors import UserError, suggest
-from headway.interop.proof import Proof, proof_sentences
+from headway.interop.proof import Proof
+from headway.interop.proof_inputs import proof_sentences
 from headway.progress import SILENT, Progress
 from headway.settings.model import family_of
 from headway.settings.run import media_front

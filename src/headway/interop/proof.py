@@ -17,17 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from headway import __version__
-from headway.interop.proof_inputs import (
-    Reading,
-    our_logits,
-    proof_sentences,
-    proof_texts,
-    read_again,
-)
+from headway.interop.proof_inputs import Reading
 from headway.storage import replace_text
-
-__all__ = ["Proof", "Reading", "compared", "our_logits", "proof_sentences", "proof_texts",
-           "read_again"]  # fmt: skip
 
 PROOF = "proof.json"
 TOLERANCE = 1e-4
@@ -134,7 +125,7 @@ def compared(
     return Proof(
         to=to,
         sentences=len(ours),
-        tokens=sum(len(reading.tokens) + len(reading.target) for reading in ours),
+        tokens=sum(reading.n_read for reading in ours),
         max_difference=worst,
         what=what,
         equal_outputs=equal / max(1, len(ours)),

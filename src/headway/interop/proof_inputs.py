@@ -1,37 +1,58 @@
-"""The sentences of a proof, and what our model says of them.
+"""What a proof asks, and what our model says of it, whatever the task.
 
-A language model goes on from each sentence greedily and a translator translates it greedily; then
-the model reads that text and scores every next token. Where another side, reading the same, has the
-same best tokens everywhere, its greedy outputs are the same.
+Texts are sentences of ours and of the user, as the task cuts them; pictures and recordings are made
+here, of many kinds. What writes about a source writes greedily, and a language model goes on from a
+sentence greedily; then the model reads that text and scores every next token. Where another side,
+reading the same, has the same best tokens everywhere, its greedy outputs are the same. What
+rebuilds hidden parts has some hidden.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from headway.data.media.open_item import UNITS
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
+from headway.nn.devices import CPU
 from headway.nn.layout import Layout
+from headway.settings.audio import SoundSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.listed import listed
+from headway.settings.run import media_front
+from headway.settings.vision import PictureSettings
+from headway.tasks.intake import Cuts, Gone, Hiding, intake_of
+from headway.tasks.items import Batch, Draw
+from headway.tasks.media_given import what_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import asked, readout_of
+from headway.tasks.read import EachRow, OneVector, asked, readout_of
 from headway.tasks.text_items import TextItem, framed
 
 NEW_TOKENS = 16
 """How far a language model goes on from a sentence."""
 
 LONGEST_OUTPUT = 48
-"""Of a translation."""
+"""Of a translation; half as much is written about a picture or a recording."""
+
+N_PICTURES = 8
+SECONDS = (0.4, 1.1, 2.5, 6.0)
+"""Lengths of recordings, as far as the model listens."""
+
+Scores = NDArray[np.float32]
+Media = NDArray[Any]
+"""Pixels (T C Y X) or samples."""
+
+Item = TextItem | Media
 
 SENTENCES = (
     "A dog runs across the wet grass.",
@@ -59,33 +80,54 @@ SENTENCES = (
 
 @dataclass(frozen=True)
 class Reading:
-    """One sentence as our model reads it, and what it says."""
+    """One item as our model reads it, and what it says."""
 
-    tokens: list[int]
-    """A text with its special tokens; of a translator the source."""
-
+    item: Item
     target: list[int]
-    """What the decoder of a translator reads: the beginning, then our greedy output."""
+    """What a decoder beside an encoder reads: the beginning, then our greedy output."""
 
-    segments: list[int]
-    """Of an encoder: 1 for the second text of a pair."""
+    scores: Scores
+    """A row for each row of the item (words, tags, symbols; of what writes about a source each of
+    `target`), or one (classes, a vector of the whole)."""
 
-    scores: NDArray[np.float32]
-    """A row for each token (words, tags; of a translator each of `target`), or one (classes, a
-    vector of the text)."""
+    hidden_TD: Scores
+    """Of each row, before the head; of what writes in its decoder."""
 
-    hidden_TD: NDArray[np.float32]
-    """Of each token, before the head; of a translator in its decoder."""
+    gone_P: NDArray[np.bool_] | None = None
+    """Which parts of a picture or recording were hidden, of a model that rebuilds them."""
+
+    heard: Scores | None = None
+    """What CTC beside a decoder hears in each row of the source."""
 
     @property
-    def text(self) -> TextItem:
-        return TextItem(self.tokens, self.segments)
+    def tokens(self) -> list[int]:
+        """A text with its special tokens."""
+        return self.item.ids if isinstance(self.item, TextItem) else []
+
+    @property
+    def n_read(self) -> int:
+        """Tokens, of texts and of what was written, or else rows."""
+        return len(self.tokens) + len(self.target) or len(self.hidden_TD)
 
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
     """The user's own first, where there are any, then ours, as many as asked for."""
     own = [line for line in listed(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
+
+
+def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
+    """Of the kind that the model reads. `odd`: of recordings two more, one shorter than a frame and
+    one that is silent for the most part."""
+    shape = media_front(run.settings)
+    if shape is None:
+        return [*proof_texts(run, sentences)]
+    if isinstance(shape, PictureSettings):
+        return [*proof_pictures(shape)]
+    sounds = proof_sounds(shape)
+    half = np.zeros_like(sounds[1])
+    half[: len(half) // 3] = sounds[1][: len(half) // 3]
+    return [*sounds, *([sounds[0][: shape.n_fft // 2], half] if odd else [])]
 
 
 def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
@@ -123,64 +165,136 @@ def _with_gaps(run: Opened, text: TextItem) -> TextItem:
     return text._replace(ids=hidden)
 
 
-@torch.no_grad()
-def our_logits(run: Opened, texts: Sequence[TextItem]) -> list[Reading]:
-    """Each by itself: no other sentence can round its numbers differently."""
-    ids = [text.ids for text in texts]
-    if run.spec.reads == "pairs":
-        return [read_again(run, *both) for both in zip(texts, _translated(run, ids), strict=True)]
+def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Media]:
+    """Noise, ramps, stripes and flat ones, of the size that the model was made for (T C Y X)."""
+    draw = np.random.default_rng(7)
+    size = (shape.frames, shape.channels, shape.height, shape.width)
+    y, x = np.mgrid[: shape.height, : shape.width]
+    found: list[Media] = []
+    for number in range(n):
+        noise = draw.integers(0, 256, size, dtype=np.uint8)
+        ramp = (y * (number + 1) * 7 + x * (n - number) * 5) % 256
+        flat = draw.integers(0, 256, (1, shape.channels, 1, 1), dtype=np.uint8)
+        kinds = (noise, ramp, np.where((x // (number + 2)) % 2, ramp, flat), flat)
+        found.append(np.broadcast_to(kinds[number % len(kinds)], size).astype(np.uint8))
+    return found
+
+
+def proof_sounds(shape: SoundSettings) -> list[Media]:
+    """Noise and tones that rise, of several lengths, as 16-bit samples."""
+    draw = np.random.default_rng(7)
+    found: list[Media] = []
+    for number, seconds in enumerate(SECONDS):
+        longest = shape.pad_s or seconds
+        if shape.most_rows is not None:
+            longest = min(longest, shape.most_rows * shape.row_seconds)
+        time_S = np.arange(round(min(seconds, longest) * shape.rate)) / shape.rate
+        tone_S = np.sin(2 * np.pi * (200 + 150 * number + 400 * time_S) * time_S)
+        noise_S = draw.normal(size=len(time_S))
+        both_S = 6000 * (tone_S if number % 2 else noise_S / 3) + 300 * noise_S
+        found.append(np.clip(both_S, -32768, 32767).astype(np.int16))
+    return found
+
+
+def read_all(run: Opened, items: Sequence[Item]) -> list[Reading]:
+    """Each by itself: no other can round its numbers differently."""
     if run.spec.continues:
-        texts = [TextItem(tokens) for tokens in _continued(run, ids)]
-    return [read_again(run, text, []) for text in texts]
+        items = _continued(run, [item.ids for item in items if isinstance(item, TextItem)])
+    found = []
+    for number, (item, target) in enumerate(zip(items, _written(run, items), strict=True)):
+        found.append(read_one(run, item, target, _without(run, number, item)))
+    return found
 
 
 @torch.no_grad()
-def read_again(run: Opened, text: TextItem, target: list[int]) -> Reading:
-    """What the model of a run says of a text, or of a source and what was written so far."""
-    tokens, segments = text.ids, text.segments or [0] * len(text.ids)
-    streams = [Input(*_flat(tokens), torch.tensor(segments))]
-    if target:
-        streams = [Input(*_flat(tokens)), Input(*_flat(target))]
-    return read_streams(run, streams, tokens, target, segments)
-
-
-@torch.no_grad()
-def read_streams(
-    run: Opened,
-    streams: Sequence[Input],
-    tokens: list[int],
-    target: list[int],
-    segments: Sequence[int] = (),
-    rows_R: torch.Tensor | None = None,
+def read_one(
+    run: Opened, item: Item, target: Sequence[int] = (), gone: Batch[Gone] | None = None
 ) -> Reading:
-    """What the model of a run says of what it is given; `rows_R`: those of its rows that count."""
+    """What the model of a run says of an item, or of a source and what was written so far.
+    `gone`: the item without what is hidden of it."""
+    rows_R, gone_P = None, None
+    if gone is None:
+        streams = [_source(run, item)]
+    else:
+        [stream], hidden_N = gone.streams, gone.targets.hidden_N
+        first = sum(unit.special for unit in _cuts(run, item).units(0))  # no parts of an item
+        assert hidden_N is not None
+        streams, gone_P = [stream], hidden_N[first:].numpy()
+        rows_R = torch.arange(first, stream.layout.n_rows)
+    if target:
+        streams.append(_flat(target))
     found = asked(run.model).states(*streams)
-    read = readout_of(run.settings).of(run.model, *found[:2], rows_R)
-    return Reading(tokens, target, list(segments), _array(read.answers()), _array(found.x_ND))
+    layout, memory = found.layout, found.memory
+    read = readout_of(run.settings).of(run.model, found.x_ND, layout, rows_R, memory)
+    heard = _array(read.more["ctc"].said_RC) if "ctc" in read.more else None
+    said = _array(read.answers())
+    return Reading(item, list(target), said, _array(found.x_ND), gone_P, heard)
 
 
-def _specials(run: Opened) -> Specials:
-    return Specials.of(run.vocab.target)
+def what_is_said(run: Opened) -> str:
+    """What is compared: `proof.compared` has a table of these."""
+    readout = readout_of(run.settings)
+    numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
+    return "vectors" if numbers else "logits"
 
 
-def _translated(run: Opened, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-    room = min(LONGEST_OUTPUT, run.shape.max_len - 1)
+def what_is_read(run: Opened) -> tuple[str, str]:
+    """What a proof counts: `Proof.items` and `Proof.units`."""
+    shape = media_front(run.settings)
+    if shape is None:
+        return "sentences", "tokens"
+    units = "tokens" if isinstance(run.model, Seq2Seq) else "rows"
+    return UNITS[what_of(shape)], units
+
+
+def _written(run: Opened, items: Sequence[Item]) -> list[list[int]]:
+    """What each source becomes, with the beginning before it; nothing where nothing is written."""
+    if not isinstance(run.model, Seq2Seq):
+        return [[] for _ in items]
+    texts = media_front(run.settings) is None
+    room = min(LONGEST_OUTPUT if texts else LONGEST_OUTPUT // 2, run.shape.max_len - 1)
     settings = DecodeSettings(beam=1, max_len=room, unknown="keep")
-    found = Searcher([cast(Seq2Seq, run.model)], settings, _specials(run))(sources)
+    sources = [item.ids if isinstance(item, TextItem) else item for item in items]
+    found = Searcher([run.model], settings, Specials.of(run.vocab.target))(sources)
     return [[run.vocab.target.bos, *best.tokens] for best, *_ in found]
 
 
-def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
+    assert isinstance(run.model, Decoder)
     settings = DecodeSettings(beam=1, max_len=NEW_TOKENS, unknown="keep")
-    model = cast(Decoder, run.model)
-    found = Searcher([model], settings, _specials(run), run.shape.max_len)(prompts)
-    texts = ([*prompt, *best.tokens] for prompt, (best, *_) in zip(prompts, found, strict=True))
-    return [text[: run.shape.max_len] for text in texts]
+    specials, most = Specials.of(run.vocab.target), run.shape.max_len
+    found = Searcher([run.model], settings, specials, most)(prompts)
+    pairs = zip(prompts, found, strict=True)
+    return [TextItem([*prompt, *best.tokens][:most]) for prompt, (best, *_) in pairs]
 
 
-def _flat(tokens: Sequence[int]) -> tuple[torch.Tensor, Layout]:
-    return torch.tensor(tokens), Layout.of([len(tokens)])
+def _without(run: Opened, number: int, item: Item) -> Batch[Gone] | None:
+    """An item by this number without what is hidden of it, for a model that rebuilds."""
+    if "rebuild" not in getattr(run.shape, "heads", ()):
+        return None
+    intake = intake_of(run.settings)
+    columns = intake.columns([item] * (number + 1))  # what is hidden of one hangs on its number
+    items = intake.hide(columns, run.settings.fill).drawn(Draw(0, 0))
+    assert isinstance(items, Hiding)
+    return items.without(run.model, items.batch(np.array([number]), CPU), training=False)
 
 
-def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
+def _cuts(run: Opened, item: Item) -> Cuts:
+    intake = intake_of(run.settings)
+    return intake.cut(intake.columns([item]))
+
+
+def _source(run: Opened, item: Item) -> Input:
+    if isinstance(item, TextItem):
+        return _flat(item.ids, item.segments or [0] * len(item.ids))
+    cuts = _cuts(run, item)
+    return cuts.shown(cuts.collate(np.arange(1)))
+
+
+def _flat(tokens: Sequence[int], segments: Sequence[int] | None = None) -> Input:
+    segments_N = None if segments is None else torch.tensor(segments)
+    return Input(torch.tensor(tokens), Layout.of([len(tokens)]), segments_N)
+
+
+def _array(tensor: Tensor) -> Scores:
     return tensor.float().numpy()

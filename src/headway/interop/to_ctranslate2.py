@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from headway.decode.search.hypothesis import Specials
@@ -20,15 +19,13 @@ from headway.interop.ctranslate2.limits import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
-from headway.interop.proof_inputs import Reading, our_logits, proof_texts
+from headway.interop.proof_inputs import Reading, Scores, proof_items, read_all, what_is_said
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.model import DecoderSettings, Seq2SeqSettings
 from headway.tasks.opened import Opened
 from headway.tokens.tokenizer import Tokenizer
-
-Scores = NDArray[np.float32]
 
 SHOWN = 3
 """Translations that differ, in the text of a proof."""
@@ -74,8 +71,8 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
     """Through `--engine ctranslate2`, as a user would."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
-    texts = proof_texts(run, sentences)
-    ours = our_logits(run, texts)
+    texts = proof_items(run, sentences)
+    ours = read_all(run, texts)
     if isinstance(run.shape, Seq2SeqSettings):
         theirs = [engine.logits(one.tokens, one.target[1:]) for one in ours]
         notes = _searched(run, engine, [one.tokens for one in ours])
@@ -83,12 +80,11 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
     if isinstance(run.shape, DecoderSettings):
         theirs = [np.array(engine.runner.forward_batch([one.tokens]))[0] for one in ours]
         return _compared(ours, theirs, "logits", int8=int8)
-    other = our_logits(run.with_model(engine.model().eval()), texts)
-    what = "vectors" if run.spec.answers == "vector" else "logits"
+    other = read_all(run.with_model(engine.model().eval()), texts)
     pairs = zip(ours, other, strict=True)
     worst = max(float(np.abs(a.hidden_TD - b.hidden_TD).max()) for a, b in pairs)
     note = f"hidden states: largest difference {worst:.2g}"
-    return _compared(ours, [one.scores for one in other], what, note, int8=int8)
+    return _compared(ours, [one.scores for one in other], what_is_said(run), note, int8=int8)
 
 
 def _compared(

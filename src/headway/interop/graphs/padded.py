@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.media.open_item import UNITS
 from headway.interop.graphs.graphs import (
     ALONE,
     CTC,
@@ -34,27 +33,19 @@ from headway.interop.graphs.inputs import (
     WAVEFORM,
 )
 from headway.interop.int8_proof import judged_as_int8
-from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts
-from headway.interop.proof_media import (
-    Item,
-    hidden_rows,
-    n_first,
+from headway.interop.proof import Proof, compared
+from headway.interop.proof_inputs import (
+    Reading,
     proof_items,
-    read_ctc,
-    read_item,
+    read_all,
+    what_is_read,
     what_is_said,
 )
 from headway.models.parts.audio import FULL_SCALE
-from headway.settings.model import (
-    Seq2SeqSettings,
-    SoundSeq2SeqSettings,
-)
-from headway.settings.run import media_front
-from headway.tasks.intake import Gone, front_of
-from headway.tasks.items import Batch
-from headway.tasks.media_given import what_of
+from headway.settings.model import Seq2SeqSettings
 from headway.tasks.opened import Opened
 from headway.tasks.read import readout_of
+from headway.tasks.text_items import TextItem
 
 One = TypeVar("One")
 Array = NDArray[Any]
@@ -123,9 +114,13 @@ class Growing:
             self.given = {name: x.take(rows, 0) for name, x in self.given.items()}
 
 
-def text_inputs(texts: Sequence[Sequence[int]]) -> dict[str, Array]:
+def text_inputs(
+    texts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+) -> dict[str, Array]:
+    """`segments`: 1 for tokens of the second text of a pair. None: there are no pairs."""
     ids_BT, real_BT = padded(texts)
-    return {IDS: ids_BT, MASK: real_BT}
+    second_BT = np.zeros_like(ids_BT) if segments is None else padded(segments)[0]
+    return {IDS: ids_BT, MASK: real_BT, SEGMENTS: second_BT}
 
 
 def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[str, Array]:
@@ -166,75 +161,61 @@ def prove_padded(
 ) -> Proof:
     """Sentences, or pictures or recordings, in batches of odd sizes, padded; what grows also a
     token at a time."""
-    if media_front(run.settings) is not None:
-        return _prove_media(to, run, calls, by=by, int8=int8)
-    readings = our_logits(run, proof_texts(run, sentences))
-    theirs = [scores for some in _batches(readings) for scores in said(run, calls, some)]
-    what = "vectors" if run.spec.answers == "vector" else "logits"
-    sizes = ", ".join(map(str, BATCHES))
-    notes = [f"padded batches of {sizes} texts; none was recorded in such a size"]
-    proof = compared(to, readings, theirs, what=what, by=by, notes=notes)
-    return judged_as_int8(proof, readings, theirs) if int8 else proof
-
-
-def _prove_media(to: str, run: Opened, calls: Mapping[str, Call], *, by: str, int8: bool) -> Proof:
-    items = proof_items(run)
-    hidden = [hidden_rows(run, number, item) for number, item in enumerate(items)]
-    readings = [read_item(run, item, None, rows) for item, rows in zip(items, hidden, strict=True)]
-    heard = [read_ctc(run, item) for item in items] if has_ctc(run) else []
-    theirs: list[Array] = []
-    theirs_heard: list[Array] = []
-    for group in _batches(range(len(items))):
-        inputs = media_inputs(
-            [items[i] for i in group],
-            [_hidden(run, items[i], rows) for i in group if (rows := hidden[i])],
-        )
-        scores, ctc = _said_of_items(run, calls, inputs, [readings[i] for i in group])
+    readings = read_all(run, proof_items(run, sentences, odd=True))
+    ours, theirs, heard = [*readings], [], []
+    for some in _batches(readings):
+        scores, ctc = _said(run, calls, some)
         theirs += scores
-        theirs_heard += ctc
-    what, sizes = what_is_said(run), ", ".join(map(str, BATCHES))
-    notes = [f"batches of {sizes}; none was recorded in such a size"]
-    notes += ["CTC was compared, too"] if heard else []
-    ours, others = [*readings, *heard], [*theirs, *theirs_heard]
-    proof = compared(to, ours, others, what=what, by=by, notes=notes)
+        heard += ctc
+    items, units = what_is_read(run)
+    sizes = ", ".join(map(str, BATCHES))
+    many = f"padded batches of {sizes} texts" if items == "sentences" else f"batches of {sizes}"
+    notes = [f"{many}; none was recorded in such a size"]
+    if heard:
+        notes.append("CTC was compared, too")
+        ours += [_of_ctc(reading) for reading in readings]
+    proof = compared(to, ours, [*theirs, *heard], what=what_is_said(run), by=by, notes=notes)
     if int8:
-        proof = judged_as_int8(proof, ours, others)
-    shape = front_of(run.settings)
-    unit = "tokens" if isinstance(run.shape, Seq2SeqSettings) else "rows"
-    return replace(proof, sentences=len(items), items=UNITS[what_of(shape)], units=unit)
+        proof = judged_as_int8(proof, ours, [*theirs, *heard])
+    tokens = sum(reading.n_read for reading in readings)
+    return replace(proof, sentences=len(readings), tokens=tokens, items=items, units=units)
 
 
-def has_ctc(run: Opened) -> bool:
-    """Beside a decoder."""
-    return isinstance(run.shape, SoundSeq2SeqSettings) and run.shape.ctc
+def _of_ctc(reading: Reading) -> Reading:
+    assert reading.heard is not None
+    return replace(reading, scores=reading.heard)
 
 
-def _hidden(run: Opened, item: Item, hidden: Batch[Gone]) -> Array:
-    """Without the first rows, which never are."""
-    hidden_N = hidden.targets.hidden_N
-    assert hidden_N is not None
-    return hidden_N[n_first(run, item) :].numpy()
-
-
-def _said_of_items(
-    run: Opened,
-    calls: Mapping[str, Call],
-    inputs: Mapping[str, Array],
-    readings: Sequence[Reading],
+def _said(
+    run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]
 ) -> tuple[list[Array], list[Array]]:
     """The scores of each, as `Reading.scores`, and those of CTC beside a decoder."""
+    if run.spec.continues:
+        growing = Growing(calls[ALONE], _heads(run), len(readings))
+        return _grown(growing, [reading.tokens for reading in readings]), []
+    inputs = _inputs(readings)
     if isinstance(run.shape, Seq2SeqSettings):
         given = sources_of(calls[READER], inputs)
         ctc = _real(given.pop(CTC), given[SOURCE_MASK]) if CTC in given else []
         growing = Growing(calls[WRITER], _heads(run), len(readings), given)
         return _grown(growing, [reading.target for reading in readings]), ctc
     found = calls[ALONE](inputs)
-    if run.spec.writes:
-        return _real(found[LOGITS], found[MASK]), []
     if REBUILT in found:
         pairs = zip(found[REBUILT], readings, strict=True)
         return [rows_RE[: len(reading.scores)] for rows_RE, reading in pairs], []
-    return list(found[LOGITS if LOGITS in found else EMBEDDING][:, None]), []
+    if readout_of(run.settings).pools:
+        name = next(name for name in (LOGITS, SENTENCE, EMBEDDING) if name in found)
+        return list(found[name][:, None]), []
+    return _real(found[LOGITS], (inputs | found)[MASK]), []
+
+
+def _inputs(readings: Sequence[Reading]) -> dict[str, Array]:
+    texts = [one.item for one in readings if isinstance(one.item, TextItem)]
+    if texts:
+        segments = [text.segments or [0] * len(text.ids) for text in texts]
+        return text_inputs([text.ids for text in texts], segments)
+    items = [one.item for one in readings if not isinstance(one.item, TextItem)]
+    return media_inputs(items, [one.gone_P for one in readings if one.gone_P is not None])
 
 
 def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
@@ -255,25 +236,6 @@ def _heads(run: Opened) -> dict[str, tuple[int, int]]:
         for layer in range(run.shape.attention_layers[kind])
         for part in ("key", "value")
     }
-
-
-def said(run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]) -> list[Array]:
-    """The scores of each, as `Reading.scores`."""
-    texts = [reading.tokens for reading in readings]
-    shape = run.shape
-    if isinstance(shape, Seq2SeqSettings):
-        given = sources_of(calls[READER], text_inputs(texts))
-        texts = [reading.target for reading in readings]
-        return _grown(Growing(calls[WRITER], _heads(run), len(texts), given), texts)
-    if run.spec.continues:
-        return _grown(Growing(calls[ALONE], _heads(run), len(texts)), texts)
-    inputs = text_inputs(texts)
-    if getattr(shape, "n_segments", 0):
-        inputs[SEGMENTS] = padded([reading.segments for reading in readings])[0]
-    found = calls[ALONE](inputs)
-    if readout_of(run.settings).pools:
-        return list(found[LOGITS if LOGITS in found else SENTENCE][:, None])
-    return _real(found[LOGITS], inputs[MASK])
 
 
 def _grown(growing: Growing, texts: Sequence[Sequence[int]]) -> list[Array]:

@@ -1,9 +1,12 @@
-"""Whether `transformers` says of an exported folder what we say of the run."""
+"""Whether `transformers` says of an exported folder what we say of the run.
+
+Texts go through its tokenizer, too, pictures and recordings through its own preparation.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,25 +15,36 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.interop.families import family_named
 from headway.interop.folder_files import read_table
-from headway.interop.hf.media_proof import prove_media
+from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
 from headway.interop.hf.quiet import quiet
 from headway.interop.hf.tokenizer import ORIGINALS, around
-from headway.interop.importing import filled
-from headway.interop.name_pairs import to_ours
-from headway.interop.proof import Proof, Reading, compared, our_logits, proof_texts, read_again
+from headway.interop.importing import filled, take
+from headway.interop.proof import Proof, compared
+from headway.interop.proof_inputs import (
+    Media,
+    Reading,
+    Scores,
+    proof_items,
+    read_all,
+    read_one,
+    what_is_read,
+    what_is_said,
+)
 from headway.interop.sentence_transformers import MODULES, SentenceFolder
 from headway.interop.weights import open_weights
 from headway.models.build import build_model
 from headway.models.folder import load_weights
+from headway.models.parts.vision import PictureFront
 from headway.nn.layout import Layout
+from headway.settings.audio import SoundSeq2SeqSettings
 from headway.settings.folder import TOKENIZER
 from headway.settings.model import TextSettings, family_of
 from headway.tasks.opened import Opened
+from headway.tasks.text_items import TextItem
 from headway.tokens.vocabtxt import is_smiles
 
 CLASSES = {
@@ -43,33 +57,37 @@ CLASSES = {
 }
 """By what the run answers, or by the family of its model."""
 
-Scores = NDArray[np.float32]
+Given = dict[str, Any]
+"""Arguments of a model of theirs."""
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
     """By `transformers` where it is installed, else by reading the folder again ourselves."""
-    if run.spec.modality != "text":
-        return prove_media(run, out)
-    ours = our_logits(run, proof_texts(run, sentences))
-    what = "vectors" if run.spec.answers == "vector" else "logits"
-    config = read_table(out / "config.json")
+    ours = read_all(run, proof_items(run, sentences))
+    config, same = read_table(out / "config.json"), 1.0
     notes = _notes(run, config)
     try:
         transformers = importlib.import_module("transformers")
     except ImportError:
-        theirs = _by_us(run, out, config, ours)
+        by, theirs = "headway", _by_us(run, out, config, ours)
         notes.append("transformers is not installed: the folder was imported again instead")
-        return compared("hf", ours, theirs, what=what, by="headway", notes=notes)
-    with quiet(transformers), torch.no_grad():
-        theirs, loading = _by_transformers(transformers, run, out, config, ours)
-        same, about = _same_ids(transformers, run, out, sentences)
-    by = f"transformers {transformers.__version__}"
-    proof = compared("hf", ours, theirs, what=what, by=by, notes=[*notes, *loading, about])
-    return replace(proof, equal_outputs=proof.equal_outputs * same)
+    else:
+        by = f"transformers {transformers.__version__}"
+        with quiet(transformers), torch.no_grad():
+            theirs, said = _by_transformers(transformers, run, out, config, ours)
+            notes += said
+            if run.spec.modality == "text":
+                same, about = _same_ids(transformers, run, out, sentences)
+                notes.append(about)
+    proof = compared("hf", ours, theirs, what=what_is_said(run), by=by, notes=notes)
+    items, units = what_is_read(run)
+    return replace(proof, equal_outputs=proof.equal_outputs * same, items=items, units=units)
 
 
 def _notes(run: Opened, config: dict[str, Any]) -> list[str]:
     """What the numbers owe to the format."""
+    if run.spec.modality != "text":
+        return []
     assert isinstance(run.shape, TextSettings)
     said = family_named(config["model_type"]).read(config, _many(run.shape), {})
     here, there = run.shape.norm_eps, said.model.norm_eps
@@ -90,23 +108,36 @@ def _by_transformers(
     config: dict[str, Any],
     readings: Sequence[Reading],
 ) -> tuple[list[Scores], list[str]]:
-    named = (config.get("architectures") or [""])[0]
-    bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
-    embeds = run.spec.answers == "vector"
-    name = named if hasattr(transformers, named) and bare == embeds else _auto_class(run)
+    name = named = (config.get("architectures") or [""])[0]
+    embeds, notes = run.spec.answers == "vector", []
+    prepare: Callable[[Any], Given] = _text
+    if run.spec.modality == "text":
+        bare = named.endswith("Model") and not named.endswith(("LMHeadModel", "MTModel"))
+        name = named if hasattr(transformers, named) and bare == embeds else _auto_class(run)
+    else:
+        prepare, note = _preparation(transformers, run, out)
+        notes.append(note)
     model, loading = getattr(transformers, name).from_pretrained(
         out, output_loading_info=True, dtype=torch.float32, local_files_only=True
     )
     model.eval()
     if run.spec.answers == "label":
         model.config.pad_token_id = None  # one text at a time: its last token is its last
-    notes = [
+    strange = [
         f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
         if loading.get(kind) and (name == named or not embeds)  # a body alone leaves the heads
     ]
     sentence = _sentence(out) if embeds else None
-    return [_scores(run, model, reading, sentence) for reading in readings], notes
+    found = []
+    for reading in readings:
+        given = {key: torch.as_tensor(value) for key, value in prepare(reading.item).items()}
+        if getattr(run.shape, "n_segments", 0) <= 1:
+            given.pop("token_type_ids", None)
+        if reading.target:
+            given["decoder_input_ids"] = torch.tensor([reading.target])
+        found.append(_scores(run, model(**given), reading, sentence).float().numpy())
+    return found, [*strange, *notes]
 
 
 def _auto_class(run: Opened) -> str:
@@ -118,20 +149,51 @@ def _sentence(out: Path) -> SentenceFolder | None:
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
-def _scores(run: Opened, model: Any, reading: Reading, sentence: SentenceFolder | None) -> Scores:
-    inputs = {"input_ids": torch.tensor([reading.tokens])}
-    if reading.target:
-        inputs["decoder_input_ids"] = torch.tensor([reading.target])
-    if getattr(run.shape, "n_segments", 0) > 1:
-        inputs["token_type_ids"] = torch.tensor([reading.segments])
-    said = model(**inputs)
-    if run.spec.answers == "vector":
-        found = _vector(run, said, len(reading.tokens), sentence)
-    elif run.spec.answers == "label":
-        found = said.logits
-    else:
-        found = (said.prediction_logits if "prediction_logits" in said else said.logits)[0]
-    return found.float().numpy()
+def _text(item: TextItem) -> Given:
+    segments = item.segments or [0] * len(item.ids)
+    return {"input_ids": [item.ids], "token_type_ids": [segments]}
+
+
+def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[Media], Given], str]:
+    """Their own way from pixels or samples to what the model reads."""
+    said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
+    if isinstance(run.shape, SoundSeq2SeqSettings):
+        hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
+        rate = run.shape.sound.rate
+
+        def sound(item: Media) -> Given:
+            samples_S = item.astype(np.float32) / 32768.0
+            found = hear(samples_S, sampling_rate=rate, return_tensors="np")
+            return {"input_features": found["input_features"]}
+
+        return sound, "samples went through its feature extractor"
+    front = run.model.source_front if run.spec.writes else run.model.front
+    assert isinstance(front, PictureFront)
+    size = (front.shape.channels, front.shape.height, front.shape.width)
+    kind = getattr(transformers, f"{said.get('image_processor_type', '')}Pil", None)
+    see = None if kind is None else kind.from_pretrained(out, local_files_only=True)
+
+    def prepared(item: Media) -> Any:
+        return see(item[0], return_tensors="np")["pixel_values"] if see is not None else None
+
+    probe = np.zeros((1, *size), np.uint8)
+    if see is None or size[0] != 3 or prepared(probe)[0].shape != size:
+
+        def pixels(item: Media) -> Given:
+            return {"pixel_values": front.pixels(torch.from_numpy(item))}
+
+        return pixels, "pixels were prepared here"
+    return lambda item: {"pixel_values": prepared(item)}, "pixels went through its image processor"
+
+
+def _scores(run: Opened, said: Any, reading: Reading, sentence: SentenceFolder | None) -> Tensor:
+    """As `Reading.scores`."""
+    if run.spec.answers == "vector" and run.spec.modality == "text":
+        return _vector(run, said, len(reading.tokens), sentence)
+    if "prediction_logits" in said:
+        return said.prediction_logits[0]
+    logits = said.logits if "logits" in said else said.pooler_output
+    return logits if len(logits.shape) == 2 else logits[0]
 
 
 def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
@@ -181,12 +243,13 @@ def _excuse(run: Opened, out: Path) -> str | None:
     return None
 
 
-@torch.no_grad()
 def _by_us(
     run: Opened, out: Path, config: dict[str, Any], readings: Sequence[Reading]
 ) -> list[Scores]:
     weights = open_weights(out)
     found = family_named(config["model_type"]).read(config, weights.keys(), {})
+    if (out / PREPROCESSOR_JSON).is_file():
+        found = with_preprocessing(found, read_table(out / PREPROCESSOR_JSON))
     embed, sentence = run.settings.embed, None
     if run.spec.answers == "vector":
         sentence = _sentence(out)
@@ -194,8 +257,6 @@ def _by_us(
         found = sentence.applied(found)
         embed = replace(embed, normalise=sentence.normalise)
     model: Any = build_model(found.model).eval()
-    load_weights(model, filled(to_ours(weights, found.pairs, found.ignored), found).weights)
-    settings = replace(run.settings, model=found.model, embed=embed)
-    again = run.with_model(model, settings)
-    said = [read_again(again, reading.text, reading.target) for reading in readings]
-    return [reading.scores for reading in said]
+    load_weights(model, filled(take(found, weights), found).weights)
+    again = run.with_model(model, replace(run.settings, model=found.model, embed=embed))
+    return [read_one(again, reading.item, reading.target).scores for reading in readings]

@@ -12,8 +12,8 @@ from headway.decode.batching import batches
 from headway.decode.engine import Tokens
 from headway.errors import DataError
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
-from headway.interop.graphs.inputs import IDS, MASK, SEGMENTS
-from headway.interop.graphs.padded import Array, media_inputs, padded
+from headway.interop.graphs.inputs import MASK
+from headway.interop.graphs.padded import Array, media_inputs, text_inputs
 from headway.interop.onnx.session import Session
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
@@ -72,8 +72,7 @@ class Answers(Encoder):
         return torch.from_numpy(np.concatenate(tables))
 
     def _read(self, texts: Tokens, segments: Tokens) -> dict[str, Array]:
-        ids_BT, real_BT = padded(texts)
-        return self.graph.call({IDS: ids_BT, MASK: real_BT, SEGMENTS: padded(segments)[0]})
+        return self.graph.call(text_inputs(texts, segments))
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return x_ND
