@@ -70,6 +70,7 @@ bench: setup ## measure speed on this machine
 	$(PY) -m benchmarks.run
 
 docs: setup ## build the documentation into site/; a broken link fails
+	$(PY) docs/reference.py
 	$(VENV)/bin/zensical build --clean --strict
 
 clean: ## remove caches and what was built; keep .venv
