@@ -112,8 +112,8 @@ def test_rotary_turns_as_the_model_turns_queries() -> None:
 
 def test_the_kernel_has_the_known_numbers() -> None:
     found = kernel(sinusoids(512, 128))
-    near = [round(float(found.distance_R[apart]), 2) for apart in (1, 8, 64, 511)]
-    assert near == [0.24, 0.76, 1.02, 1.26]
+    far_R = (2 - 2 * found.value_R).sqrt()  # of vectors of length 1 that have this cosine
+    assert [round(float(far_R[apart]), 2) for apart in (1, 8, 64, 511)] == [0.24, 0.76, 1.02, 1.26]
     assert (round(found.twin, 2), found.twin_apart) == (0.24, 1)
     assert found.spearman == pytest.approx(0.84, abs=0.005)
     assert found.spread_R.max() < 1e-6

@@ -1,5 +1,8 @@
 """Examples of a corpus as a model reads them, to study it on: each with the answers that are right
-where someone knows them."""
+where someone knows them.
+
+Long texts are cut into parts that do not overlap, not into the windows of training: every token is
+counted once, and figures that were published stay what they are."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """One token through one layer, with all the numbers: the Illustrated Transformer on your own model.
 
 A walk is a list of steps: which vectors go in, which comes out, and the weights between them, so
-that a reader, or a page, can compute each step again.
+that a reader, or a page, can compute each step again. The wirings of `nn/block.py` are told here
+once more: each has words of its own, and a norm that is computed together with a sum passes no tap.
+What comes out is held against the trace, so that the two cannot part.
 """
 
 from __future__ import annotations

@@ -137,11 +137,6 @@ class Kernel:
     spearman: float
     """Rank correlation of the distance of the vectors with the distance of the places."""
 
-    @property
-    def distance_R(self) -> Tensor:
-        """Of vectors of length 1 that have this cosine."""
-        return (2 - 2 * self.value_R).clamp(min=0).sqrt()
-
 
 def kernel(table_PD: Tensor) -> Kernel:
     unit_PD = torch.nn.functional.normalize(table_PD.double(), dim=-1)

@@ -27,7 +27,6 @@ from headway.inside.capture.media import Media, exceeds
 from headway.inside.capture.reading import Ask, Reading, ask_hidden, read
 from headway.inside.capture.trace import trace
 from headway.nn.layout import Layout
-from headway.settings.listed import listed
 from headway.storage import replace_file
 from headway.tasks.opened import Opened
 from headway.tasks.read import Read, readout_of
@@ -126,19 +125,15 @@ Maps = tuple[Tensor, Tensor]
 def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
-    corpus = lines if isinstance(lines, Corpus) else None
-    texts: list[str | Media]
-    if isinstance(lines, Corpus):
-        texts = list(lines.first(MOST).examples)
-    else:
-        texts = [line for line in listed(lines) if line.strip()]
     if gives_vector(run):
         raise UserError(
             "this run gives a vector, no words or labels, so there is nothing to tune a lens to."
         )
-    texts = [one for one in texts if isinstance(one, str) or not exceeds(run, one)]
+    corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
+    given = corpus.first(MOST).examples
+    texts = [one for one in given if isinstance(one, str) or not exceeds(run, one)]
     if len(texts) < FEWEST:
-        what = "lines of text" if corpus is None or corpus.lines else corpus.unit
+        what = "lines of text" if corpus.lines else corpus.unit
         raise DataError(
             f"{len(texts)} {what} are too few to tune a lens: it needs {FEWEST}, better "
             "some hundreds."

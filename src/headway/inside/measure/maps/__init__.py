@@ -14,7 +14,7 @@ from headway.inside.measure.maps.attention import head_maps, layer_maps
 from headway.inside.measure.maps.flow import flow
 from headway.inside.measure.maps.integrated import baseline_TD, integrated_gradients
 from headway.inside.measure.maps.map import CAUTION, Map, readout_RT, written_words
-from headway.inside.measure.maps.norms import head_norm_maps, norm_maps
+from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.maps.slopes import gradient_maps
@@ -31,7 +31,6 @@ __all__ = [
     "flow",
     "gradient_maps",
     "head_maps",
-    "head_norm_maps",
     "integrated_gradients",
     "known",
     "layer_maps",

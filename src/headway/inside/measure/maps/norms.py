@@ -36,23 +36,6 @@ def norm_maps(run: Opened, trace: Trace) -> list[Map]:
     return [Map.of("norm", whole), *single]
 
 
-def head_norm_maps(run: Opened, trace: Trace) -> list[Map]:
-    """The same for each head alone: `cross.2.5.norm`."""
-    reads_RT = readout_RT(run, trace.reading)
-    made = []
-    for kind in Anatomy.of(run.model).kinds:
-        if kind.rows != trace.reading.last.name:
-            continue
-        for number, attention in enumerate(kind.layers):
-            lengths_SH = contributions(attention, trace.values[kind.name][number]).norm(dim=-1)
-            weights_HTS = trace.attention[kind.name][number].float() * lengths_SH.T[:, None]
-            made += [
-                Map.of(f"{kind.name}.{number}.{head}.norm", {kind.columns: reads_RT @ weights_TS})
-                for head, weights_TS in enumerate(weights_HTS)
-            ]
-    return made
-
-
 @torch.no_grad()
 def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
     """What each token would add by each head at weight 1 (S H D): its value through `to_out`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -226,12 +225,6 @@ def diagonal_map(case: Case) -> Map:
     at_R1 = torch.tensor(rows)[:, None] / max(n_rows - 1, 1)
     at_S = torch.arange(n_columns) / max(n_columns - 1, 1)
     return Map.of("diagonal", {case.stream: 1 - (at_R1 - at_S).abs()})
-
-
-def chance_error(cases: Sequence[Case]) -> float:
-    """The standard deviation of the precision that chance has."""
-    chances = [case.chance(link) for case in cases for link in case.links]
-    return math.sqrt(sum(p * (1 - p) for p in chances)) / len(chances)
 
 
 def _short(value: Any) -> Any:
