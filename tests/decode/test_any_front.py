@@ -15,10 +15,14 @@ from headway.decode.score import token_log_probs
 from headway.decode.search.hypothesis import Hypothesis, Specials
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.searcher import Searcher, search
+from headway.decode.writer import Writer
 from headway.models.build import build_model
 from headway.models.seq2seq import Seq2Seq
+from headway.settings.data import TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import PictureSeq2SeqSettings, PictureSettings
+from headway.tokens.tokenizer import Vocabularies
+from headway.tokens.trainer import train_vocabularies
 
 from . import reference
 from .reference import BOS, EOS, UNK, next_given
@@ -160,3 +164,43 @@ def test_text_becomes_rows_token_by_token() -> None:
     assert tokens_N.tolist() == [5, 6, 2, 2]
     assert layout.known_lengths() == (3, 1)
     assert front.rows([5, 6, 2]) == 3
+
+
+@pytest.mark.parametrize("name", ["beam", "draws"])
+def test_a_writer_writes_about_pictures_whatever_stands_around_them(name: str) -> None:
+    vocab, sources = words(), pictures(6)
+    model = captioner(vocab.target.vocab_size)
+
+    def texts(batch_tokens: int, first: int = 0) -> list[list[str]]:
+        writer = Writer([model], vocab, replace(SETTINGS[name], batch_tokens=batch_tokens))
+        found = writer.write(sources[first:], first=first)
+        return [[output.text for output in one.outputs] for one in found]
+
+    together = texts(10_000)
+    assert together == texts(1)
+    assert together[2:] == texts(1, first=2)  # a draw depends on the number of the picture
+
+
+def test_what_a_writer_says_of_a_picture_has_the_score_and_the_looks_of_its_words() -> None:
+    vocab, sources = words(), pictures(4)
+    writer = Writer([captioner(vocab.target.vocab_size)], vocab, SETTINGS["beam"], align=True)
+    best = [found.outputs[0] for found in writer.write(sources)]
+    assert writer.summary.sources == 4
+    assert writer.summary.tokens == sum(len(one.tokens) + one.finished for one in best)
+    for picture, output in zip(sources, best, strict=True):
+        assert output.looks is not None
+        assert len(output.looks) == len(output.text.split())
+        for look in output.looks:
+            assert look.grid_TYX.sum() == pytest.approx(1.0, abs=1e-5)
+            assert look.grid_TYX.size == picture.shape[2] * picture.shape[3] // PATCH**2
+    whole = [pair for pair in zip(sources, best, strict=True) if pair[1].finished]
+    assert whole
+    scores = writer.score([(picture, output.text) for picture, output in whole])
+    for score, (_, output) in zip(scores, whole, strict=True):
+        assert score.log_prob == pytest.approx(output.log_prob, abs=1e-4)
+
+
+def words() -> Vocabularies:
+    """A word is a token."""
+    lines = ["ba de fi go ku"] * 2
+    return train_vocabularies(lines, lines, TokenizerSettings(kind="words"), 2)

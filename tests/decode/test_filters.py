@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.filters import (
-    Rules,
+    Filters,
     ban_phrases,
     ban_repeated,
     min_length,
@@ -81,10 +81,10 @@ def test_tokens_that_no_output_begins_with_are_banned_there_alone(
     begin: int | None, place: int
 ) -> None:
     specials = Specials(bos=0, eos=1, unk=1, target_begin=begin, banned=(5,), never_first=(1, 3))
-    rules = Rules(DecodeSettings(unknown="keep"), specials, [NO_WISH])
+    filters = Filters(DecodeSettings(unknown="keep"), specials, [NO_WISH])
     for length in range(4):
         scores_RV = torch.zeros(1, 9)
-        rules(scores_RV, torch.full((1, length), 4), [0])
+        filters(scores_RV, torch.full((1, length), 4), [0])
         gone = {0, 5, *([1, 3] if length == place else [])}
         assert set(scores_RV[0].isinf().nonzero().flatten().tolist()) == gone
 

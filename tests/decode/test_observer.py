@@ -19,7 +19,7 @@ from .copying import BOS, EOS, UNK, copier
 
 
 class Notes:
-    """`Witness` that writes down what it sees."""
+    """`Observer` that writes down what it sees."""
 
     def __init__(self) -> None:
         self.growths: list[Growth] = []
@@ -51,7 +51,7 @@ def test_a_watched_search_finds_the_same_to_the_last_bit(settings: DecodeSetting
     sources = copying.sources(12)
     search = Searcher([copier()], settings, Specials(BOS, EOS, UNK))
     notes = Notes()
-    assert search(sources, witness=notes) == search(sources)
+    assert search(sources, observer=notes) == search(sources)
     if settings.sample or settings.beam == 1:
         tokens: dict[int, list[int]] = {}
         for numbers, chosen in notes.picks:
@@ -74,7 +74,7 @@ def test_language_models_are_watched_too() -> None:
         settings = DecodeSettings(beam=beam, max_len=8)
         search = Searcher([writing.writer()], settings, Specials.of(tokenizer), 96)
         notes = Notes()
-        assert search(prompts, witness=notes) == search(prompts)
+        assert search(prompts, observer=notes) == search(prompts)
         assert bool(notes.growths) == (beam == 3)
         assert bool(notes.picks) == (beam == 1)
 
@@ -90,7 +90,7 @@ def test_a_recorded_search_is_left_out_while_someone_looks_on() -> None:
     search = Searcher([copier()], DecodeSettings(beam=2, max_len=9), Specials(BOS, EOS, UNK))
     search.recorded = Refuses()  # type: ignore[assignment]
     notes = Notes()
-    search(sources, [Wish()] * 3, witness=notes)
+    search(sources, [Wish()] * 3, observer=notes)
     assert notes.growths
     with pytest.raises(AssertionError, match="shows nothing"):
         search(sources)

@@ -10,12 +10,12 @@ from torch import Tensor
 from headway.decode.search.hypothesis import Phrase, Specials, Wish
 from headway.settings.decode import DecodeSettings
 
-Rule = Callable[[Tensor, Tensor, Sequence[int]], None]
+Filter = Callable[[Tensor, Tensor, Sequence[int]], None]
 """Changes log-probabilities (R V) in place, given the tokens so far (R T) and the numbers of the
 sources, whose hypotheses are R / B rows each."""
 
 
-class Rules:
+class Filters:
     """All rules of a batch. A forced prefix comes before everything that is banned."""
 
     def __init__(
@@ -26,28 +26,28 @@ class Rules:
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
         """`prompts`: what stands before each output and counts as used by what forbids repeats."""
-        self.rules = [ban_tokens(never(settings, specials))]
+        self.filters = [ban_tokens(never(settings, specials))]
         if settings.min_len:
-            self.rules.append(min_length(settings.min_len, specials.eos))
+            self.filters.append(min_length(settings.min_len, specials.eos))
         if specials.never_first:
             begun = 0 if specials.target_begin is None else 1
-            self.rules.append(only_at(begun, ban_tokens(specials.never_first)))
+            self.filters.append(only_at(begun, ban_tokens(specials.never_first)))
         before = Before(prompts)
         if settings.repetition_penalty != 1.0:
-            self.rules.append(before.counted(penalise_repetition(settings.repetition_penalty)))
+            self.filters.append(before.counted(penalise_repetition(settings.repetition_penalty)))
         if settings.no_repeat_ngram:
-            self.rules.append(before.counted(ban_repeated(settings.no_repeat_ngram)))
+            self.filters.append(before.counted(ban_repeated(settings.no_repeat_ngram)))
         if any(wish.banned for wish in wishes):
-            self.rules.append(ban_phrases([wish.banned for wish in wishes]))
+            self.filters.append(ban_phrases([wish.banned for wish in wishes]))
         self.first = specials.target_begin
         self.prefixes = [wish.prefix for wish in wishes]
         self.longest_prefix = max(map(len, self.prefixes), default=0)
 
     def __call__(self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        """`Rule`."""
+        """`Filter`."""
         forced = list(self._forced(scores_RV, tokens_RT, sources))
-        for rule in self.rules:
-            rule(scores_RV, tokens_RT, sources)
+        for one in self.filters:
+            one(scores_RV, tokens_RT, sources)
         for rows, token, kept_W in forced:
             scores_RV[rows] = -torch.inf
             scores_RV[rows, token] = kept_W
@@ -82,7 +82,7 @@ class Before:
             rows = [[NOTHING] * (longest - len(prompt)) + [*prompt] for prompt in prompts]
             self.prompts_BP = torch.tensor(rows)
 
-    def counted(self, inner: Rule) -> Rule:
+    def counted(self, inner: Filter) -> Filter:
         if self.prompts_BP is None:
             return inner
         prompts_BP = self.prompts_BP
@@ -102,7 +102,7 @@ def never(settings: DecodeSettings, specials: Specials) -> list[int]:
     return sorted(found - {specials.eos})
 
 
-def ban_tokens(tokens: Sequence[int]) -> Rule:
+def ban_tokens(tokens: Sequence[int]) -> Filter:
     index_K = torch.tensor(tokens, dtype=torch.long)
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ def ban_tokens(tokens: Sequence[int]) -> Rule:
     return rule
 
 
-def only_at(place: int, inner: Rule) -> Rule:
+def only_at(place: int, inner: Filter) -> Filter:
     """A rule for the token at this place alone, counted from 0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -123,7 +123,7 @@ def only_at(place: int, inner: Rule) -> Rule:
     return rule
 
 
-def min_length(length: int, eos: int) -> Rule:
+def min_length(length: int, eos: int) -> Filter:
     """No end before this many tokens."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -133,7 +133,7 @@ def min_length(length: int, eos: int) -> Rule:
     return rule
 
 
-def penalise_repetition(penalty: float) -> Rule:
+def penalise_repetition(penalty: float) -> Filter:
     """The log-probability of a token that was used is multiplied by the penalty."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -145,7 +145,7 @@ def penalise_repetition(penalty: float) -> Rule:
     return rule
 
 
-def ban_repeated(length: int) -> Rule:
+def ban_repeated(length: int) -> Filter:
     """No sequence of this many tokens comes twice."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
@@ -160,7 +160,7 @@ def ban_repeated(length: int) -> Rule:
     return rule
 
 
-def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> Rule:
+def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> Filter:
     """Per source: sequences of tokens that never become complete."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:

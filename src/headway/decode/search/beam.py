@@ -8,12 +8,12 @@ from torch import Tensor
 from headway.decode.search.beam_step import Beams, Continuations, grow, hypotheses
 from headway.decode.search.hypothesis import Hypothesis
 from headway.decode.search.job import Job
-from headway.decode.search.observer import Growth, Witness
+from headway.decode.search.observer import Growth, Observer
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 
 
-def beam_search(steps: Steps, job: Job, witness: Witness | None = None) -> list[list[Hypothesis]]:
+def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> list[list[Hypothesis]]:
     """The search of `beam.py`; with several groups each is a beam of its own, which avoids what
     the groups before it chose (Vijayakumar et al. 2016)."""
     settings, eos = job.settings, job.specials.eos
@@ -28,7 +28,7 @@ def beam_search(steps: Steps, job: Job, witness: Witness | None = None) -> list[
     for at in range(room):
         scores_RV = steps.step(tokens_BW)
         past_RT = torch.cat([beams.tokens_BWT[:, :, :at] for beams in groups], 1).flatten(0, 1)
-        job.rules(scores_RV, past_RT, sources)
+        job.filters(scores_RV, past_RT, sources)
         bonus_BW = coverage.add(steps)
         scores_BWV = scores_RV.unflatten(0, (len(sources), -1))
         parents: list[Tensor] = []
@@ -43,8 +43,8 @@ def beam_search(steps: Steps, job: Job, witness: Witness | None = None) -> list[
                 beams, found, torch.tensor([at], device=device), eos=eos, penalty=job.penalty,
                 bonus_BC=bonus_BC, stop_at=min(settings.n_best, width),
             )  # fmt: skip
-            if witness is not None:
-                witness.grown(Growth(at, number, sources, groups[number], scores_BWV[:, mine],
+            if observer is not None:
+                observer.grown(Growth(at, number, sources, groups[number], scores_BWV[:, mine],
                                      price_BV, bonus_BC, found, beams))  # fmt: skip
             groups[number] = beams
             parents.append(parents_BW + number * width)

@@ -163,7 +163,7 @@ def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothes
     while True:
         free_RV = steps.step(tokens_BW)
         bound_RV = free_RV.clone()
-        job.rules(bound_RV, _past(going, width, device), [beam.number for beam in going])
+        job.filters(bound_RV, _past(going, width, device), [beam.number for beam in going])
         for place, beam in enumerate(going):
             rows = slice(place * width, (place + 1) * width)
             beam.grow(free_RV[rows].cpu(), bound_RV[rows].cpu())

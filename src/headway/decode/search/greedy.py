@@ -98,7 +98,7 @@ def walk(
     results: list[list[Hypothesis]] = [[] for _ in sources]
     for at in range(room):
         scores_RV = steps.step(last_BW)
-        job.rules(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
+        job.filters(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
         token_R1 = pick(scores_RV, at, sources)[:, None]
         log_prob_BW = scores_RV.gather(1, token_R1).view_as(last_BW)
         last_BW = token_R1.view_as(last_BW)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from headway.decode.filters import Rules
+from headway.decode.filters import Filters
 from headway.decode.search.hypothesis import NO_WISH, Specials, Wish
 from headway.decode.search.length_penalty import Penalty, length_penalty
 from headway.settings.decode import DecodeSettings
@@ -30,7 +30,7 @@ class Job:
     """Most tokens of each output, end token included."""
 
     wishes: Sequence[Wish]
-    rules: Rules
+    filters: Filters
     penalty: Penalty
     prompts: Sequence[Sequence[int]] | None = None
     """What the outputs go on from, where there is no source."""
@@ -52,8 +52,8 @@ class Job:
             room = NEW_TOKENS if context is None else context - len(prompt) + 1
             limits.append(room if settings.max_len is None else min(room, settings.max_len))
         wishes = [NO_WISH] * len(prompts)
-        rules = Rules(settings, specials, wishes, prompts)
-        return cls(settings, specials, limits, wishes, rules, length_penalty(settings), prompts)
+        filters = Filters(settings, specials, wishes, prompts)
+        return cls(settings, specials, limits, wishes, filters, length_penalty(settings), prompts)
 
     @classmethod
     def of(
@@ -73,8 +73,8 @@ class Job:
             asked = len(wish.prefix) + sum(map(len, wish.required)) + 1
             limit = max(limit, asked)
             limits.append(limit if reach is None else min(limit, reach))
-        rules = Rules(settings, specials, wishes)
-        return cls(settings, specials, limits, wishes, rules, length_penalty(settings))
+        filters = Filters(settings, specials, wishes)
+        return cls(settings, specials, limits, wishes, filters, length_penalty(settings))
 
     def pick(self, places: Sequence[int]) -> Job:
         """The same for these sources alone."""
@@ -83,7 +83,7 @@ class Job:
             self,
             limits=[self.limits[place] for place in places],
             wishes=wishes,
-            rules=Rules(self.settings, self.specials, wishes),
+            filters=Filters(self.settings, self.specials, wishes),
         )
 
     def leaving(self, done_B: Tensor, at: int, n_sources: int) -> list[int]:

@@ -38,7 +38,7 @@ class Growth:
     after: Beams
 
 
-class Witness(Protocol):
+class Observer(Protocol):
     """Handed to a search. Without one no search does anything more."""
 
     def grown(self, growth: Growth) -> None:
@@ -50,14 +50,14 @@ class Witness(Protocol):
         ...
 
 
-def seen_by(witness: Witness | None, pick: Pick) -> Pick:
-    """The same choices, shown to the witness."""
-    if witness is None:
+def seen_by(observer: Observer | None, pick: Pick) -> Pick:
+    """The same choices, shown to the observer."""
+    if observer is None:
         return pick
 
     def shown(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
         token_R = pick(scores_RV, at, sources)
-        witness.picked(scores_RV, sources, token_R)
+        observer.picked(scores_RV, sources, token_R)
         return token_R
 
     return shown

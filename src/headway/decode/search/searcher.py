@@ -15,7 +15,7 @@ from headway.decode.search.fixed import fits
 from headway.decode.search.greedy import Watch, most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.observer import Witness, seen_by
+from headway.decode.search.observer import Observer, seen_by
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.sample import sampler
 from headway.decode.steps import DecoderSteps, Ensemble, Seq2SeqSteps, Steps, read_prompts
@@ -116,23 +116,23 @@ class Searcher:
         *,
         prefix: Prefix | None = None,
         watch: Watch | None = None,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         """All sources are decoded together; make batches of what is alike in length.
 
         `numbers` tells sources apart where outputs are drawn: their places if None. `prefix`: what
         all prompts begin with. `watch` sees each token as it comes, and can end an output; a beam
-        search does not ask it. `witness` sees every step of a search without required phrases.
+        search does not ask it. `observer` sees every step of a search without required phrases.
         """
         if not sources:
             return []
         job = self.job(sources, wishes)
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         with evaluating(self.models):
-            if self.recorded is not None and self.recorded.free and witness is None and fits(job):
+            if self.recorded is not None and self.recorded.free and observer is None and fits(job):
                 cache = None if prefix is None else prefix.caches[0]
                 return self.recorded.search(sources, job, numbers, prefix=cache, watch=watch)
-            return self._search(sources, job, numbers, prefix, watch, witness)
+            return self._search(sources, job, numbers, prefix, watch, observer)
 
     def job(self, sources: Sequence[Any], wishes: Sequence[Wish] | None = None) -> Job:
         """What the search of these is given besides the steps; prompts have no wishes."""
@@ -175,7 +175,7 @@ class Searcher:
         numbers: Sequence[Sequence[int]],
         prefix: Prefix | None = None,
         watch: Watch | None = None,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         settings, room, width = job.settings, max(job.limits), job.settings.width
         required = [place for place, wish in enumerate(job.wishes) if wish.required]
@@ -190,9 +190,9 @@ class Searcher:
             Beginning(width, room, prefix, attention=settings.coverage > 0, apart=settings.walks),
         )
         if not settings.walks:
-            return beam_search(steps, job, witness)
+            return beam_search(steps, job, observer)
         pick = sampler(settings, numbers, room) if settings.sample else most_likely
-        return walk(steps, job, width, seen_by(witness, pick), watch)
+        return walk(steps, job, width, seen_by(observer, pick), watch)
 
     def _apart(
         self,

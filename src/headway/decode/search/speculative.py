@@ -16,7 +16,7 @@ from torch import Tensor
 from headway.decode.search.greedy import Watch, hypothesis
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.job import Job
-from headway.decode.search.observer import Witness
+from headway.decode.search.observer import Observer
 from headway.decode.search.sample import drawn, probabilities
 from headway.decode.search.searcher import Prefix, Searcher
 from headway.decode.steps import read_prompts
@@ -92,7 +92,7 @@ class SpeculativeSearcher(Searcher):
         *,
         prefix: Prefix | None = None,
         watch: Watch | None = None,
-        witness: Witness | None = None,
+        observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
         """As `Searcher`; nobody looks on."""
         if not sources:
@@ -224,7 +224,7 @@ class _Text:
 
     def _rules(self, scores_1V: Tensor, past: list[int]) -> None:
         past_1T = torch.tensor([past], dtype=torch.long, device=scores_1V.device)
-        self.job.rules(scores_1V, past_1T, [self.place])
+        self.job.filters(scores_1V, past_1T, [self.place])
 
 
 def check_draft(

@@ -88,7 +88,7 @@ def search(
     else:
         searcher = searcher_for(run, cast(Seq2Seq, run.model), settings)
     recorder = Recorder(searcher.job([item], [wish]), target.tokens) if record else None
-    [found] = searcher([item], [wish], witness=recorder)
+    [found] = searcher([item], [wish], observer=recorder)
     if recorder is None:
         return found, None
     given = tuple(item) if isinstance(item, list | tuple) else ()

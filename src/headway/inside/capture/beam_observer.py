@@ -1,4 +1,4 @@
-"""A witness of one search that writes down every hypothesis, and why each one died."""
+"""A observer of one search that writes down every hypothesis, and why each one died."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Group:
 
 
 class Recorder:
-    """`Witness` of the search for one source."""
+    """`Observer` of the search for one source."""
 
     def __init__(self, job: Job, spell: Spell) -> None:
         self.job, self.spell = job, spell
