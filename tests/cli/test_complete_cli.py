@@ -292,7 +292,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "complete", "--out", "x"], "no data. Give --text FILE."),
+        (["train", "complete", "--out", "x"], "behind the task, or --text FILE."),
         (["train", "detect", "--text", "@rows.jsonl", "--out", "x"],
          "detect reads documents with fields. Start from a run that has them (--from RUN)"),
         (["train", "detect", "--text", "@text", "--from", "@plain", "--out", "x"],

@@ -367,7 +367,7 @@ def test_two_runs_in_one_folder_are_refused(refused: Refused, here: Path) -> Non
         (["train", "--recipe", "multi30k"], "unknown recipe 'multi30k'"),
         (["train", "--recipe", "mine.toml"], "unknown recipe 'mine.toml'"),
         (["train", "translate", "--data", "."], "--data says where the files of a --recipe are."),
-        (["train", "translate", "--out", "x"], "no data. Give --source FILE"),
+        (["train", "translate", "--out", "x"], "behind the task, or --source FILE"),
         (["train", "translate", "--source", "de", "--out", "x"], "data.target is missing"),
         (command()[: -len(SETTINGS) - 2], "--out is missing: the folder for this run"),
         (command("train.lrr=1"), "unknown setting 'train.lrr'. Did you mean 'lr'?"),

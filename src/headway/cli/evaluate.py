@@ -128,17 +128,11 @@ def files_of_test(
     names = {flag.name for flag in TEST_SET}
     needs: dict[str, Any] = {name: one for name, one in named.items() if name in names}
     if not paths and not needs and not hypotheses:
-        raise UserError(f"give a test set: {way_of_files(settings)}.")
+        raise UserError(f"give a test set: FILES or {spec_of(settings).file_options}.")
     if not paths and not {"source", "pairs"} & needs.keys():  # outputs that are given need no more
         needs.pop("target", None)
     found = test_files(settings, paths, columns_named(paths, needs))
     return replace(found, encoding=encoding or found.encoding)
-
-
-def way_of_files(settings: RunSettings) -> str:
-    ways = {"media": "FILES or --media PATH",
-            "pairs": "FILES, or --source FILE --target FILE, or --pairs FILE"}  # fmt: skip
-    return ways.get(spec_of(settings).reads, "FILES or --text FILE")
 
 
 def _show(found: Scores) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.evaluate import TEST_SET, files_of_test, way_of_files
+from headway.cli.evaluate import TEST_SET, files_of_test
 from headway.cli.flags import Named, check_fits
 from headway.cli.given import Json, RunName
 from headway.cli.head_names import head_given, shown
@@ -69,9 +69,10 @@ def prune(
     folder = run_folder(run)
     settings = load_run(folder)
     check_fits(named, TEST_SET, spec_of(settings))
+    ways = spec_of(settings).file_options
     files = files_of_test(settings, words or [], named, encoding) if words or named else None
     if curve and files is None:
-        raise UserError(f"--curve needs a test set to score on: give {way_of_files(settings)}.")
+        raise UserError(f"--curve needs a test set to score on: give FILES or {ways}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.storage import check_free
     from headway.tasks.opened import open_plain
@@ -146,8 +147,8 @@ def _readings(
         return found, "the test set, on which the score is measured, too"
     if needed:
         raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: give "
-            f"{way_of_files(run.settings)}, or --importance-from FILE with examples."
+            f"{run.folder.name} keeps no data to judge heads by: give FILES or "
+            f"{run.spec.file_options}, or --importance-from FILE with examples."
         )
     return [], ""
 

@@ -520,6 +520,13 @@ class Spec:
         return found if with_fields else found - {"fields"}
 
     @property
+    def file_options(self) -> str:
+        """How commands are given its files, where they do not stand alone."""
+        if self.reads == "media":
+            return "--media PATH"
+        return "--source FILE --target FILE" if self.reads == "pairs" else "--text FILE"
+
+    @property
     def writes(self) -> bool:
         """Whether it searches for text."""
         return self.answers == "text"

@@ -191,16 +191,7 @@ def check_beginning(settings: RunSettings) -> None:
 def check_files(settings: RunSettings) -> None:
     """Refuse a task without the files it reads, before anything slow."""
     data, spec = settings.data, spec_of(settings)
-    if spec.reads == "pairs":
-        if not data.source and not data.pairs:
-            raise ConfigError(
-                "no data. Give --source FILE --target FILE, or --pairs FILE (TSV or JSONL)."
-            )
-    elif spec.reads == "media":
-        if not data.media:
-            raise ConfigError(
-                f"no data. {spec.name} reads media: --media FOLDER, or a file of paths."
-            )
-    elif not data.text and not (SOURCE in spec.needs and data.pairs):
-        more = ", or --pairs FILE" if SOURCE in spec.needs else ""
-        raise ConfigError(f"no data. Give --text FILE{more}.")
+    texts = data.text or (data.pairs if SOURCE in spec.needs else ())
+    there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
+    if not there:
+        raise ConfigError(f"no data. Give FILES behind the task, or {spec.file_options}.")

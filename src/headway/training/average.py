@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from headway.errors import FolderError
-from headway.models.folder import describe_difference
+from headway.models.build import build_model
+from headway.models.compact import to_int8
+from headway.models.folder import describe_difference, load_weights, model_weights, save_weights
+from headway.nn.lora import merge_tensors
+from headway.settings.folder import CONFIG, TOKENIZER, file_in, load_run, load_settings
+from headway.storage import replace_file
 from headway.training.checkpoint import Checkpoints
 from headway.training.snapshot import verify
 
@@ -62,6 +69,45 @@ def newest_whole(checkpoints: Checkpoints, n: int) -> list[Path]:
 def average_of(paths: Sequence[Path]) -> dict[str, Tensor]:
     """Of checkpoints, each verified as it is read."""
     return average(Checkpoints.weights(path) for path in paths)
+
+
+def average_run(
+    run: Path, last: int | None, out: Path, *, int8: bool = False, log: Callable[[str], None]
+) -> str:
+    """A model of the last checkpoints of a run, or of its best one (None), in its folder or in a
+    new one. Returns what was taken."""
+    config = file_in(run, CONFIG)
+    if out.resolve() != run.resolve() and (out / CONFIG).exists():
+        raise FolderError(f"{out} already holds a model. Give --out another folder.")
+    checkpoints = Checkpoints(run, keep=1, log=log, owner=False)
+    paths = _taken(checkpoints, run, last)
+    model, tensors, lora = build_model(load_settings(run)), average_of(paths), load_run(run).lora
+    if lora.rank:
+        tensors = merge_tensors(tensors, lora.alpha)
+    load_weights(model, tensors, f"the checkpoints do not fit the model of {config}.")
+    weights = model_weights(model)
+    save_weights(out, to_int8(weights) if int8 else weights)
+    if out.resolve() != run.resolve():
+        # The settings last: a folder that has them is complete.
+        for path in (run / TOKENIZER, config):
+            if path.is_file():
+                replace_file(out / path.name, partial(shutil.copyfile, path))
+    steps = ", ".join(path.name.removeprefix("step-") for path in paths)
+    return f"the best checkpoint, step {steps}" if last is None else f"the mean of steps {steps}"
+
+
+def _taken(checkpoints: Checkpoints, run: Path, last: int | None) -> list[Path]:
+    if last is None:
+        path = checkpoints.best_path()
+        if path is None:
+            raise FolderError(f"{run} has no best checkpoint that is whole. Use --last.")
+        return [path]
+    paths = newest_whole(checkpoints, last)
+    if len(paths) < last:
+        have = f"{len(paths)} whole checkpoint{'s' * (len(paths) != 1)}"
+        way_out = f"Use --last {len(paths)}." if paths else "Train it first with `headway train`."
+        raise FolderError(f"{run} has {have}, not the {last} that --last asks for. {way_out}")
+    return paths
 
 
 UPDATES = "updates"

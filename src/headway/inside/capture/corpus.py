@@ -117,7 +117,7 @@ class Corpus:
         if not keeps_data(run):
             raise FolderError(
                 f"{run.folder.name} keeps no data of its own to study it on. Give some: "
-                f"{file_options(run)}."
+                f"{run.spec.file_options}."
             )
         prepared = load_prepared(run.folder)
         if run.spec.reads == "media":
@@ -170,13 +170,6 @@ class Corpus:
 
 def keeps_data(run: Opened) -> bool:
     return (run.folder / "data").is_dir()
-
-
-def file_options(run: Opened) -> str:
-    """How a test set is given to commands."""
-    if run.spec.reads == "media":
-        return "--media PATH"
-    return "--source FILE --target FILE" if run.spec.reads == "pairs" else "--text FILE"
 
 
 def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:

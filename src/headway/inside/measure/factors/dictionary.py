@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headway.errors import DataError, FolderError
-from headway.inside.capture.corpus import Corpus, file_options
+from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import Passage, passages
 from headway.inside.capture.states import Site
 from headway.inside.measure.factors.learn import PER_FACTOR, Learning, chosen_sites, sample_states
@@ -87,7 +87,7 @@ class Factors:
                 f"these factors were learned from another model ({self.run.get('name')}: "
                 f"{self.run.get('task')}, width {self.run.get('d_model')}), not from "
                 f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} "
-                f"{file_options(run)}"
+                f"{run.spec.file_options}"
             )
 
     def save(self, folder: Path) -> None:

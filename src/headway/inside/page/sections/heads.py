@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.corpus import file_options
 from headway.inside.capture.forward import gives_vector
 from headway.inside.capture.interventions import NO_CHANGE
 from headway.inside.measure import ablation as judging
@@ -66,7 +65,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         "one_text": not whole,
         "scope": _scope(found, whole),
         "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
-        "command": f"headway prune {run.folder.name} --curve {file_options(run)}",
+        "command": f"headway prune {run.folder.name} --curve {run.spec.file_options}",
     }
 
 
