@@ -16,7 +16,7 @@ import transformers
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 
 from headway.interop.exporting import export_run
-from headway.interop.hf.quiet import quiet
+from headway.interop.hf.proof import quiet
 from headway.interop.importing import import_run
 from headway.settings.decode import DecodeSettings
 from headway.tasks.complete_answers import completer_of

@@ -22,8 +22,8 @@ from headway.errors import FolderError, UserError
 from headway.interop.convert import widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
-from headway.interop.hf import pegasus as hf_pegasus
 from headway.interop.hf import vision_encoder_decoder as hf_captioner
+from headway.interop.hf.bart import pegasus_tables
 from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.modules import give_back_modules, write_modules
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
@@ -51,7 +51,7 @@ its positions do not hang on the number of the padding token."""
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
     "esm": hf_esm.unused,
-    "pegasus": hf_pegasus.tables,
+    "pegasus": pegasus_tables,
     "vision-encoder-decoder": hf_captioner.unused,
 }
 """Tensors that a class looks for in its file beside those that are ours."""

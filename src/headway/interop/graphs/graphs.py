@@ -36,7 +36,7 @@ from headway.settings.model import (
     SoundEncoderSettings,
     SoundSeq2SeqSettings,
 )
-from headway.settings.run import Resolved
+from headway.settings.run import RunSettings
 from headway.tasks.read import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
 
@@ -91,7 +91,8 @@ class Graph:
     """What inputs are, where there is more to say than `ABOUT` does."""
 
 
-def graphs_of(model: nn.Module, settings: Resolved) -> list[Graph]:
+def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
+    assert settings.model is not None
     stretch(model, _reach(settings.model))
     if isinstance(model, Seq2Seq):
         reader = SourceReader(model, inputs_of(model.source_front, "source"))
@@ -116,7 +117,9 @@ def _reach(settings: ModelSettings) -> int:
 class Reader(nn.Module):
     """Items in; a vector a row and the answers of heads out."""
 
-    def __init__(self, model: Encoder | Decoder, inputs: GraphInputs, settings: Resolved) -> None:
+    def __init__(
+        self, model: Encoder | Decoder, inputs: GraphInputs, settings: RunSettings
+    ) -> None:
         super().__init__()
         self.inputs, self.model = inputs, model
         spec, readout = spec_of(settings), readout_of(settings)

@@ -1,10 +1,12 @@
-"""BART of Hugging Face, and what it shares with Marian and Pegasus: the same layers and names."""
+"""BART, Marian and Pegasus of Hugging Face: the same layers and names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from headway.interop.convert import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
@@ -13,6 +15,7 @@ from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
 from headway.interop.hf.sides import read_sides, said_of_sides
 from headway.interop.name_pairs import Change, Pair, both, stacked
+from headway.nn.positions import sinusoids
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings
 
@@ -197,3 +200,17 @@ def _layer(theirs: str, ours: str, width: int, *, cross: bool) -> list[Pair]:
 
 
 BART = BartFamily("bart", "Bart", "ForConditionalGeneration", wiring="post", learned=True)
+
+MARIAN = BartFamily(
+    "marian", "Marian", "MTModel", wiring="post", learned=False, two_vocabularies=True
+)
+"""The Transformer of 2017 with biases everywhere and two vocabularies if need be."""
+
+PEGASUS = BartFamily("pegasus", "Pegasus", "ForConditionalGeneration", wiring="pre", learned=False)
+"""Marian with its norms before the layers. Our translators are such."""
+
+
+def pegasus_tables(config: Config) -> dict[str, Tensor]:
+    """It looks for its sinusoids in the file, though it could compute them."""
+    table_PD = sinusoids(config["max_position_embeddings"], config["d_model"], halves=True)
+    return {f"model.{side}.embed_positions.weight": table_PD for side in ("encoder", "decoder")}

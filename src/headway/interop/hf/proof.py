@@ -6,7 +6,8 @@ Texts go through its tokenizer, too, pictures and recordings through its own pre
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,6 @@ from torch import Tensor
 from headway.interop.families import family_named
 from headway.interop.folder_files import read_table
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
-from headway.interop.hf.quiet import quiet
 from headway.interop.hf.tokenizer import ORIGINALS, around
 from headway.interop.importing import filled, take
 from headway.interop.proof import Proof, compared
@@ -82,6 +82,21 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
     proof = compared("hf", ours, theirs, what=what_is_said(run), by=by, notes=notes)
     items, units = what_is_read(run)
     return replace(proof, equal_outputs=proof.equal_outputs * same, items=items, units=units)
+
+
+@contextmanager
+def quiet(transformers: ModuleType) -> Iterator[None]:
+    """Without its progress bars and remarks."""
+    log = transformers.utils.logging
+    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bars:
+            log.enable_progress_bar()
 
 
 def _notes(run: Opened, config: dict[str, Any]) -> list[str]:

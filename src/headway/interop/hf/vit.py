@@ -232,3 +232,21 @@ VIT = VitFamily(
     "vit",
     heads={"ForImageClassification": {"classes": "classifier"}, "Model": {}},
 )
+
+DEIT = VitFamily(
+    "deit",
+    "DeiT",
+    "deit",
+    heads={
+        "ForImageClassificationWithTeacher": {
+            "classes": "cls_classifier",
+            "distilled": "distillation_classifier",
+        },
+        "ForImageClassification": {"classes": "classifier"},
+        "Model": {},
+    },
+    distils=True,
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+)
+"""ViT with a row that learned from a teacher."""

@@ -42,14 +42,14 @@ from headway.interop.graphs.padded import (
     text_inputs,
 )
 from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
-from headway.interop.onnx.expected import check_graph
+from headway.interop.onnx.expected import check_graph, expected_graphs
 from headway.interop.onnx.session import Session
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
-from headway.settings.model import Seq2SeqSettings, SoundSettings
+from headway.settings.model import SoundSettings
 from headway.settings.run import RunSettings, media_front
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer
@@ -75,13 +75,11 @@ class OnnxEngine(Engine):
                 "torch with the run."
             )
         self.settings, self.front = settings, media_front(settings)
-        writes = isinstance(settings.model, Seq2SeqSettings)
-        names = (READER, WRITER) if writes else (ALONE,)
         self.graphs: dict[str, Session] = {}
-        for name in names:
+        for name, wanted in expected_graphs(settings).items():
             path = file_in(folder, f"{name}.onnx")
             self.graphs[name] = Session(path)
-            check_graph(path, name, self.graphs[name], settings)
+            check_graph(path, wanted, self.graphs[name], settings)
 
     def searcher(
         self,
