@@ -185,3 +185,8 @@ def test_no_example_is_left_out() -> None:
     others = {"split_tatoeba", "first_forward", "demo"}
     others |= {"make_shapes", "make_moving", "make_digits"}  # see tests/examples
     assert {path.stem for path in FOLDER.glob("*.py")} == EXAMPLES.keys() | others
+
+
+def test_every_example_is_listed() -> None:
+    listed = (FOLDER / "README.md").read_text()
+    assert [path.name for path in FOLDER.glob("*.py") if f"]({path.name})" not in listed] == []
