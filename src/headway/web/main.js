@@ -1,6 +1,7 @@
 // Header, tabs, keyboard and start.
+const OF_TOKENS = [["← →", "another token"], ["↑ ↓", "another layer"], ["1 … 9", "a head"]];
 const HELP = [
-  ["← →", "another token"], ["↑ ↓", "another layer"], ["1 … 9", "a head"], ["[ ]", "another tab"], ["/", "search"], ["?", "this help"],
+  ["[ ]", "another tab"], ["/", "search"], ["?", "this help"],
 ];
 
 function panelNames(page) {
@@ -8,9 +9,10 @@ function panelNames(page) {
   return page.data.order.filter((name) => document.querySelector(`script[data-panel=${name}]`) && has(name));
 }
 
-function helpDialog() {
+function helpDialog(page) {
+  const keys = Object.keys(page.look.streams).length || PANELS[page.state.tab]?.limits ? [...OF_TOKENS, ...HELP] : HELP;
   const dialog = el("dialog", { "aria-label": "Keys" }, el("h2", {}, "Keys"),
-    el("dl", {}, HELP.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
+    el("dl", {}, keys.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
     el("button", { class: "chip", onclick: () => dialog.close() }, "Close"));
   document.body.append(dialog);
   dialog.addEventListener("close", () => dialog.remove());
@@ -42,7 +44,7 @@ function header(page, names, current) {
       el("span", { class: "tools noprint" },
         el("button", { class: "tool", "data-key": "theme", "aria-label": "dark or light",
           onclick: () => { ROOT.dataset.theme = other; page.set({}); } }, other === "light" ? "☀" : "☾"),
-        el("button", { class: "tool", "data-key": "help", "aria-label": "help", onclick: helpDialog }, "?"))),
+        el("button", { class: "tool", "data-key": "help", "aria-label": "help", onclick: () => helpDialog(page) }, "?"))),
     page.look.text && !page.live && el("p", { class: "text" }, page.look.text),
     lookPicker(page),
     el("nav", { role: "tablist", class: "tabs noprint", "aria-label": "Panels" }, names.map((name) => el("button", {
@@ -106,7 +108,7 @@ function onKey(event, page, names, current) {
   const acts = {
     ArrowLeft: () => (tabbed ? turn(-1) : move("row", -1)), ArrowRight: () => (tabbed ? turn(1) : move("row", 1)),
     ArrowUp: () => move("layer", 1), ArrowDown: () => move("layer", -1),
-    "[": () => turn(-1), "]": () => turn(1), "?": helpDialog,
+    "[": () => turn(-1), "]": () => turn(1), "?": () => helpDialog(page),
     "/": () => { const box = document.querySelector("#panel [data-search]"); if (box) box.focus(); else if (names.includes("search")) page.set({ tab: "search" }); },
   };
   const head = /^[1-9]$/.test(event.key) && limits.head >= Number(event.key);
