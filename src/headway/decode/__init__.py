@@ -1,1 +1,1 @@
-"""From scores to text: greedy, sampling, beam search, rules, alignments, and the translator."""
+"""From scores to text: searches, what may come next, writers, completers and transcribers."""

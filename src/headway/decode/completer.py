@@ -30,10 +30,7 @@ USUAL = 128
 
 
 class Completer:
-    """Continues prompts in batches of similar length; what comes out has the order of the input.
-
-    Small by intent: the constructor, then `complete`; `summary` says what was done.
-    """
+    """Continues prompts in batches of similar length; what comes out has the order of the input."""
 
     def __init__(
         self,
@@ -129,7 +126,8 @@ class Completer:
         done: dict[int, list[Output]] = {}
         given = 0
         for group in groups:
-            reading = self._reading([ids[place] for place in group], end, on_token)
+            some = [ids[place] for place in group]
+            reading = Reading(self.tokenizer, self.settings, some, end, on_token)
             numbers = [[first + place] for place in group]
             found = searcher(reading.prompts, None, numbers, prefix=prefix, watch=reading.watch)
             done |= dict(zip(group, reading.outputs(found), strict=True))
@@ -140,9 +138,6 @@ class Completer:
         if isinstance(searcher, SpeculativeSearcher):
             self.summary.proposed = searcher.proposed
             self.summary.accepted = searcher.accepted
-
-    def _reading(self, ids: Sequence[list[int]], end: int, on_token: OnToken | None) -> Reading:
-        return Reading(self.tokenizer, self.settings, ids, end, on_token)
 
     def _completion(self, prompt: Prompt, outputs: list[Output]) -> Written:
         self.summary.sources += 1

@@ -13,7 +13,7 @@ class Specials(NamedTuple):
     eos: int
     unk: int
     target_begin: int | None = None
-    """The first token of every output of a translator, which has no choice."""
+    """The first token of every output about a source, which has no choice."""
 
     banned: tuple[int, ...] = ()
     """Tokens that no output has."""
