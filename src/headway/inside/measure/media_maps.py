@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.errors import UserError
+from headway.inside.capture.interventions import Change
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.integrated import integrated_gradients
@@ -65,32 +66,33 @@ def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
     return [reads_RT @ layer.float() for layer in trace.attention[looking_kind(trace.reading)]]
 
 
-def whole_maps(looked: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Maps that are not of a single head (R S), by their key; and what was left out, and why."""
-    run, trace, change = looked.run, looked.trace, looked.change
+def whole_maps(
+    run: Opened | None, trace: Trace, change: Change, *, slow: bool
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Maps that are not of a single head (R S), by their key; and what was left out, and why.
+    `slow`: those that take long, too."""
     source = trace.reading.sides(looking_kind(trace.reading))[1]
+    made = {"rollout": rollout(run, trace).parts()[source]}
     work = len(trace.reading.outputs) * len(trace.reading.streams[source])
-    makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
-        "rollout": (True, lambda: [rollout(run, trace)]),
-        "norm": (True, lambda: norm_maps(run, trace)[:1]),
-        "gradxinput": (work <= SLOPE_WORK, lambda: gradient_maps(run, trace, change=change)),
+    makers: dict[str, tuple[bool, Callable[[Opened], list[Map]]]] = {
+        "norm": (True, lambda run: norm_maps(run, trace)[:1]),
+        "gradxinput": (work <= SLOPE_WORK, lambda run: gradient_maps(run, trace, change=change)),
         "integrated": (
             work <= PATH_WORK,
-            lambda: [integrated_gradients(run, trace, change=change, most=STEPS)],
+            lambda run: [integrated_gradients(run, trace, change=change, most=STEPS)],
         ),
-        "occlusion": (work <= HIDE_WORK, lambda: [occlusion(run, trace, change)]),
+        "occlusion": (work <= HIDE_WORK, lambda run: [occlusion(run, trace, change)]),
     }
-    made: dict[str, Tensor] = {}
     skipped: dict[str, str] = {}
     for key, (is_quick, maker) in makers.items():
         label = METHODS[key].label
-        if run is None and key != "rollout":
+        if run is None:
             skipped[label] = "needs the model itself"
-        elif not (is_quick or looked.slow):
+        elif not (is_quick or slow):
             skipped[label] = "takes long: look with --slow"
         else:
             try:
-                made |= {map_.name: map_.parts()[source] for map_ in maker()}
+                made |= {map_.name: map_.parts()[source] for map_ in maker(run)}
             except UserError as error:
                 skipped[label] = str(error)
     return {key: made[key] for key in METHODS if key in made}, skipped

@@ -37,7 +37,7 @@ def section(looked: Any) -> dict[str, Any] | None:
         return None
     reading = looked.trace.reading
     kind = looking_kind(reading)
-    maps, skipped = whole_maps(looked)
+    maps, skipped = whole_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
     return {
         "kind": kind,
         "grid": list(media.grid),

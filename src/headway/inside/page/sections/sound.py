@@ -56,7 +56,10 @@ def section(looked: Any) -> dict[str, Any] | None:
     kind, n = looking_kind(reading), media.heard_rows
     aligned = by_heads(looked.trace)
     logs_SV = None if looked.run is None else ctc_logs(looked.run, looked.trace)
-    maps, skipped = whole_maps(looked) if reading.outputs else ({}, {})
+    maps: dict[str, Tensor] = {}
+    skipped: dict[str, str] = {}
+    if reading.outputs:
+        maps, skipped = whole_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
     return {
         "kind": kind,
         "seconds": media.seconds,
