@@ -48,6 +48,14 @@ def test_tab_separated_columns_by_place_number_and_name(write: Write) -> None:
     assert read(others) == [("good", None, "pos", "d.tsv:2")]
 
 
+def test_columns_that_have_names_can_be_counted(write: Write) -> None:
+    for name, between in (("a.tsv", "\t"), ("a.csv", ",")):
+        lines = [between.join(row) for row in (("label", "text", "id"), ("pos", "good", "7"))]
+        wanted = [("good", None, "pos", f"{name}:2")]
+        assert read(write(name, lines), text_field="2", label_field="1") == wanted
+        assert read(write(name, lines), text_field="2") == wanted
+
+
 @pytest.mark.parametrize("label", ["a\nb", "a\rb", "a\tb", "\u2029b", "a\x1eb"])
 def test_a_label_that_breaks_lines_is_refused_with_its_place(write: Write, label: str) -> None:
     said = "the label .* holds a line break"

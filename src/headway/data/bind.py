@@ -146,6 +146,8 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
     if column.said:
         if has_column(table, column.own):
             return column.own
+        if column.own.isdecimal() and 0 < int(column.own) <= len(table.columns):
+            return table.columns[int(column.own) - 1]  # counted, though they have names
         near = suggest(column.own, table.columns).split(" Known")[0]
         said = column.name if not table.name else f"data.{column.setting}"
         raise _error(
@@ -224,10 +226,11 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
 
     def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         said = [one.own for one in columns if one.said]
-        if said:
-            return all(name in cells for name in said) or not all(map(str.isdecimal, said))
+        counted = all(map(str.isdecimal, said))
+        if said and (not counted or all(name in cells for name in said)):
+            return True
         lower = {cell.lower() for cell in cells}
-        if commas:
+        if commas and not said:
             named = any(lower & {name.lower() for name in one.usual} for one in columns)
             return named or not _is_one_of(cells, rows)
         exact = any(one.name in cells or (one.setting == "path_field" and "path" in cells)

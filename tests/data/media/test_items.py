@@ -334,3 +334,12 @@ def test_single_files_need_no_labels_only_where_none_are_wanted(tmp_path: Path) 
     other = written(tmp_path / "a.xyz", "x")
     with pytest.raises(DataError, match=r"a\.xyz is nothing that pictures"):
         items(other, target="none")
+
+
+def test_pictures_inside_of_a_parquet_file_are_refused_with_a_way(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = {"image": [{"bytes": b"\x89PNG", "path": None}], "label": ["cat"]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"row 1: 'image' holds .* pandas\.read_parquet"):
+        items(tmp_path / "a.parquet")

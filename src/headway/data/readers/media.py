@@ -16,7 +16,7 @@ from headway.data.readers.folder import open_files, open_folder
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.open import open_table
 from headway.data.readers.stack import idx_in_folder, is_stack, open_mnist, open_stack
-from headway.data.table import Table
+from headway.data.table import Table, shown_value
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 
@@ -87,6 +87,11 @@ def medium_of(value: object, name: str, where: str, table: Table) -> Medium:
     """Of a path, which is relative to the list that it stands in."""
     if isinstance(value, Medium):
         return value
+    if isinstance(value, bytes | Mapping):  # as Parquet files of datasets have them
+        raise DataError(
+            f"{where}: {name!r} holds {shown_value(value)}, and the path of a file is needed. What "
+            "is in the table itself is taken in Python: headway.train(…, pandas.read_parquet(…))."
+        )
     path = value_text(value, name, where).strip()
     if not path:
         raise DataError(f"{where} names no file ({name!r}).")
