@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +133,10 @@ def _files(splits: Iterable[Sequence[Example]]) -> list[str]:
 def _said(examples: Iterable[Example], sums: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
     for one in examples:
-        said = {
-            name: [sums[value.path], *astuple(value.part)] if isinstance(value, Medium) else value
+        said = [
+            (name, (sums[value.path], value.part.values) if isinstance(value, Medium) else value)
             for name, value in one.values.items()
-        }
+        ]
         digest.update(repr((said, bool(one.problem))).encode())
     return digest.hexdigest()
 

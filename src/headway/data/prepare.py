@@ -96,9 +96,8 @@ def prepare(
     folder.mkdir(parents=True, exist_ok=True)
     with rereadable(settings, folder) as settings:
         settings = example.answered(kind, settings, media)
-        wanted = (
-            wanted_inputs(settings) if media is None else _media_inputs(settings, media, folder)
-        )
+        both = None if media is None else sources(kind, settings, media)
+        wanted = wanted_inputs(settings) if both is None else _media_inputs(both, folder)
         wanted |= {
             "kind": kind,
             "specials": list(specials),
@@ -114,9 +113,9 @@ def prepare(
             # Work goes on behind whole blocks, so that it must be cut into the same ones.
             blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
             with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
-                both = sources(kind, settings, media)
-                facts = Build(both, place, progress).run(tokenizer, specials)
-                if media is not None:
+                build = Build(both or sources(kind, settings), place, progress)
+                facts = build.run(tokenizer, specials)
+                if both is not None:
                     seen = {"states": states([list(one) for one in both]), "files": wanted["files"]}
                     (place.results / SEEN).write_text(json.dumps(seen), encoding="utf-8")
                 seal(place.results, {"inputs": wanted, **facts})
@@ -132,10 +131,11 @@ def _is_of(made: Facts, wanted: Facts) -> bool:
     return inputs == wanted
 
 
-def _media_inputs(settings: RunSettings, media: WantedMedia, folder: Path) -> Facts:
+def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
     """What the prepared data follows from. While the files are as they were when it was made, they
     are not read again to see whether their contents are."""
-    both = sources("media", settings, media)
+    settings, media = both[0].settings, both[0].media
+    assert media is not None
     if settings.data.bad == "error":
         check_there(*both)
     splits = [list(one) for one in both]
@@ -154,15 +154,18 @@ def _media_inputs(settings: RunSettings, media: WantedMedia, folder: Path) -> Fa
 
 def check_there(*several: Source) -> None:
     """One error that lists all missing files."""
-    missing: dict[str, str] = {}
+    files: dict[str, str] = {}
     for one in chain(*several):
         for value in one.values.values():
-            if isinstance(value, Medium) and value.path not in missing:
-                path = Path(value.path)
-                if not is_there(path) and not leads_nowhere(path):
-                    missing[value.path] = one.place
+            if isinstance(value, Medium):
+                files.setdefault(value.path, one.place)
+    # Links that lead nowhere are named when they are read, and left out.
+    missing = [
+        f"{name} ({place})" for name, place in files.items()
+        if not is_there(Path(name)) and not leads_nowhere(Path(name))
+    ]  # fmt: skip
     if missing:
-        shown = ", ".join(f"{k} ({place})" for k, place in list(missing.items())[:MOST_NAMED])
+        shown = ", ".join(missing[:MOST_NAMED])
         more = f", and {len(missing) - MOST_NAMED:,} more" * (len(missing) > MOST_NAMED)
         n = len(missing)
         raise DataError(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headway.data.example import media_examples
-from headway.data.media.arrays import npy_item
+from headway.data.media.arrays import stack_item
 from headway.data.media.image import MOVING, n_frames
 from headway.data.media.open_item import ENDINGS, Medium, What
 from headway.data.readers.media import is_list
@@ -75,7 +75,7 @@ def _of_item(path: Path, index: int | None = None) -> What:
     """A picture has the axes Y X [C], a video one more in front."""
     if path.suffix.lower() == ".npy":
         with suppress(DataError):
-            *_, last = shape = npy_item(str(path), index).shape
+            *_, last = shape = stack_item(str(path), index).shape
             moves = len(shape) > 3 or (len(shape) == 3 and last not in CHANNELS)
             return "videos" if moves else "pictures"
     moves = False

@@ -11,6 +11,7 @@ import zlib
 from functools import lru_cache
 from math import prod
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,20 @@ _GZIP = b"\x1f\x8b"
 
 def open_npy(path: str) -> NDArray[Any]:
     """A mapped array. Its header must fit the file, and it must hold numbers, not objects."""
-    if not Path(path).is_file():
+    return _mapped(path, *_state(path))
+
+
+def _state(path: str | Path) -> tuple[int, int]:
+    """Tells a file from what it was before."""
+    try:
+        state = Path(path).stat()
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {path}.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {path}: {error}.") from error
+    if not S_ISREG(state.st_mode):
         raise DataError(f"{path} is not a file.")
-    state = Path(path).stat()
-    return _mapped(path, state.st_mtime_ns, state.st_size)
+    return state.st_mtime_ns, state.st_size
 
 
 @lru_cache(maxsize=8)
@@ -51,9 +62,9 @@ def _mapped(path: str, *state: int) -> NDArray[Any]:
     return values
 
 
-def npy_item(path: str, index: int | None) -> NDArray[Any]:
+def stack_item(path: str, index: int | None) -> NDArray[Any]:
     """The whole array, or one of the stack."""
-    values = open_npy(path)
+    values: NDArray[Any] = open_idx(Path(path)) if is_idx(path) else open_npy(path)
     if index is None:
         return values
     if not 0 <= index < len(values):
@@ -78,20 +89,16 @@ def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) ->
     return to_frames(np.asarray(frames), channels, where)
 
 
-def is_idx(path: Path) -> bool:
+@lru_cache(maxsize=64)
+def is_idx(path: str | Path) -> bool:
     """By its name, as MNIST has it."""
-    return ("idx" in path.name.lower() and path.suffix.lower() in ("", ".gz", ".idx")) or (
-        path.name.lower().endswith("ubyte")
-    )
+    name = Path(path).name.lower()
+    return name.endswith("ubyte") or ("idx" in name and Path(name).suffix in ("", ".gz", ".idx"))
 
 
 def open_idx(path: Path) -> NDArray[np.uint8]:
     """The array of an IDX file; what its header says must be what is there."""
-    try:
-        state = path.stat()
-    except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}.") from error
-    return _idx(path, state.st_mtime_ns, state.st_size)
+    return _idx(path, *_state(path))
 
 
 @lru_cache(maxsize=4)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from headway.data.media.arrays import npy_item
+from headway.data.media.arrays import stack_item
 from headway.data.media.audio_file import MOST_CHANNELS, UNKNOWN, lasting, no_samples, opened
 from headway.data.media.resample import Resampler, Samples
 from headway.data.media.resample import resample as resample
@@ -188,7 +188,7 @@ def _from_npy(
 ) -> tuple[Samples, int]:
     if rate is None:
         raise DataError(f"{path} does not say its sampling rate: give it as `rate`.")
-    values: Any = npy_item(path, index)
+    values: Any = stack_item(path, index)
     if values.ndim not in (1, 2) or values.dtype.kind not in "if" or values.dtype.itemsize == 1:
         raise DataError(
             f"{path} holds {values.dtype} of shape {values.shape}; samples are int16 or float32, "

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from headway.data.media.arrays import is_idx, npy_frames, npy_item, open_idx
+from headway.data.media.arrays import is_idx, npy_frames, stack_item
 from headway.data.media.audio import SUFFIXES as SOUNDS
 from headway.data.media.audio import read_sound
 from headway.data.media.image import (
@@ -81,6 +81,10 @@ class Part:
     rate: int | None = None
     """Of an .npy array of samples."""
 
+    @property
+    def values(self) -> tuple[object, ...]:
+        return self.box, self.start, self.end, self.index, self.rate
+
 
 WHOLE = Part()
 
@@ -109,22 +113,20 @@ class Medium:
 
 def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     """The item in the wanted form; a `DataError` that names the file if that cannot be."""
-    if leads_nowhere(Path(path)):
+    ending = Path(path).suffix.lower()
+    stacked = ending == ".npy" or (part.index is not None and is_idx(path))
+    if not stacked and leads_nowhere(Path(path)):
         raise DataError(f"{path} leads nowhere: it links to {Path(path).readlink()}.")
-    if (read := OPENERS.get(Path(path).suffix.lower())) is not None:
+    if (read := OPENERS.get(ending)) is not None:
         return read(path, form)
     if form.what == "sounds":
         return _sound(path, form, part)
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` are for recordings.")
-    if is_idx(Path(path)) and part.index is not None:
-        where = f"{Path(path).name}:{part.index}"
-        item = open_idx(Path(path))[part.index]
-        return in_form(npy_frames(item, False, form.channels, where), form)
-    if Path(path).suffix.lower() == ".npy":
+    if stacked:
         moving = form.what == "videos"
         where = path if part.index is None else f"{path}, item {part.index}"
-        pixels = npy_frames(npy_item(path, part.index), moving, form.channels, where)
+        pixels = npy_frames(stack_item(path, part.index), moving, form.channels, where)
         if moving and len(pixels) != form.frames:
             pixels = pixels[(2 * np.arange(form.frames) + 1) * len(pixels) // (2 * form.frames)]
         return in_form(pixels, form)
