@@ -262,8 +262,8 @@ def _with_metrics(
 
 
 def _settings(settings: Settings | None) -> Asked:
-    if settings is None:
-        return Asked()
+    if settings is None or isinstance(settings, Asked):
+        return settings or Asked()
     if not isinstance(settings, RunSettings | Mapping):
         raise ConfigError(f'settings={settings!r}: give a mapping, as {{"train.lr": 1e-3}}.')
     if not isinstance(settings, RunSettings):

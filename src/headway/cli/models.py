@@ -115,7 +115,7 @@ def _parameters(weights: Path) -> int:
 
 def _row(one: Found) -> tuple[str, ...]:
     if one.trouble:
-        return one.name, "", "", "", one.trouble, ""
+        return one.name, "", "", "", one.trouble.split(". ")[0], ""
     score = ""
     if one.score is not None:
         metric = METRICS.get(one.metric)

@@ -13,6 +13,7 @@ from headway.cli import completion
 from headway.cli.flags import COLUMNS, FILES, VALID_FILES, Named, columns_named
 from headway.cli.given import Device, Encoding, FromRun, Teacher, Valid, task_files_settings
 from headway.errors import ConfigError, Stopped
+from headway.settings.asked import Asked
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
 from headway.tasks.specs import SPECS
@@ -86,8 +87,6 @@ def train(
     )
     asked, _ = wish.asked(out or Path())
     if recipe and data:
-        from headway.settings.asked import Asked
-
         asked = Asked(in_folder(recipe_path(recipe), data), "--data") | asked
     elif data:
         raise ConfigError("--data says where the files of a --recipe are. Name a recipe too.")
@@ -132,7 +131,7 @@ def wished(
     return Wish(
         task=task, data=files or None, valid=valid, needs=needs, recipe=recipe, start=start,
         teacher=teacher, command=f"headway {command}",
-        settings={"data.encoding": encoding} if encoding else None, words=settings,
+        settings=Asked.from_flags({"data.encoding": encoding} if encoding else {}), words=settings,
     )  # fmt: skip
 
 

@@ -58,17 +58,14 @@ OPTIONS = {
     "cpu": "--device cpu", "no_cuda": "--device cpu",
 }  # fmt: skip
 
+BEHIND_TASK = "the file behind the task: headway train TASK FILE"
 OF_TRAIN = {
     "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
-    "train": "--text FILE (or --source and --target, --pairs, --media)",
-    "train_file": "--text FILE (or --source and --target, --pairs, --media)",
-    "input": "--text FILE (or --source and --target, --pairs, --media)",
-    "valid": "--valid-text FILE (or --valid-source and --valid-target, --valid-pairs, "
-    "--valid-media)",
-    "val": "--valid-text FILE (or --valid-source …, --valid-pairs, --valid-media)",
-    "dev": "--valid-text FILE (or --valid-source …, --valid-pairs, --valid-media)",
-    "src": "--source", "tgt": "--target", "images": "--media", "image": "--media",
-    "audio": "--media", "model": "model.preset=NAME (`headway presets`), or --from RUN",
+    "train": BEHIND_TASK, "train_file": BEHIND_TASK, "input": BEHIND_TASK, "file": BEHIND_TASK,
+    "val": "--valid FILE", "dev": "--valid FILE",
+    "src": "--source", "tgt": "--target", "images": "--media", "column": "--text NAME",
+    "path": "--image NAME (or --video, --audio)",
+    "model": "model.preset=NAME (`headway presets`), or --from RUN",
     "resume": f"{NOTHING}the same command goes on where it stopped",
     "checkpoint": "--from RUN", "pretrained": "--from RUN", "init": "--from RUN",
     "time": "--budget", "max_time": "--budget", "overwrite": "--restart", "force": "--restart",
@@ -84,10 +81,9 @@ OF_USE = {
     "beams": "--beam", "num_return_sequences": "--n-best", "nbest": "--n-best",
 }  # fmt: skip
 
-OF_EVALUATE = {
-    "input": "--text FILE (or --source and --target, --pairs, --media)",
-    "file": "--text FILE (or --source and --target, --pairs, --media)",
-}
+OF_EVALUATE = dict.fromkeys(
+    ("input", "file", "test"), "the file behind the run: headway evaluate RUN FILE"
+)
 
 
 def setting_here(name: str) -> str | None:
