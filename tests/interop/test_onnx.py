@@ -198,6 +198,18 @@ def test_weights_beyond_the_limit_of_the_format_have_a_file_of_their_own(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", ["watch", "transcribe ctc"])
+def test_what_makes_rows_of_pixels_and_samples_stays_as_it_is(task: str, tmp_path: Path) -> None:
+    to_onnx.write(open_plain(str(media_run(tmp_path / "run", task))), tmp_path, int8=True)
+    graph = onnx.load(tmp_path / "model.onnx").graph
+    whole = [node for node in graph.node if node.op_type == "MatMul"]
+    stored = {tensor.name for tensor in graph.initializer}
+    kept = [node for node in whole if node.input[1] in stored]
+    assert len(kept) == (1 if task == "watch" else 2)  # patches; two convolutions
+    assert any(node.op_type == "MatMulInteger" for node in graph.node)
+
+
+@pytest.mark.slow
 def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_path: Path) -> None:
     run, out = exported("classify")
     to_onnx.write(open_plain(str(run)), tmp_path, int8=True)

@@ -25,7 +25,7 @@ PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", 
 
 
 class GraphInputs(nn.Module):
-    """Called with its inputs in their order; gives what a model reads."""
+    """The inputs of a graph that reads; `batch` gives what its model reads."""
 
     example: dict[str, Tensor]
     """Inputs by name, in sizes that are all different."""
@@ -37,6 +37,7 @@ class GraphInputs(nn.Module):
     """What each input is, for people."""
 
     def batch(self, *inputs: Tensor) -> Input:
+        """Of the inputs in their order; its layout is a `PaddedLayout`."""
         raise NotImplementedError
 
 
