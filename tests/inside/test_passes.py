@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.corpus import Corpus
@@ -96,3 +98,23 @@ def test_the_loss_of_a_language_model_is_that_of_the_next_token(tmp_path: Path) 
         logs_TV = run.model.scores(vectors(run.model, one)).log_softmax(-1)
         expected += (-logs_TV[:-1].gather(1, ids[1:, None]).squeeze(1)).tolist()
     assert before_R.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_of_several_labels_the_loss_is_that_of_each(tmp_path: Path) -> None:
+    one = open_plain(tiny_run(tmp_path / "run", "classify", n_layers=2))
+    settings = replace(one.settings, classify=replace(one.settings.classify, answer="labels"))
+    run = one.with_model(one.model, settings)
+    batch = batch_of(run)
+    clean = answers(run, batch)
+    site = sites_of(run.model)[1]
+    with edit_states(run.model, lambda at, x_ND: 2 * x_ND if at == site else None):
+        changed = answers(run, batch)
+    before_R, behind_R, moved_R = losses(clean, changed)
+    own_RC, new_RC = (found.read.answers() for found in (clean, changed))
+    yes_RC = (own_RC > 0).float()
+    want = F.binary_cross_entropy_with_logits(own_RC, yes_RC, reduction="none").mean(-1)
+    torch.testing.assert_close(before_R, want)
+    want = F.binary_cross_entropy_with_logits(new_RC, yes_RC, reduction="none").mean(-1)
+    torch.testing.assert_close(behind_R, want)
+    assert float(moved_R.min()) > 0
