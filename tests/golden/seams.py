@@ -339,7 +339,8 @@ def _prepared(settings: Any, facts: Facts) -> Any:
     """Prepared data of which only the facts are true."""
     from headway.data.check_report import Report
     from headway.data.media.store import PictureStore, SoundStore
-    from headway.data.store import NAMES, Columns, Prepared
+    from headway.data.store import Columns, Prepared
+    from headway.tasks.specs import SEEN_AS
     from headway.tokens.tokenizer import Vocabularies
 
     fields = settings.data.fields
@@ -358,7 +359,7 @@ def _prepared(settings: Any, facts: Facts) -> Any:
             items = SoundStore(np.zeros(facts.longest, np.int16), starts, lengths, facts.rate)
         said = _texts(n, facts.words, 2 * facts.words) if facts.words else None
         what = "sounds" if facts.rate else "videos" if facts.shape[0] > 1 else "pictures"  # type: ignore[index]
-        columns = {NAMES[what]: items} | ({"text": said} if said else {})
+        columns = {SEEN_AS[what]: items} | ({"text": said} if said else {})
         part = Columns(columns, hashes=np.zeros(n, np.uint64))
     elif settings.task == "translate":
         part = Columns({"source": texts, "target": texts})
