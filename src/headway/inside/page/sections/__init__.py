@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headway.inside.capture.streams import shown
 from headway.settings.listed import listed
+
+if TYPE_CHECKING:
+    from headway.inside.capture.streams import Reading
+    from headway.inside.page.look import Looked
 
 SECTIONS: dict[str, str] = {
     "overview": "headway.inside.page.sections.overview",
@@ -39,20 +43,24 @@ OF_SEVERAL = ("training", "compare")
 """Sections that no look has alone."""
 
 
-def sections(looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, dict[str, Any]]:
+Section = dict[str, object]
+"""JSON values and `Array`s."""
+
+
+def sections(looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Section]:
     """The sections that this look has, by name."""
     made = {name: import_module(SECTIONS[name]).section(looked) for name in listed(names)}
     return {name: section for name, section in made.items() if section is not None}
 
 
-def _short(reading: Any, stream: str) -> dict[str, Any]:
+def _short(reading: Reading, stream: str) -> Section:
     """Patches and stretches of sound have long names, and short ones for the sides of maps."""
     if reading.media is None or stream == "target":
         return {}
     return {"short": reading.media.short()}
 
 
-def look_of(label: str, looked: Any, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
+def look_of(label: str, looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
     """One look of a page: what was read, and its sections."""
     reading = looked.trace.reading
     return {

@@ -6,12 +6,17 @@ strong is lost, and exactly in the rows that the user pinned.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.capture.trace import Trace
+    from headway.inside.page.look import Looked
 
 MOST = 256
 
@@ -19,7 +24,7 @@ FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
 """What a translator's page shows first is what the words of the output come from."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     trace = looked.trace
     if not trace.attention:
         return None
@@ -27,7 +32,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     return {"kinds": [_kind(name, trace, tuple(looked.pins)) for name in names]}
 
 
-def _kind(name: str, trace: Any, pins: tuple[int, ...]) -> dict[str, Any]:
+def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> Section:
     layers: list[Tensor] = trace.attention[name]
     rows, columns = trace.reading.sides(name)
     block = block_size(max(max(layer.shape[-2:]) for layer in layers))

@@ -11,6 +11,7 @@ from headway.inside.capture.beam import cross_rows
 from headway.inside.capture.beam_tree import BeamTree, Node, readable_pieces
 from headway.inside.capture.interventions import heads_off
 from headway.inside.measure.alignments import aligning_layer
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ MOST_CELLS = 60_000
 """Bytes of attention that a page holds; beyond, only what led to finished hypotheses has some."""
 
 
-def section(looked: Looked) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     tree = looked.trace.beam
     if tree is None:
         return None
@@ -185,7 +186,7 @@ def _layer(looked: Looked) -> tuple[int, str]:
     return aligning_layer(len(looked.trace.attention.get("cross", ())), looked.truth)
 
 
-def _attention(looked: Looked, tree: BeamTree) -> dict[str, Any] | None:
+def _attention(looked: Looked, tree: BeamTree) -> Section | None:
     """A row for each node that was asked, and the row of each node; -1: it has none. What the words
     of a picture or a recording saw is drawn over it, in a tab of its own."""
     if looked.run is None or tree.kind != "source" or not tree.given:

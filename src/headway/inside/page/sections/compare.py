@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 
-def section(looked: Any) -> None:
+def section(looked: Looked) -> None:
     """No look has one of its own."""
     return None

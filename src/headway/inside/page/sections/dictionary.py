@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 
 from headway.inside.capture.streams import shown
 from headway.inside.measure.factors.dictionary import Factors
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.capture.trace import Trace
+    from headway.inside.page.look import Looked
 
 MOST = 256
 """Factors on a page; those that fire on this text come first, then those that fire most often."""
@@ -19,7 +24,7 @@ CONTEXTS = 5
 SHOWN = ("stream", "at", "pieces", "picture")
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     if looked.factors is None or looked.run is None:
         return None
     found = Factors.load(looked.factors)
@@ -40,7 +45,7 @@ def section(looked: Any) -> dict[str, Any] | None:
 
 
 @torch.no_grad()
-def on_text(found: Factors, trace: Any) -> dict[str, NDArray[np.float32]]:
+def on_text(found: Factors, trace: Trace) -> dict[str, NDArray[np.float32]]:
     """For each stream the activation of every factor (rows) at every token: the largest over the
     layers, and zero at special tokens."""
     here: dict[str, NDArray[np.float32]] = {}
@@ -53,7 +58,7 @@ def on_text(found: Factors, trace: Any) -> dict[str, NDArray[np.float32]]:
     return here
 
 
-def _figures(found: Factors) -> dict[str, Any]:
+def _figures(found: Factors) -> Section:
     return found.figures | {
         "method": found.settings.method,
         "n": found.n,
@@ -62,8 +67,8 @@ def _figures(found: Factors) -> dict[str, Any]:
     }
 
 
-def _entry(entry: dict[str, Any]) -> dict[str, Any]:
-    words: dict[str, Any] = {
+def _entry(entry: dict[str, Any]) -> Section:
+    words: Section = {
         name: [[shown(word), value] for word, value in entry[name]]
         for name in ("promotes", "suppresses")
         if name in entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.forward import gives_vector
@@ -12,7 +12,11 @@ from headway.inside.measure import ablation as judging
 from headway.inside.measure.head_roles import LIFT, ROLES
 from headway.inside.measure.heads import HeadFacts, Heads, heads
 from headway.inside.measure.pruning_curve import Curve, load_found
+from headway.inside.page.sections import Section
 from headway.tasks.opened import Opened
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 FEW = 64
 """Texts of a corpus that a page takes; more change little and take their time."""
@@ -27,7 +31,7 @@ MEASURES = {
 """What heads are coloured by: colours, unit, meaning."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     run: Opened | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
@@ -89,7 +93,7 @@ def _fits(found: Heads, run: Opened) -> bool:
     return counted == known
 
 
-def _kinds(run: Opened) -> list[dict[str, Any]]:
+def _kinds(run: Opened) -> list[Section]:
     """`n_heads`: of the whole layer; some may be gone."""
     return [
         {
@@ -104,7 +108,7 @@ def _kinds(run: Opened) -> list[dict[str, Any]]:
     ]
 
 
-def _head(one: HeadFacts) -> dict[str, Any]:
+def _head(one: HeadFacts) -> Section:
     return {
         "kind": one.kind,
         "layer": one.layer,
@@ -123,7 +127,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _curve(curve: Curve) -> dict[str, Any]:
+def _curve(curve: Curve) -> Section:
     series: dict[str, list[list[float]]] = {}
     for point in curve.points:
         name = point.kind if point.order == "importance" else f"{point.kind}, {point.order}"

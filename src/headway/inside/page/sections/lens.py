@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from headway.inside.capture.streams import shown
 from headway.inside.measure.lens import Lens, lens
 from headway.inside.measure.tuned_lens import Tuned
+from headway.inside.page.sections import Section
 from headway.inside.page.sections.overview import BLANK
 from headway.tasks.opened import Opened
 from headway.web.pack import Array
 
+if TYPE_CHECKING:
+    from headway.inside.capture.trace import Trace
+    from headway.inside.page.look import Looked
 
-def section(looked: Any) -> dict[str, Any] | None:
+
+def section(looked: Looked) -> Section | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states or not trace.reading.outputs:
         return None
     if run.spec.answers == "number":  # which has no rivals, and points nowhere
         return None
     plain = lens(run, trace)
-    found: dict[str, Any] = {
+    found: Section = {
         "how": plain.how,
         "outputs": [_visible(output.name) for output in plain.outputs],
         "reads": _reads(trace),
@@ -63,14 +68,14 @@ def _visible(piece: str) -> str:
     return shown(piece).replace("\n", "⏎")
 
 
-def _reads(trace: Any) -> list[str]:
+def _reads(trace: Trace) -> list[str]:
     """The token that stands in the row of each output; nothing where all of the text is read."""
     pieces = trace.reading.last.pieces
     rows = [output.row for output in trace.reading.outputs]
     return ["" if row is None else _visible(pieces[row]) for row in rows]
 
 
-def _view(name: str, each: Lens, ids: list[int]) -> dict[str, Any]:
+def _view(name: str, each: Lens, ids: list[int]) -> Section:
     place = {id: number for number, id in enumerate(ids)}
     top_LRK: Tensor = each.top_LRK.clone().apply_(lambda id: place[int(id)])
     return {

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headway.inside.measure.nmf import Nmf, nmf
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
 """How many factors one may choose, beside the usual number."""
@@ -23,7 +27,7 @@ MOST_NUMBERS = 2_000_000
 TOP = 6
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     trace = looked.trace
     stacks = {}
     for part, layers in trace.hidden.items():
@@ -33,7 +37,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     return {"stacks": stacks} if stacks else None
 
 
-def _stack(layers: list[Tensor], stream: str) -> dict[str, Any]:
+def _stack(layers: list[Tensor], stream: str) -> Section:
     x_TF = torch.cat([layer.detach().float() for layer in layers], dim=1)
     n_tokens = len(x_TF)
     usual = max(1, min(USUAL, n_tokens // 3))
@@ -56,7 +60,7 @@ def _clipped(x_TF: Tensor) -> float:
     return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
 
 
-def _facts(found: Nmf, widths: list[int]) -> dict[str, Any]:
+def _facts(found: Nmf, widths: list[int]) -> Section:
     """`weights`: factors by tokens; `layers`: each factor's share by layer; `top`: its strongest
     neurons as layer, number and loading."""
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)

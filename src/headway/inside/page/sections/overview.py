@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.streams import shown
+from headway.inside.page.sections import Section
+from headway.settings.model import PictureEncoderSettings
 from headway.tasks.opened import Opened
+
+if TYPE_CHECKING:
+    from headway.inside.capture.streams import Reading
+    from headway.inside.page.look import Looked
 
 SINK = 0.6
 """A head looks at one token nearly always when that token gets this share of its attention."""
@@ -28,7 +34,7 @@ FEWEST = 6
 """Tokens from which on a share of attention says anything."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     return {
         "numbers": _numbers(looked),
         "answer": _answer(looked),
@@ -36,11 +42,11 @@ def section(looked: Any) -> dict[str, Any] | None:
     }
 
 
-def _numbers(looked: Any) -> list[dict[str, Any]]:
+def _numbers(looked: Looked) -> list[Section]:
     """Six numbers; fewer where only a trace is known."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
-    found: list[tuple[str, Any, str]] = [
+    found: list[tuple[str, int | str, str]] = [
         ("layers", " + ".join(str(len(states) - 1) for states in trace.states.values()) or
          str(max(map(len, trace.attention.values()), default=0)), "of attention and feed-forward"),
         ("heads", heads, "ways to look, in all layers"),
@@ -56,7 +62,7 @@ def _numbers(looked: Any) -> list[dict[str, Any]]:
                 neurons[0] if len(neurons) == 1 else " + ".join(map(str, neurons)),
                 "neurons in every layer",
             ),
-            _knows(looked),
+            _knows(run, trace.reading),
         ]
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
 
@@ -65,17 +71,18 @@ def _is_number(run: Opened | None) -> bool:
     return run is not None and run.spec.answers == "number"
 
 
-def _knows(looked: Any) -> tuple[str, Any, str]:
-    if _is_number(looked.run):
+def _knows(run: Opened, reading: Reading) -> tuple[str, int, str]:
+    if _is_number(run):
         return "number", 1, "that it answers with"
-    if looked.trace.reading.labelled and looked.trace.reading.media is not None:
-        return "labels", len(looked.run.settings.labels), "that it tells apart"
-    if looked.run.words is None:
-        return "vector", looked.run.shape.d_model, "numbers that it answers with"
-    return "vocabulary", looked.run.shape.vocab_size, "tokens it knows"
+    if reading.labelled and reading.media is not None:
+        return "labels", len(run.settings.labels), "that it tells apart"
+    if run.words is None:
+        return "vector", run.shape.d_model, "numbers that it answers with"
+    assert not isinstance(run.shape, PictureEncoderSettings)  # which has no words
+    return "vocabulary", run.shape.vocab_size, "tokens it knows"
 
 
-def _answer(looked: Any) -> dict[str, Any]:
+def _answer(looked: Looked) -> Section:
     """Of each output its probability and the choices beside it."""
     trace = looked.trace
     outputs = trace.reading.outputs
@@ -118,7 +125,7 @@ def _answer(looked: Any) -> dict[str, Any]:
     }
 
 
-def _name(looked: Any, id: int) -> str:
+def _name(looked: Looked, id: int) -> str:
     labels = looked.trace.meta.get("labels") or []
     if labels and looked.trace.reading.labelled:
         return str(labels[id])
@@ -128,7 +135,7 @@ def _name(looked: Any, id: int) -> str:
     return BLANK if id >= target.vocab_size else shown(target.tokens([id])[0])
 
 
-def _answer_warnings(looked: Any) -> list[dict[str, Any]]:
+def _answer_warnings(looked: Looked) -> list[Section]:
     reading = looked.trace.reading
     found = []
     if not reading.finished and "target" in reading.streams:
@@ -154,7 +161,7 @@ def _answer_warnings(looked: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _head_warnings(looked: Any) -> list[dict[str, Any]]:
+def _head_warnings(looked: Looked) -> list[Section]:
     sinks, evens, silent = [], [], []
     total = 0
     for kind, layers in looked.trace.attention.items():
@@ -218,7 +225,7 @@ def evenness(weights_HTS: Tensor) -> Tensor:
     return (entropy_HT / seen_T[keep_T].log()).mean(1)
 
 
-def loudness(looked: Any, kind: str, layer: int) -> list[float]:
+def loudness(looked: Looked, kind: str, layer: int) -> list[float]:
     """The mean length of what each head adds to the stream over the mean of its layer's heads."""
     if looked.run is None or kind not in looked.trace.values:
         return []
@@ -236,12 +243,12 @@ def loudness(looked: Any, kind: str, layer: int) -> list[float]:
     return [float(x) for x in length_H / length_H.mean().clamp_min(1e-12)]
 
 
-def _pieces(reading: Any, kind: str, n: int) -> list[str]:
+def _pieces(reading: Reading, kind: str, n: int) -> list[str]:
     stream = reading.streams.get(reading.sides(kind)[1])
     return [str(place) for place in range(n)] if stream is None else [*map(shown, stream.pieces)]
 
 
-def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> dict[str, Any]:
+def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> Section:
     return {"text": text, "heads": [list(head) for head in heads or []]}
 
 

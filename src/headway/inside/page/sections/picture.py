@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,9 +20,13 @@ from headway.inside.measure.media_maps import (
     whole_maps,
     word_groups,
 )
+from headway.inside.page.sections import Section
 from headway.settings.run import media_front
 from headway.settings.vision import GRID_STRIDE, PictureSettings
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 LARGEST = 256
 """Pixels of the longer side, in a page."""
@@ -31,7 +35,7 @@ DARK = 0.45
 """Mean brightness below which a picture is dark: a dark veil over it would not be seen."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     media: Media | None = looked.trace.reading.media
     if media is None or media.kind != "picture" or not looked.trace.reading.outputs:
         return None
@@ -70,9 +74,7 @@ def sized(key: str, x_RS: Tensor) -> Tensor:
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
 
-def first_map(
-    looked: Any, kind: str, whole: Sequence[str], of_heads: Sequence[str]
-) -> dict[str, Any]:
+def first_map(looked: Looked, kind: str, whole: Sequence[str], of_heads: Sequence[str]) -> Section:
     """What to show first: of what the page has, the map that was measured to point best. Of single
     heads there is one candidate, which was chosen on other items than it was judged on: the best of
     many is lucky, too. Where nothing was measured, across the mean of the layer that aligns, and
@@ -108,7 +110,7 @@ def frames(media: Media) -> Tensor:
     return x_TCYX.permute(0, 2, 3, 1).contiguous()
 
 
-def cells(looked: Any, media: Media) -> dict[str, list[float]]:
+def cells(looked: Looked, media: Media) -> dict[str, list[float]]:
     """Where patches lie, in shares of height and width: the first begins at `origin`, and from one
     to the next it is a `step`. Of patches that overlap, the middle parts."""
     height, width = media.item.shape[-2:]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +16,11 @@ from headway.inside.measure.position_codes import (
     slow_share,
     use,
 )
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 PLACES = 64
 """Rows of the picture; fewer where a code is wide."""
@@ -30,7 +34,7 @@ CORNER = 24
 """Rows of the picture of a shift matrix: its fastest pairs."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     if looked.run is None:
         return None
     streams = looked.trace.reading.streams
@@ -39,8 +43,8 @@ def section(looked: Any) -> dict[str, Any] | None:
     return {"codes": found, "n_tokens": n_tokens} if found else None
 
 
-def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> dict[str, Any]:
-    facts: dict[str, Any] = {"kind": code.kind, "stacks": list(code.stacks)}
+def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> Section:
+    facts: Section = {"kind": code.kind, "stacks": list(code.stacks)}
     if code.bias_HR is not None:
         return {**facts, "bias": Array(code.bias_HR, "f32"), "distances": list(code.distances)}
     assert code.table_PD is not None
@@ -73,7 +77,7 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> dict[str
     return facts
 
 
-def _shift(code: PositionCode, k: int) -> dict[str, Any]:
+def _shift(code: PositionCode, k: int) -> Section:
     found = shift(code.of_length(SHIFTED), k)
     return {name: getattr(found, name) for name in ("k", "exact", "fitted", "tested", "blocks")}
 

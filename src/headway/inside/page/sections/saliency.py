@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,7 +18,11 @@ from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
 from headway.inside.measure.maps.slopes import gradient_maps
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 LONGEST = 64
 """Tokens of all streams up to which maps that take time are made."""
@@ -69,7 +73,7 @@ OF_VECTORS = {
 """A vector has no probability; its length is what changes."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     reading: Reading = looked.trace.reading
     if reading.media is not None:
         return None  # its maps are drawn over the picture or the sound
@@ -91,7 +95,11 @@ def section(looked: Any) -> dict[str, Any] | None:
     }
 
 
-def _made(looked: Any) -> tuple[dict[str, list[Map]], dict[str, str]]:
+OF_MODELS = ("gradxinput", "integrated", "occlusion")
+"""Maps that need more than a trace."""
+
+
+def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
     """The maps of each method, one a layer where it has layers; and what was left out, and why."""
     run, trace, change = looked.run, looked.trace, looked.change
     reading: Reading = trace.reading
@@ -106,17 +114,21 @@ def _made(looked: Any) -> tuple[dict[str, list[Map]], dict[str, str]]:
         made["norm"] = _joined(norm_maps(run, trace)[1:], reading)
     makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
         "flow": (n_outputs * n_tokens**2 <= FLOW_WORK, lambda: [flow(run, trace)]),
-        "gradxinput": (True, lambda: gradient_maps(run, trace, change=change)),
-        "integrated": (
-            n_outputs * n_tokens <= PATH_WORK,
-            lambda: [integrated_gradients(run, trace, change=change, most=STEPS)],
-        ),
-        "occlusion": (True, lambda: [occlusion(run, trace, change)]),
     }
+    if run is None:
+        skipped |= dict.fromkeys(OF_MODELS, "needs the model itself")
+    else:
+        model = run
+        makers |= {
+            "gradxinput": (True, lambda: gradient_maps(model, trace, change=change)),
+            "integrated": (
+                n_outputs * n_tokens <= PATH_WORK,
+                lambda: [integrated_gradients(model, trace, change=change, most=STEPS)],
+            ),
+            "occlusion": (True, lambda: [occlusion(model, trace, change)]),
+        }
     for key, (is_quick, maker) in makers.items():
-        if run is None and key != "flow":
-            skipped[key] = "needs the model itself"
-        elif not looked.slow and (n_tokens > LONGEST or not is_quick):
+        if not looked.slow and (n_tokens > LONGEST or not is_quick):
             skipped[key] = f"takes long ({n_tokens} tokens, {n_outputs} outputs): look with --slow"
         else:
             try:
@@ -140,7 +152,7 @@ def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
     return joined
 
 
-def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading) -> dict[str, Any]:
+def _packed(method: Method, maps: list[Map], judge: Map | None, reading: Reading) -> Section:
     first = 0
     if sum(map_.weights_RS.numel() for map_ in maps) > MOST_CELLS:
         first, maps = len(maps) - 1, maps[-1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -12,8 +12,12 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.states import Site
 from headway.inside.measure.nearest_tokens import Index, indexes
+from headway.inside.page.sections import Section
 from headway.tasks.opened import Opened
 from headway.web.pack import Array, pack
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 TOKENS = 12_000
 """Of the corpus, for a page."""
@@ -33,7 +37,7 @@ _KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKey
 """A served page asks again and again about the same corpus."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     if looked.corpus is None or looked.run is None:
         return None
     found = _indexes(looked.run, looked.corpus)
@@ -66,7 +70,7 @@ def _indexes(run: Opened, corpus: Corpus) -> dict[Site, Index]:
     return known[1]
 
 
-def _made(looked: Any, found: dict[Site, Index], n_hits: int, pictures: bool) -> dict[str, Any]:
+def _made(looked: Looked, found: dict[Site, Index], n_hits: int, pictures: bool) -> Section:
     contexts: dict[tuple[str, int, int], int] = {}
     texts: list[list[Any]] = []
     layers = []
@@ -98,6 +102,7 @@ def _made(looked: Any, found: dict[Site, Index], n_hits: int, pictures: bool) ->
                 "cosines": Array(cosines, "f16"),
             }
         )
+    assert looked.corpus is not None
     n_tokens = {index.stream: len(index.where_N2) for index in found.values()}
     return {
         "corpus": ", ".join(Path(name).name for name in looked.corpus.name.split(", ")),

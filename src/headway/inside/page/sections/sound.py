@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import wave
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,10 +32,14 @@ from headway.inside.measure.word_times import (
     spoken_words,
     wave_of,
 )
+from headway.inside.page.sections import Section
 from headway.inside.page.sections.overview import BLANK
 from headway.inside.page.sections.picture import first_map, sized
 from headway.models.parts.audio import SoundFront
 from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 MOST_FRAMES = 1200
 """Columns of the log-mel picture in a page; of more, neighbours become one."""
@@ -48,7 +52,7 @@ MOST_CELLS = 1_500_000
 """Weights of all heads that a page holds; of more, only the heads that align and the means."""
 
 
-def section(looked: Any) -> dict[str, Any] | None:
+def section(looked: Looked) -> Section | None:
     media: Media | None = looked.trace.reading.media
     if media is None or media.kind != "sound":
         return None
@@ -85,10 +89,10 @@ def section(looked: Any) -> dict[str, Any] | None:
     }
 
 
-def _heads(looked: Any, aligned: Aligned | None, n: int) -> dict[str, Any]:
+def _heads(looked: Looked, aligned: Aligned | None, n: int) -> Section:
     """All heads, or where that is too much those that align; the means of layers always."""
     layers = head_weights(looked.run, looked.trace)
-    found: dict[str, Any] = {
+    found: Section = {
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
         "shares": None if aligned is None else aligned.shares,
         "rows": None if aligned is None else [list(pair) for pair in aligned.rows],
@@ -103,7 +107,7 @@ def _heads(looked: Any, aligned: Aligned | None, n: int) -> dict[str, Any]:
     return {**found, "heads": None, "some": some}
 
 
-def _heard(looked: Any, media: Media) -> dict[str, Any]:
+def _heard(looked: Looked, media: Media) -> Section:
     """What the ear and the model get: the wave, the frames, the recording itself if it is short."""
     return {
         "mel": _mel(looked, media),
@@ -113,7 +117,7 @@ def _heard(looked: Any, media: Media) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _mel(looked: Any, media: Media) -> Array | None:
+def _mel(looked: Looked, media: Media) -> Array | None:
     """Frames by bands, as the front makes them, without what the recording is filled up with."""
     if looked.run is None:
         return None
@@ -151,7 +155,7 @@ def _playable(media: Media) -> str | None:
     return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _times(looked: Any, aligned: Aligned | None, logs_SV: Tensor | None) -> list[dict[str, Any]]:
+def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> list[Section]:
     """Ways to tell when words were said, CTC first where there is one: each word as the way itself
     has it, and where it stands when its borders are moved to pauses."""
     reading, ways = looked.trace.reading, []
@@ -165,6 +169,7 @@ def _times(looked: Any, aligned: Aligned | None, logs_SV: Tensor | None) -> list
     found = []
     for key, how, rows in ways:
         words = spoken_words(reading, rows, looked.trace.scores_RC)
+        assert reading.media is not None
         moved = at_pauses(reading.media, words)
         found.append(
             {
@@ -182,8 +187,9 @@ def _times(looked: Any, aligned: Aligned | None, logs_SV: Tensor | None) -> list
     return found
 
 
-def _ctc(looked: Any, logs_SV: Tensor) -> dict[str, Any]:
+def _ctc(looked: Looked, logs_SV: Tensor) -> Section:
     """The probabilities of the symbols of the answer, and of the blank, over time."""
+    assert looked.run is not None
     target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
     outputs = looked.trace.reading.outputs
     ids = list(dict.fromkeys(output.id for output in outputs if output.id not in target.specials))

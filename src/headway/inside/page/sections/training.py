@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, history, measures
 from headway.inside.measure.lens import lens
+from headway.inside.page.sections import Section
 from headway.tasks.history import mean
 from headway.tasks.opened import Opened
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
 MOST_POINTS = 300
 """Of the run's own loss, which may have a line for every few steps."""
@@ -32,12 +36,12 @@ TITLES = {
 """Heading, unit and one line of how to read it, by figure."""
 
 
-def section(looked: Any) -> None:
+def section(looked: Looked) -> None:
     """No look has one of its own; see `of_stages`."""
     return None
 
 
-def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> dict[str, Any]:
+def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> Section:
     """The curves, from every stage and its trace; the last is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
@@ -82,7 +86,7 @@ def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
     return {**first, **found}
 
 
-def _own(run: Opened) -> dict[str, Any] | None:
+def _own(run: Opened) -> Section | None:
     """The curves of `metrics.jsonl`, thinned to what a small chart can show."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,14 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.streams import shown
 from headway.inside.measure.layer_steps import Step
 from headway.inside.measure.layer_walk import walk
+from headway.inside.page.sections import Section
 from headway.web.pack import Array
 
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
 
-def section(looked: Any) -> dict[str, Any] | None:
+
+def section(looked: Looked) -> Section | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states:
         return None
@@ -39,7 +43,7 @@ def section(looked: Any) -> dict[str, Any] | None:
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> Section:
     return {
         "kind": step.kind,
         "title": step.title,
