@@ -138,6 +138,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
         words("--pairs", "200", "--turns", "1", "--cores", "1000"),
         "prepare", ("work", "best_seconds"),
     ),
+    "shortcuts": (words("--tiny", *ROUNDS), "shortcuts", ("cases",)),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
     "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
     "train_run": (

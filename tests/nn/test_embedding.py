@@ -127,3 +127,15 @@ def test_a_matrix_that_is_gone_is_forgotten() -> None:
     del weight
     gc.collect()
     assert len(embedding._waiting) == before
+
+
+def test_where_torch_does_not_tell_the_backward_pass_rows_are_looked_up_as_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(embedding, "CAN_WAIT", False)
+    ours, theirs = (weight := matrix()), copy.deepcopy(weight)
+    with Watch() as watch:
+        tied_loss(ours, look_up).backward()
+    tied_loss(theirs, plain).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=0.0, atol=1e-12)
+    assert len(watch.seen) == 2

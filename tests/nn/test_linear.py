@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.nn.linear import Linear, linear_relu, product_relu
+from headway.nn import linear as linear_file
+from headway.nn.linear import Linear, linear_relu, pack, product_relu
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -80,3 +81,15 @@ def test_a_layer_with_relu_in_bf16_gives_fp32_gradients_to_its_weights(
 def test_the_custom_operator_keeps_torchs_contract(device: torch.device) -> None:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(product_relu, tuple(parts(device, torch.float32)), test_utils=checks)
+
+
+def test_where_torch_cannot_pack_weights_a_packed_model_is_the_plain_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linear_file, "can_pack", lambda: False)
+    layer, x = Linear(6, 5), torch.randn(3, 6)
+    pack(layer)
+    assert layer.packed is None
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
+        torch.testing.assert_close(layer.relu(x), F.linear(x, layer.weight, layer.bias).relu())

@@ -12,6 +12,7 @@ from headway.nn.loss import Smoothing, vocabulary_loss
 
 N_ROWS, WIDTH, N_WORDS = 7, 5, 11
 EPS = 0.1
+PAPER = Smoothing.of(EPS, N_WORDS)
 THEIRS = {"paper": EPS * N_WORDS / (N_WORDS - 1), "torch": EPS}
 """The paper spreads the amount over the wrong words, torch over all; the same form otherwise."""
 
@@ -197,6 +198,15 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
     ours = vocabulary_loss(*leaves, targets(), Smoothing.of(EPS, N_WORDS)).sum * 3
     first = [g.clone() for g in torch.autograd.grad(ours, leaves, retain_graph=True)]
     assert_equal(list(torch.autograd.grad(ours, leaves)), first)
+
+
+def test_where_torch_does_not_tell_a_graph_is_thought_to_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaves, aims_N = parts(), targets()
+    wanted = gradients(vocabulary_loss(*leaves, aims_N, PAPER).sum, leaves)
+    monkeypatch.setattr(loss_file, "KEEPS_GRAPH", lambda: True)
+    assert_equal(gradients(vocabulary_loss(*leaves, aims_N, PAPER).sum, leaves), wanted)
 
 
 @pytest.mark.parametrize(("n_rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (4, [2, 2]), (0, [])])

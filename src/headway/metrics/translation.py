@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headway.errors import UserError, suggest
+from headway.metrics.moses import tokenise
 from headway.settings.listed import listed
-from headway.tokens.moses import tokenise
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

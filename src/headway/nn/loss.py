@@ -6,6 +6,7 @@ kept, nothing is computed twice, and three matrix products remain.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,12 @@ from torch import Tensor
 from headway.nn.embedding import waiting_for
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.linear import linear
+
+KEEPS_GRAPH: Callable[[], bool] = getattr(
+    torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True
+)
+"""Whether a second backward pass may follow, so that gradients must not be multiplied in place.
+Where torch does not tell, it is thought to."""
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 """Scores held at a time."""
@@ -123,7 +130,7 @@ class _VocabularyLoss(torch.autograd.Function):
         weight_type, bias_type = ctx.dtypes
         if dweight_VD is not None and ctx.waiting is not None:
             ctx.waiting.expect()
-        if torch._C._autograd._get_current_graph_task_keep_graph():  # there may be a next time
+        if KEEPS_GRAPH():  # there may be a next time
             dx_ND, dweight_VD, dbias_V = (x if x is None else x.clone() for x in ctx.saved_tensors)
         return (
             None if dx_ND is None else dx_ND.mul_(grad.to(dx_ND.dtype)),

@@ -15,6 +15,7 @@ from headway.settings.body import (
     Wiring,
     check_values,
 )
+from headway.settings.value_types import check_least
 from headway.settings.vision import (
     MediaSeq2SeqSettings,
     check_label_heads,
@@ -56,9 +57,7 @@ class SoundSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        for name in ("rate", "n_fft", "hop", "bands", "max_rows"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"sound.{name}={getattr(self, name)} must be at least 1.")
+        check_least(self, 1, "rate", "n_fft", "hop", "bands", "max_rows", of="sound.")
         if not self.strides or min(self.strides) < 1:
             raise ConfigError(
                 f"sound.strides={list(self.strides)} must be 1 or more, at least one."
@@ -72,8 +71,7 @@ class SoundSettings:
                 f"sound.bands={self.bands} are more than the {self.n_fft // 2 + 1} frequencies "
                 f"that sound.n_fft={self.n_fft} tells apart."
             )
-        if self.pad_s < 0:
-            raise ConfigError(f"sound.pad_s={self.pad_s:g} must be 0 or more.")
+        check_least(self, 0, "pad_s", of="sound.")
 
     @property
     def row_seconds(self) -> float:
@@ -131,8 +129,7 @@ class SoundEncoderSettings(BodySettings):
         check_no_added_positions(self, "sound")
         check_label_heads(self.heads, self.n_labels)
         check_wave_width(self, self.sound)
-        if self.vocab_size < 1:
-            raise ConfigError(f"vocab_size={self.vocab_size} must be at least 1.")
+        check_least(self, 1, "vocab_size")
 
 
 @dataclass(frozen=True, kw_only=True)

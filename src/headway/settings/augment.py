@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headway.errors import ConfigError
 from headway.settings.body import check_values
 from headway.settings.made import Made
+from headway.settings.value_types import check_least
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
@@ -72,9 +73,7 @@ class AugmentSettings(Made):
         if self.rand > MOST_OPERATIONS:
             raise ConfigError(f"rand={self.rand} must be {MOST_OPERATIONS} at most.")
         counts = ("crop", "rand", "mixup", "cutmix", "bands", "band_width", "spans", "span_width")
-        for name in (*counts, "noise", "gain_db"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        check_least(self, 0, *counts, "noise", "gain_db")
 
     def without_effect(self, reads: str) -> list[str]:
         """Names of what is set for the other kind, where a run reads "pictures" or "sounds"."""

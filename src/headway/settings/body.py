@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headway.errors import ConfigError, suggest
 from headway.settings.pruned import ALL_HEADS, KeptHeads
-from headway.settings.value_types import setting_types, without_none
+from headway.settings.value_types import check_least, setting_types, without_none
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]
 Norm = Literal["layer", "rms"]
@@ -68,8 +68,7 @@ class RopeSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        if self.trained_len < 1:
-            raise ConfigError(f"rope.trained_len={self.trained_len} must be at least 1.")
+        check_least(self, 1, "trained_len", of="rope.")
         if self.scaling != "llama3" and self.trained_len != 8192:
             raise ConfigError(
                 f"rope.trained_len={self.trained_len} has no effect with "

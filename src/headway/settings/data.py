@@ -8,6 +8,7 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import check_values
 from headway.settings.made import Made
+from headway.settings.value_types import check_least
 
 INPUTS = ("text", "source", "target", "pairs", "media")
 FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
@@ -140,10 +141,7 @@ class DataSettings(Made):
             raise ConfigError(
                 "give either valid_source and valid_target, or valid_pairs, not both."
             )
-        if self.max_len < 1:
-            raise ConfigError(f"max_len={self.max_len} must be at least 1.")
-        if self.valid_size < 1:
-            raise ConfigError(f"valid_size={self.valid_size} must be at least 1.")
+        check_least(self, 1, "max_len", "valid_size")
         if self.max_ratio < 0 or 0 < self.max_ratio < 1:
             raise ConfigError(f"max_ratio={self.max_ratio:g} must be 0 (off), or 1 or more.")
 

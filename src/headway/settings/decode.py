@@ -8,6 +8,7 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import check_values
 from headway.settings.made import Made
+from headway.settings.value_types import check_least, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +85,11 @@ class DecodeSettings(Made):
 
     def __post_init__(self) -> None:
         check_values(self)
-        for name in ("beam", "n_best", "groups", "batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
-        for name in ("alpha", "coverage", "extra_len", "min_len", "top_k", "no_repeat_ngram"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
-        if self.max_len is not None and self.max_len < 1:
-            raise ConfigError(f"max_len={self.max_len} must be at least 1.")
+        check_least(self, 1, "beam", "n_best", "groups", "batch_tokens")
+        check_least(
+            self, 0, "alpha", "coverage", "extra_len", "min_len", "top_k", "no_repeat_ngram"
+        )
+        check_least(self, 1, "max_len")
         if self.temperature <= 0:
             raise ConfigError(
                 f"temperature={self.temperature:g} must be positive. For the most likely token "
@@ -102,8 +100,7 @@ class DecodeSettings(Made):
                 f"top_p={self.top_p:g} must be above 0 and at most 1, and min_p={self.min_p:g} "
                 "from 0 to 1."
             )
-        if self.repetition_penalty <= 0:
-            raise ConfigError(f"repetition_penalty={self.repetition_penalty:g} must be positive.")
+        check_positive(self, "repetition_penalty")
         if self.beam % self.groups:
             raise ConfigError(
                 f"beam={self.beam} does not divide into groups={self.groups}. "

@@ -8,6 +8,7 @@ from typing import Literal
 from headway.errors import ConfigError
 from headway.settings.body import check_values
 from headway.settings.made import Made
+from headway.settings.value_types import check_least, check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +51,7 @@ class LoraSettings(Made):
         check_values(self)
         if self.rank < 0:
             raise ConfigError(f"rank={self.rank} must be 0 (no LoRA) or more.")
-        if self.alpha <= 0:
-            raise ConfigError(f"alpha={self.alpha:g} must be positive.")
+        check_positive(self, "alpha")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +78,6 @@ class DistilSettings(Made):
 
     def __post_init__(self) -> None:
         check_values(self)
-        for name in ("soft", "hard", "cosine"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature={self.temperature:g} must be positive.")
-        if self.layers is not None and self.layers < 1:
-            raise ConfigError(f"layers={self.layers} must be at least 1.")
+        check_least(self, 0, "soft", "hard", "cosine")
+        check_positive(self, "temperature")
+        check_least(self, 1, "layers")

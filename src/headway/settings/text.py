@@ -14,6 +14,7 @@ from headway.settings.body import (
     Scheme,
     Wiring,
 )
+from headway.settings.value_types import check_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,7 @@ class TextSettings(BodySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.vocab_size < 1:
-            raise ConfigError(f"vocab_size={self.vocab_size} must be at least 1.")
+        check_least(self, 1, "vocab_size")
         if not self.tune_embeddings and self.embeddings is None:
             raise ConfigError(
                 "tune_embeddings=false has no effect without word vectors. Name a file: "
@@ -184,8 +184,7 @@ class EncoderSettings(TextSettings):
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
-        if self.d_embedding is not None and self.d_embedding < 1:
-            raise ConfigError(f"d_embedding={self.d_embedding} must be at least 1.")
+        check_least(self, 1, "d_embedding")
         if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
             raise ConfigError(
                 f"sinusoidal positions are pairs of sine and cosine, so "

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from headway.errors import ConfigError
 from headway.settings.body import check_values
 from headway.settings.made import Made
+from headway.settings.value_types import check_least, check_positive
 
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
 
@@ -145,25 +146,17 @@ class TrainSettings(Made):
                 f"steps={self.steps} and epochs={self.epochs:g} both say how long to train. Leave "
                 "one of them out."
             )
-        if self.warmup is not None and self.warmup < 0:
-            raise ConfigError(f"warmup={self.warmup} must be 0 or more.")
+        check_least(self, 0, "warmup")
         for name in ("beta1", "beta2", "smoothing", "ema"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0, below 1.")
-        for name in ("weight_decay", "clip", "rdrop"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be 0 or more.")
+        check_least(self, 0, "weight_decay", "clip", "rdrop")
         if not 0.0 <= self.floor <= 1.0:
             raise ConfigError(f"floor={self.floor:g} is a share of the peak rate: 0 to 1.")
         if not 0.0 <= self.cooldown <= 1.0:
             raise ConfigError(f"cooldown={self.cooldown:g} is a share of the steps: 0 to 1.")
-        if self.lr is not None and self.lr <= 0:
-            raise ConfigError(f"lr={self.lr:g} must be positive.")
-        if self.eps <= 0:
-            raise ConfigError(f"eps={self.eps:g} must be positive.")
-        for name in ("keep", "average", "max_bad_steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
+        check_positive(self, "lr", "eps")
+        check_least(self, 1, "keep", "average", "max_bad_steps")
         if self.patience < 0:
             raise ConfigError(f"patience={self.patience} must be 0 (never stop early) or more.")
 

@@ -10,6 +10,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from headway.errors import ConfigError
+
 NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -79,6 +81,26 @@ def _choices(hint: Any) -> list[str]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
     return [choice for inner in get_args(hint) for choice in _choices(inner)]
+
+
+def check_least(settings: object, least: int, *names: str, of: str = "") -> None:
+    """Refuse less; None is left to be chosen. `of`: the section that they are in."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            rest = f"at least {least}" if least else "0 or more"
+            raise ConfigError(f"{of}{name}={_shown(value)} must be {rest}.")
+
+
+def check_positive(settings: object, *names: str, of: str = "") -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"{of}{name}={_shown(value)} must be positive.")
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def without_none(hint: Any) -> Any:

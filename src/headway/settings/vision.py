@@ -15,6 +15,7 @@ from headway.settings.body import (
     check_values,
 )
 from headway.settings.text import Seq2SeqSettings
+from headway.settings.value_types import check_least
 
 GRID_STRIDE = 8
 """Pixels between the cells of the convolutional feature grid: three layers halve it each."""
@@ -72,13 +73,10 @@ class PictureSettings:
 
     def __post_init__(self) -> None:
         check_values(self)
-        for name in ("height", "width", "patch", "frames", "tubelet", "stem_width", "stem_layers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"picture.{name}={getattr(self, name)} must be at least 1.")
+        sizes = ("height", "width", "patch", "frames", "tubelet", "stem_width", "stem_layers")
+        check_least(self, 1, *sizes, "stride", of="picture.")
         if self.channels not in (1, 3):
             raise ConfigError(f"picture.channels={self.channels} must be 1 (grey) or 3 (colours).")
-        if self.stride is not None and self.stride < 1:
-            raise ConfigError(f"picture.stride={self.stride} must be at least 1.")
         if self.frames % self.tubelet:
             raise ConfigError(
                 f"picture.frames={self.frames} must be a multiple of "

@@ -82,22 +82,26 @@ class Vectorizer:
         return f"{self.counted()} read"
 
 
-class ToFile(Vectorizer):
-    """All vectors into one file; nothing is printed. What cannot be read has no numbers there."""
+class Kept(Vectorizer):
+    """All vectors into one file, where one is named. What cannot be read has no numbers there."""
 
-    path: Path
+    path: Path | None = None
 
     def answered(self, one: Given, x_D: Vectors) -> Iterator[Answer]:
-        self.found.append(x_D)
+        if self.path is not None:
+            self.found.append(x_D)
         yield from ()
 
     def missing(self, one: Given) -> Iterator[Answer]:
-        self.found.append(np.full(self.settings.model.d_model, np.nan, np.float32))
+        if self.path is not None:
+            self.found.append(np.full(self.settings.model.d_model, np.nan, np.float32))
         yield unread(one.name, one.error)
 
     def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
         self.found: list[Vectors] = []
         yield from super().answers(lines, live)
+        if self.path is None:
+            return
         vectors = np.stack(self.found) if self.found else np.zeros((0, 0), np.float32)
         try:
             save_array(self.path, vectors)
@@ -160,7 +164,7 @@ def predictor(use: Use) -> Vectorizer:
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
     if to:
-        file = ToFile(use)
+        file = Kept(use)
         file.path = Path(str(to))
         return file
     if not nearest:

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from headway.data.example import Target, media_examples
 from headway.data.readers.media import is_list
 from headway.data.store import Prepared
-from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.speech import equal_error
-from headway.progress import OnProgress, unheard
+from headway.progress import unheard
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved
 from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, VectorAnswer
+from headway.tasks.embed_answers import Kept
 from headway.tasks.history import read_history
-from headway.tasks.intake import front_of, intake_of
+from headway.tasks.intake import Line, front_of
 from headway.tasks.items import Pass
 from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
 from headway.tasks.label_data import ScoredSet, scored_set
-from headway.tasks.media_answers import FIRST_WINDOW, noted, unread
+from headway.tasks.media_answers import noted
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.read import OneVector
 from headway.tasks.scores import Row, Scores
@@ -55,7 +54,7 @@ class Identify(Label):
         for option in ("scores", "with"):
             if use.options.get(option):
                 raise UserError(f"--{option} has no effect beside --against and --to.")
-        return Comparer.of(use)
+        return Comparer(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         return evaluate_speakers(use, files)
@@ -130,116 +129,76 @@ def verification(
     return Verification(float(eer), float(threshold), n_same, len(same_P) - n_same, speakers)
 
 
-@dataclass
-class Comparer:
+class Comparer(Kept):
     """Recordings in; out comes whether each is of the speaker it is compared with, or who it is."""
 
-    model: nn.Module
-    settings: Resolved
-    folder: Path
-    device: torch.device
-    against: str | None = None
-    to: str | None = None
-    top: int = 1
-    between: OnProgress = unheard
-    n_given: int = field(default=0, init=False)
-    n_failed: int = field(default=0, init=False)
+    known: dict[str, Vectors]
 
-    @classmethod
-    def of(cls, use: Use) -> Comparer:
+    def __init__(self, use: Use) -> None:
         if len(use.opened.folders) > 1:
             raise UserError("vectors of different runs cannot be compared: name one run.")
-        options = use.options
-        found = cls(
-            use.opened.model, use.settings, use.opened.folder, use.opened.device,
-            options.get("against"), options.get("to"), options.get("top") or 1, use.between,
-        )  # fmt: skip
-        if options.get("top") and not found._is_list:
+        super().__init__(use)
+        against, to, top = (use.options.get(name) for name in ("against", "to", "top"))
+        self.against, self.top = against, top or 1
+        self.is_list = against is not None and is_list(Path(against))
+        if top and not self.is_list:
             raise UserError("--top has an effect with --against FILE.tsv, a list of speakers.")
-        return found
+        if to:
+            self.path = Path(to if str(to).endswith(".npy") else f"{to}.npy")
 
-    @property
-    def _is_list(self) -> bool:
-        return self.against is not None and is_list(Path(self.against))
+    def answers(self, lines: Iterable[Line], live: bool = False) -> Iterator[Answer]:
+        self.known = self._known()
+        yield from super().answers(lines, live)
 
-    def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
-        known = self._known()
-        kept: list[Vectors] = []
-        shape = front_of(self.settings)
-        found = given_media(lines, self.folder, shape, self.settings.data)
-        for window in windows(found, FIRST_WINDOW, live=live):
-            self.n_given += len(window)
-            rows = iter(self.vectors([one.values for one in window if one.values is not None]))
-            for one in window:
-                vector_D = None if one.values is None else next(rows)
-                self.n_failed += vector_D is None
-                if self.to is not None:
-                    kept.append(self._missing() if vector_D is None else vector_D)
-                if vector_D is None:
-                    yield unread(one.name, one.error)
-                else:
-                    yield noted(self._answer(one, vector_D, known), one)
-        if self.to is not None:
-            self._save(kept)
-
-    def vectors(self, items: Sequence[Any]) -> Vectors:
+    def vectors(self, values: Sequence[object]) -> Vectors:
         """A vector of length one for each recording."""
-        if not items:
+        if not values:
             return np.zeros((0, 0), np.float32)
-        intake = intake_of(self.settings)
-        found = LabelItems(intake.cut(intake.columns(items)))
-        return item_vectors(Pass(self.model, self.device, on_progress=self.between), found)
-
-    def _missing(self) -> Vectors:
-        """In the place of what cannot be read."""
-        return np.full(self.settings.model.d_model, np.nan, np.float32)
+        opened = self.use.opened
+        found = LabelItems(self.intake.cut(self.intake.columns(values)))
+        asked = Pass(opened.model, opened.device, on_progress=self.use.between)
+        return item_vectors(asked, found)
 
     def _known(self) -> dict[str, Vectors]:
         """Who is compared with: the mean vector of each speaker of a list, or that of one file."""
         if self.against is None:
             return {}
-        data = self.settings.data
-        label_wanted: Target = "label" if self._is_list else "none"
+        label_wanted: Target = "label" if self.is_list else "none"
+        folder, data = self.use.opened.folder, self.settings.data
         shape = front_of(self.settings)
-        found = list(given_media([self.against], self.folder, shape, data, target=label_wanted))
         sums: dict[str, Vectors] = {}
-        for one in found:
+        for one in list(given_media([self.against], folder, shape, data, target=label_wanted)):
             if one.values is None:
                 raise DataError(f"--against {self.against}: {one.error}")
-            name = one.label or one.name if self._is_list else self.against
+            name = one.label or one.name if self.is_list else self.against
             sums[name] = sums.get(name, np.float32(0)) + self.vectors([one.values])[0]
         return {name: total / np.linalg.norm(total) for name, total in sums.items()}
 
-    def _answer(self, one: Given, vector_D: Vectors, known: dict[str, Vectors]) -> Answer:
-        if not known:
+    def answered(self, one: Given, x_D: Vectors) -> Iterator[Answer]:
+        yield from super().answered(one, x_D)
+        yield noted(self._answer(one, x_D), one)
+
+    def _answer(self, one: Given, vector_D: Vectors) -> Answer:
+        if not self.known:
             facts: Facts = {"file": one.name, "vector": [round(float(v), 6) for v in vector_D]}
             return VectorAnswer(
                 text=f"{len(vector_D):,} numbers", place=one.name, vector=vector_D,
                 printed=Plain(one.name, facts),
             )  # fmt: skip
         order = sorted(
-            ((float(vector_D @ other_D), name) for name, other_D in known.items()), reverse=True
+            ((float(vector_D @ other_D), name) for name, other_D in self.known.items()),
+            reverse=True,
         )
         near = tuple((name, score) for score, name in order[: self.top])
-        limit = None if self._is_list else threshold_of(self.folder)
-        printed = _PrintedNear(one.name, near, None if self._is_list else self.against, limit)
+        limit = None if self.is_list else threshold_of(self.use.opened.folder)
+        printed = _PrintedNear(one.name, near, None if self.is_list else self.against, limit)
         return NearAnswer(
             text=printed.text, place=one.name, vector=vector_D, cosine=near[0][1], near=near,
             printed=printed,
         )  # fmt: skip
 
-    def _save(self, kept: Sequence[Vectors]) -> None:
-        assert self.to is not None
-        try:
-            np.save(self.to, np.stack(kept) if kept else np.zeros((0, 0), np.float32))
-        except OSError as error:
-            raise UserError(f"cannot write {self.to}: {error.strerror}.") from error
-
     def summary(self) -> str:
-        text = f"{self.n_given:,} recording{'s' * (self.n_given != 1)}"
-        if self.n_failed:
-            text += f", {self.n_failed:,} of them could not be read"
-        return text + (f"; vectors in {self.to}" if self.to else "")
+        return self.counted() + (f"; vectors in {self.use.options['to']}" if self.path else "")
 
 
 @dataclass(frozen=True)

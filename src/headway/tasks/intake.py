@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Generic, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -184,70 +184,70 @@ class Hiding(Items[Gone], Protocol):
         ...
 
 
-class Intake(Protocol):
-    @property
-    def at_first(self) -> int:
-        """Examples that are read before the first of them is answered."""
-        ...
+class Intake(ABC):
+    """What is not abstract here is as it is for what has no text."""
 
+    at_first: ClassVar[int] = FIRST_WINDOW
+    """Examples that are read before the first of them is answered."""
+
+    @abstractmethod
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
         """What each line asks. A name that is no file but lies in `folder`, the run's, is taken
         from there."""
-        ...
 
-    def columns(self, examples: Sequence[object]) -> Columns:
+    @abstractmethod
+    def columns(self, examples: Sequence[Any]) -> Columns:
         """Of what was asked, in memory."""
-        ...
 
+    @abstractmethod
     def cut(self, columns: Columns) -> Cuts: ...
 
-    def refuse(self, needed: Rows, before: int | None = None) -> None:
+    @abstractmethod
+    def hide(self, columns: Columns, how: FillSettings) -> Hiding:
+        """The examples with some of their rows hidden, which are to be filled."""
+
+    @abstractmethod
+    def same(self, columns: Columns, examples: Rows) -> Rows:
+        """A number for each of these examples, the same for what is the same."""
+
+    def refuse(self, needed: Rows, before: int | None = None) -> None:  # noqa: B027
         """Raise `DataError` where something is too long and may not be cut, by the rows that each
         takes. `before`: examples that were answered already, where these are asked."""
-        ...
 
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text] | None:
         """Examples as text again; None where they are none."""
-        ...
+        return None
 
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
     ) -> Facts:
         """What a report can show of classes of such examples."""
-        ...
+        return {}
 
     def small(self, example: ArrayLike) -> Small:
-        """An example as a page can hold it."""
-        ...
+        """An example as a page can hold it; nothing of a text, which is one."""
+        return {}
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
         """Changed by chance, as `[augment]` says, and what it is then a batch of."""
-        ...
-
-    def hide(self, columns: Columns, how: FillSettings) -> Hiding:
-        """The examples with some of their rows hidden, which are to be filled."""
-        ...
-
-    def same(self, columns: Columns, examples: Rows) -> Rows:
-        """A number for each of these examples, the same for what is the same."""
-        ...
+        return stream, targets_BC
 
     def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
         """Two batches of as many items as one in which they take turns, or as they are."""
-        ...
+        return streams
 
     def pair_form(self, plan: StepPlan, longest: int) -> Fixed | None:
         """The form of steps of such pairs; None where there is none."""
-        ...
+        return None
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns] | None:
         """Two that belong together of each example, without anything by chance, where it can be
         parted like that."""
-        ...
+        return None
 
 
 @dataclass(frozen=True)
-class MediaIntake(Generic[Front]):
+class MediaIntake(Intake, Generic[Front]):
     """What pictures, videos and recordings have in common."""
 
     shape: Front
@@ -257,21 +257,9 @@ class MediaIntake(Generic[Front]):
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None = None) -> Self:
         return cls(cast(Front, front_of(settings)), settings.augment)
 
-    @property
-    def at_first(self) -> int:
-        return FIRST_WINDOW
-
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
         names = cast(Iterable[str | Given], lines)
         return given_media(names, folder, self.shape, settings.data)
-
-    def refuse(self, needed: Rows, before: int | None = None) -> None: ...
-
-    def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> None:
-        return None
-
-    def small(self, example: ArrayLike) -> Small:
-        raise NotImplementedError
 
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
@@ -285,15 +273,6 @@ class MediaIntake(Generic[Front]):
         values = (np.asarray(columns.media[row]) for row in examples.tolist())
         found = [hashlib.blake2b(one.tobytes(), digest_size=7).digest() for one in values]
         return np.array([int.from_bytes(one, "little") for one in found], np.int64)
-
-    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
-        return streams
-
-    def pair_form(self, plan: StepPlan, longest: int) -> None:
-        return None
-
-    def halves(self, columns: Columns) -> None:
-        return None
 
 
 INTAKES: dict[Modality, str] = {

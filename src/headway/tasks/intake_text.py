@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from numpy.typing import NDArray
 
 from headway.data.batches import (
     Fixed,
@@ -37,13 +37,11 @@ from headway.nn.layout import Layout
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
 from headway.settings.run import Resolved
-from headway.tasks.answers import Facts
 from headway.tasks.gaps import Gaps, room_of
-from headway.tasks.intake import Line, Texts, WholeCuts
-from headway.tasks.items import Draw, Numbers, Unit
+from headway.tasks.intake import Intake, Line, Texts, WholeCuts
+from headway.tasks.items import Draw, Unit
 from headway.tasks.media_given import Given
 from headway.tasks.specs import FillSettings
-from headway.tasks.thumbnails import Small
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
@@ -167,7 +165,8 @@ def token_units(ids: Sequence[int], tokenizer: Tokenizer) -> list[Unit]:
 
 
 @dataclass(frozen=True)
-class TextIntake:
+class TextIntake(Intake):
+    at_first: ClassVar[int] = FIRST_WINDOW
     tokenizer: Tokenizer
     max_len: int
     fields: tuple[str, ...] = ()
@@ -188,10 +187,6 @@ class TextIntake:
             getattr(model, "n_segments", 0) > 1, data.long == "windows",
             settings.embed.drop_words,
         )  # fmt: skip
-
-    @property
-    def at_first(self) -> int:
-        return FIRST_WINDOW
 
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
         for number, line in enumerate(listed(lines), 1):
@@ -222,9 +217,6 @@ class TextIntake:
             f"{limit:,} at once. This run was trained with data.long=error; with "
             "data.long=windows long texts are read in windows."
         )
-
-    def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
-        return stream, targets_BC
 
     def same(self, columns: Columns, examples: Rows) -> Rows:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
@@ -265,14 +257,6 @@ class TextIntake:
 
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text]:
         return texts_of(columns, self.tokenizer, most, first)
-
-    def small(self, example: ArrayLike) -> Small:
-        return {}
-
-    def figures(
-        self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
-    ) -> Facts:
-        return {}
 
 
 def asked_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -146,6 +146,13 @@ def readable(model: nn.Module) -> Readable:
     return model
 
 
+class Vectors(NamedTuple):
+    x_ND: Tensor
+    layout: Layout
+    rows_R: Tensor | None
+    memory: Memory | None
+
+
 class Readout(ABC):
     """How the answers of a task are read out of a model. It holds no model."""
 
@@ -163,7 +170,6 @@ class Readout(ABC):
         """Whether answers of both can be compared."""
         return self == other
 
-    @abstractmethod
     def of(
         self,
         model: nn.Module,
@@ -173,6 +179,10 @@ class Readout(ABC):
         memory: Memory | None = None,
     ) -> Read:
         """From vectors of the last stream, wherever they come from."""
+        return self._of(model, Vectors(x_ND, layout, rows_R, memory))
+
+    @abstractmethod
+    def _of(self, model: nn.Module, given: Vectors) -> Read: ...
 
 
 @dataclass(frozen=True)
@@ -186,16 +196,9 @@ class OneClass(Readout):
     apart: Apart = divergence
     """Of several labels, or of a number, another."""
 
-    def of(
-        self,
-        model: nn.Module,
-        x_ND: Tensor,
-        layout: Layout,
-        rows_R: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Read:
+    def _of(self, model: nn.Module, given: Vectors) -> Read:
         model = readable(model)
-        rows = model.class_rows(x_ND, layout)
+        rows = model.class_rows(given.x_ND, given.layout)
         share = 1.0 / len(rows)
         heads: dict[str, Scorer] = {name: model.head_named(name) for name in rows}
         if self.scale is not None:
@@ -217,15 +220,8 @@ class OneVector(Readout):
     unit: bool = False
     """Answers are made as long as one; what they are made of, `x_RD`, is not."""
 
-    def of(
-        self,
-        model: nn.Module,
-        x_ND: Tensor,
-        layout: Layout,
-        rows_R: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Read:
-        x_BD = readable(model).pooled(x_ND, layout)
+    def _of(self, model: nn.Module, given: Vectors) -> Read:
+        x_BD = readable(model).pooled(given.x_ND, given.layout)
         if self.unit:
             return Read(x_BD, at_length_one, apart=square_distance, few=True)
         return Read(x_BD, as_they_are, apart=mean_square, few=True)
@@ -250,16 +246,9 @@ class EachRow(Readout):
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head
 
-    def of(
-        self,
-        model: nn.Module,
-        x_ND: Tensor,
-        layout: Layout,
-        rows_R: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Read:
-        model = asked(model)
-        x_RD = x_ND if rows_R is None else x_ND.index_select(0, rows_R)
+    def _of(self, model: nn.Module, given: Vectors) -> Read:
+        model, memory = asked(model), given.memory
+        x_RD = given.x_ND if given.rows_R is None else given.x_ND.index_select(0, given.rows_R)
         apart = mean_square if self.head == "rebuild" else divergence
         if self.ctc is None or memory is None:
             few = self.head in ("tags", "rebuild")

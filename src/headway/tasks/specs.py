@@ -15,6 +15,7 @@ from headway.errors import ConfigError, suggest
 from headway.settings.body import check_values
 from headway.settings.decode import DecodeSettings
 from headway.settings.made import Made
+from headway.settings.value_types import check_least, check_positive
 
 if TYPE_CHECKING:
     from headway.settings.model import ModelSettings
@@ -240,8 +241,7 @@ class CompleteSettings(Made):
 
     def __post_init__(self) -> None:
         check_values(self)
-        if self.context is not None and self.context < 2:
-            raise ConfigError(f"context={self.context} must be at least 2.")
+        check_least(self, 2, "context")
         _share("drop_fields", self.drop_fields)
 
 
@@ -273,10 +273,8 @@ class FillSettings(Made):
 
     def __post_init__(self) -> None:
         check_values(self)
-        if self.context is not None and self.context < 2:
-            raise ConfigError(f"context={self.context} must be at least 2.")
-        if self.span < 1:
-            raise ConfigError(f"span={self.span} must be at least 1.")
+        check_least(self, 2, "context")
+        check_least(self, 1, "span")
         for name in ("mask", "random", "keep"):
             _share(name, getattr(self, name))
         if not self.mask:
@@ -317,8 +315,7 @@ class ClassifySettings(LabelSettings):
 
     def __post_init__(self) -> None:
         check_values(self)
-        if self.std is not None and self.std <= 0:
-            raise ConfigError(f"std={self.std:g} must be positive.")
+        check_positive(self, "std")
         for name in ("mean", "std"):
             if self.answer != "number" and getattr(self, name) is not None:
                 raise ConfigError(
@@ -371,8 +368,7 @@ class EmbedSettings(Made):
     def __post_init__(self) -> None:
         check_values(self)
         _share("drop_words", self.drop_words)
-        if self.temperature <= 0:
-            raise ConfigError(f"temperature={self.temperature:g} must be positive.")
+        check_positive(self, "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,8 +414,7 @@ class IdentifySettings(LabelSettings):
         check_values(self)
         if not 0.0 <= self.margin < 1.5:
             raise ConfigError(f"margin={self.margin:g} must be 0 or more and below 1.5.")
-        if self.scale <= 0:
-            raise ConfigError(f"scale={self.scale:g} must be positive.")
+        check_positive(self, "scale")
 
 
 def _share(name: str, value: float) -> None:

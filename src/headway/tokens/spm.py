@@ -1,5 +1,10 @@
 """SentencePiece models: read from their file, without the library.
 
+A run that was imported with one has to open for ever, and without extras; `tokenizers`, which is
+there anyway, finds its pieces. What `tokenizers` does otherwise than SentencePiece is in
+`charsmap.py` and `unigram.py`. The tests hold ids and texts to the `sentencepiece` package, for
+every kind of model and for texts made to trip (`tests/tokens/test_spm.py`).
+
 Unigram and BPE, with bytes for what has no piece or without; the text is prepared as the model
 says. Pieces that mean something to a program (`<s>`, `</s>`) are never found in text, as there.
 """

@@ -6,7 +6,7 @@ import pytest
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from headway.errors import UserError
-from headway.tokens.moses import normalise_punctuation, tokenise
+from headway.metrics.moses import normalise_punctuation, tokenise
 
 ENGLISH = [
     "",
