@@ -8,6 +8,7 @@ import pytest
 from headway.metrics.classification import (
     accuracy,
     accuracy_interval,
+    apply_temperature,
     calibration,
     class_scores,
     confusion,
@@ -15,7 +16,6 @@ from headway.metrics.classification import (
     macro_f1,
     macro_f1_interval,
     nll,
-    tempered,
 )
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -96,11 +96,15 @@ def test_a_probability_of_one_and_one_on_a_border_find_their_bins() -> None:
 def test_the_temperature_of_a_model_that_is_too_sure_of_itself() -> None:
     """Labels drawn from softmax(scores), given scores three times as large."""
     random = np.random.default_rng(1)
-    true_NC = tempered(random.normal(size=(20_000, 3)), 1.0)
+    true_NC = apply_temperature(random.normal(size=(20_000, 3)), 1.0)
     labels = (np.exp(true_NC).cumsum(1) < random.random((20_000, 1))).sum(1)
-    sure_NC = tempered(true_NC * 3.0, 1.0)
+    sure_NC = apply_temperature(true_NC * 3.0, 1.0)
     assert fit_temperature(sure_NC, labels) == pytest.approx(3.0, rel=0.05)
-    assert calibration(tempered(sure_NC, 3.0), labels).ece < 0.02 < calibration(sure_NC, labels).ece
+    assert (
+        calibration(apply_temperature(sure_NC, 3.0), labels).ece
+        < 0.02
+        < calibration(sure_NC, labels).ece
+    )
 
 
 def test_nothing_to_score_is_zero() -> None:

@@ -193,7 +193,7 @@ class Dropouts:
             return ours(x, p)
 
         monkeypatch.setattr(F, "dropout", dropout)
-        monkeypatch.setattr(headway.nn.dropout, "kept", kept)
+        monkeypatch.setattr(headway.nn.dropout, "keep_mask", kept)
 
     def noting(self, name: str) -> Callable[..., None]:
         def hook(part: nn.Module, inputs: Any, output: Any) -> None:

@@ -11,9 +11,9 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from headway.nn.augment import Augment, mixed
-from headway.nn.augment.augment import erased
+from headway.nn.augment.augment import erase
 from headway.nn.augment.mixing import beta
-from headway.nn.augment.places import moved, to_turn, warped
+from headway.nn.augment.places import shift, to_turn, warp
 from headway.nn.augment.policy import BLEND, OPERATIONS, SHEAR, apply_operations
 from headway.settings.augment import AugmentSettings
 
@@ -98,7 +98,7 @@ def test_moved_pictures_are_slices_of_padded_ones() -> None:
     images = pictures(6, frames=2)
     down, right = torch.tensor([0, 2, -3, 5, 0, -1]), torch.tensor([0, -2, 3, 1, 4, 20])
     mirrored = torch.tensor([False, True, False, True, True, False])
-    result = moved(images, down, right, mirrored)
+    result = shift(images, down, right, mirrored)
     for i in range(6):
         padded = torch.nn.functional.pad(images[i], (20, 20, 20, 20))
         y, x = 20 - int(down[i]), 20 - int(right[i])
@@ -109,7 +109,7 @@ def test_moved_pictures_are_slices_of_padded_ones() -> None:
 
 def test_a_quarter_turn_is_exact_and_a_shear_moves_lines_apart() -> None:
     images = floats(2)
-    turned = warped(images, to_turn(torch.full((2,), np.pi / 2), 12, 12))
+    turned = warp(images, to_turn(torch.full((2,), np.pi / 2), 12, 12))
     torch.testing.assert_close(turned, images.rot90(1, (-2, -1)), rtol=0, atol=1e-5)
     number = torch.full((2,), OPERATIONS.index("shear-x"))
     bars = torch.zeros(2, 1, 1, 40, 40)
@@ -199,7 +199,7 @@ def test_parts_of_a_batch_are_changed_as_often_as_the_whole() -> None:
 def test_rectangles_are_erased_from_the_share_of_pictures_that_was_asked() -> None:
     torch.manual_seed(0)
     black = torch.zeros(500, 1, 1, 20, 20)
-    changed = erased(black, 0.25).flatten(1) > 0
+    changed = erase(black, 0.25).flatten(1) > 0
     share = changed.any(1).float().mean()
     assert 0.18 < share < 0.32
     area = changed[changed.any(1)].float().mean(1)

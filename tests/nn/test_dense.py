@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from headway.nn.attention import dense
-from headway.nn.attention.dense import attend_dense, grouped
+from headway.nn.attention.dense import attend_dense, group_by_length
 from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout
 from headway.nn.positions import Alibi, Relative
@@ -240,7 +240,7 @@ def test_groups_hold_every_sequence_once_and_few_empty_cells(data: st.DataObject
         k_lengths = q_lengths
     else:  # a translation is about as long as its source
         k_lengths = [max(0, q + data.draw(st.integers(-2, 2))) for q in q_lengths]
-    groups = grouped(q_lengths, k_lengths)
+    groups = group_by_length(q_lengths, k_lengths)
     used = sorted(i for group in groups for i in group)
     assert used == [i for i in range(n) if q_lengths[i] and k_lengths[i]]
     cells = rows = 0
@@ -270,7 +270,7 @@ def test_a_ragged_batch_is_computed_on_little_more_than_its_tokens(
 
 def test_many_groups_equal_the_definition(device: torch.device, same_as_explicit: Check) -> None:
     layout = Layout.of([300, 1, 150, 290, 40, 7, 160, 2, 41, 80], device)
-    assert len(grouped(layout.known_lengths(), layout.known_lengths())) >= 3
+    assert len(group_by_length(layout.known_lengths(), layout.known_lengths())) >= 3
     same_as_explicit(attend_dense, layout, layout, Scope(causal=True), (2, 1, 8))
     same_as_explicit(attend_dense, layout, layout, Scope(), (2, 1, 8))
 
@@ -284,9 +284,9 @@ def test_a_plan_is_made_once_for_a_pair_of_layouts(
 
     def counted(*lengths: object) -> object:
         made.append(lengths)
-        return grouped(*lengths)
+        return group_by_length(*lengths)
 
-    monkeypatch.setattr(dense, "grouped", counted)
+    monkeypatch.setattr(dense, "group_by_length", counted)
     queries, keys, others = Layout.of([3, 2]), Layout.of([2, 4]), Layout.of([1, 5])
     for _ in range(3):
         same_as_explicit(attend_dense, queries, queries, Scope())

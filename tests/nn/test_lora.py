@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headway.models.build import build_model
 from headway.models.folder import model_weights
-from headway.nn.linear import Linear, packed
+from headway.nn.linear import Linear, packing
 from headway.nn.lora import LoraLinear, add_lora, merge_lora, merge_tensors
 from tests.models.variants import FAMILIES, samples, scores, settings_of, tiny, word_loss
 
@@ -90,7 +90,7 @@ def test_packed_weights_give_the_same_answers() -> None:
     model = tiny("seq2seq")
     add_lora(model, RANK, ALPHA, "all")
     plain = outputs(disturbed(model))
-    with packed([model]):
+    with packing([model]):
         torch.testing.assert_close(outputs(model), plain, rtol=1e-5, atol=1e-5)
         merge_lora(model)
         torch.testing.assert_close(outputs(model), plain, rtol=1e-5, atol=2e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.nn.linear import Linear, pack, packed
+from headway.nn.linear import Linear, pack, packing
 from headway.nn.packed import can_pack
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this machine's torch has no oneDNN")
@@ -59,12 +59,12 @@ def test_what_packed_weights_cannot_do_is_done_as_ever() -> None:
 
 def test_copies_are_gone_afterwards_unless_they_were_there_before() -> None:
     model = nn.Sequential(layer(), layer())
-    with packed([model]):
+    with packing([model]):
         assert all(part.packed is not None for part in model)
     assert all(part.packed is None for part in model)
     pack(model[0])
     kept = model[0].packed
-    with packed([model]):
+    with packing([model]):
         assert model[1].packed is not None
     assert model[0].packed is kept
     assert model[1].packed is None

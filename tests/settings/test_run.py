@@ -11,7 +11,7 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import ConfigError, DataError
-from headway.settings.asked import Asked, flat, nested
+from headway.settings.asked import Asked, flat, nest
 from headway.settings.augment import OF_PICTURES, OF_SOUNDS, AugmentSettings
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
@@ -162,7 +162,7 @@ def test_the_same_number_written_otherwise_is_no_difference(a: str, b: str) -> N
 def test_tables_become_dotted_keys() -> None:
     tables: dict[str, Any] = {"a": {"b": {"c": 1}}, "d": (1, 2), "e": None, "f": {}}
     assert flat(tables) == {"a.b.c": 1, "d": [1, 2], "e": "none"}
-    assert nested(flat(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
+    assert nest(flat(tables)) == {"a": {"b": {"c": 1}}, "d": [1, 2], "e": "none"}
 
 
 @pytest.mark.parametrize(

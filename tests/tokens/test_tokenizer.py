@@ -19,7 +19,7 @@ from headway.errors import DataError
 from headway.settings.data import TokenizerSettings
 from headway.tokens import trainer as train
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
-from headway.tokens.trainer import chosen_size, thinned, train_vocabularies
+from headway.tokens.trainer import choose_size, thin_pairs, train_vocabularies
 
 LINES = [
     "Der Hund läuft über die Straße, und die Katze schläft.",
@@ -215,7 +215,7 @@ def test_sizes_are_as_asked_or_smaller() -> None:
 
 
 def test_the_chosen_size_grows_smoothly_with_the_corpus() -> None:
-    sizes = [chosen_size("bpe", n) for n in (0, 10_000, 30_000, 100_000, 500_000, 2_000_000, 10**9)]
+    sizes = [choose_size("bpe", n) for n in (0, 10_000, 30_000, 100_000, 500_000, 2_000_000, 10**9)]
     assert sizes == sorted(sizes)
     assert sizes[0] == 512
     assert sizes[1] == 3968
@@ -225,10 +225,10 @@ def test_the_chosen_size_grows_smoothly_with_the_corpus() -> None:
 
 def test_a_large_corpus_is_thinned_evenly_and_never_held_whole() -> None:
     pairs = [(f"{i:05}", f"{i:05}") for i in range(1000)]
-    assert thinned(pairs, 10_000) == pairs
-    assert thinned(iter(pairs), 9_999) == pairs[::2]
-    assert thinned(iter(pairs), 1_250) == pairs[::8]
-    assert thinned([("x" * 100, "")], 10) == [("x" * 100, "")]
+    assert thin_pairs(pairs, 10_000) == pairs
+    assert thin_pairs(iter(pairs), 9_999) == pairs[::2]
+    assert thin_pairs(iter(pairs), 1_250) == pairs[::8]
+    assert thin_pairs([("x" * 100, "")], 10) == [("x" * 100, "")]
 
 
 def test_training_uses_the_thinned_corpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,13 @@ from tokenizers import models, pre_tokenizers
 
 from headway.errors import DataError
 from headway.tokens.foreign import load_foreign
-from headway.tokens.whisper import LANGUAGES, spaced, unspoken, whisper_roles, whisper_specials
+from headway.tokens.whisper import (
+    LANGUAGES,
+    add_space,
+    unspoken_pieces,
+    whisper_roles,
+    whisper_specials,
+)
 
 NUMBERS = {
     51_864: {"<|endoftext|>": 50_256, "<|startoftranscript|>": 50_257, "<|en|>": 50_258,
@@ -47,7 +53,7 @@ def bytes_alone() -> tokenizers.Tokenizer:
 
 
 def test_signs_of_one_piece_are_never_written() -> None:
-    found = unspoken(bytes_alone())
+    found = unspoken_pieces(bytes_alone())
     assert {"(", "((", "Ġ-", '"', "~"} <= set(found)
     assert not {"-", "'", "a", "."} & set(found)
     assert "â" in found  # the first byte of a note of music
@@ -74,7 +80,7 @@ def test_a_folder_may_say_what_is_suppressed() -> None:
 def test_texts_are_cut_as_if_a_space_stood_before_them() -> None:
     inner = bytes_alone()
     assert inner.encode("a").tokens == ["a"]
-    assert spaced(inner).encode("a").tokens == ["Ġ", "a"]
+    assert add_space(inner).encode("a").tokens == ["Ġ", "a"]
 
 
 def test_a_vocabulary_without_whispers_tokens_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headway.settings.data import TokenizerSettings
 from headway.tokens.tokenizer import Tokenizer
-from headway.tokens.trainer import chosen_size, train_on_texts
+from headway.tokens.trainer import choose_size, train_on_texts
 
 LINES = [
     "The dog doesn't sleep, the dog sleeps in 1984!",
@@ -136,4 +136,4 @@ def test_the_size_follows_from_the_amount_of_text() -> None:
         train_on_texts(LINES * 200, TokenizerSettings(kind="bytes"), n).vocab_size for n in (1, 10)
     ]
     assert sizes == [259, 259]
-    assert chosen_size("bpe", 1_115_394 // 120) == 3904
+    assert choose_size("bpe", 1_115_394 // 120) == 3904

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headway.errors import Stopped
 from headway.nn.stack import Stack
 from headway.training.budget import PLAN, Budget, Decision, Journal, Wanted
-from headway.training.loop import Loop, interrupted
+from headway.training.loop import Loop, interrupting
 from headway.training.schedule import learning_rate, schedule_steps
 
 from .toy import N, ToyTask, toy_loop, weights
@@ -155,7 +155,7 @@ def test_a_stop_is_heard_in_the_middle_of_a_search() -> None:
         passes[0] += 1
         return passes[0] > 2
 
-    with interrupted(nn.Sequential(stack), asked):
+    with interrupting(nn.Sequential(stack), asked):
         stack(torch.zeros(1, 1), None)
         stack(torch.zeros(1, 1), None)
         with pytest.raises(Stopped):

@@ -33,7 +33,7 @@ from headway.tasks.distil import (
     compare,
     comparison_line,
     load_teacher,
-    picked_layers,
+    pick_layers,
     start_student,
     student_model,
 )
@@ -45,7 +45,7 @@ from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
 from headway.tasks.mask import Mask, Masking, Words
 from headway.tasks.objective import Objective
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.tasks.read import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
@@ -78,15 +78,15 @@ def run_settings(task: str, teacher: Path, **more: Any) -> RunSettings:
 
 
 def test_a_student_starts_from_every_other_layer() -> None:
-    assert picked_layers(6, 12) == [0, 2, 4, 6, 8, 10]
-    assert picked_layers(2, 4) == [0, 2]
-    assert picked_layers(3, 4) == [0, 1, 2]
-    assert picked_layers(1, 4) == [0]
-    assert picked_layers(4, 4) == [0, 1, 2, 3]
+    assert pick_layers(6, 12) == [0, 2, 4, 6, 8, 10]
+    assert pick_layers(2, 4) == [0, 2]
+    assert pick_layers(3, 4) == [0, 1, 2]
+    assert pick_layers(1, 4) == [0]
+    assert pick_layers(4, 4) == [0, 1, 2, 3]
 
 
 def origin(settings: RunSettings) -> Origin:
-    found = begun_with(settings)
+    found = origin_of(settings)
     assert found is not None
     return found
 

@@ -26,7 +26,7 @@ from headway.tasks.fill_answers import Filler
 from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain as plain_loss
-from headway.tasks.mask import Mask, Masking, answered
+from headway.tasks.mask import Mask, Masking, hidden_answers
 from headway.tasks.objective import Part
 from headway.tasks.specs import SPECS, FillSettings
 from headway.tokens.tokenizer import Vocabularies
@@ -253,7 +253,7 @@ def test_the_scores_are_those_of_every_hidden_word(
             nll -= float(logs_RV.gather(1, words_R[:, None]).sum())
             right += int((logs_RV.argmax(-1) == words_R).sum())
             n += len(words_R)
-        values, _ = task.head.values(answered(Pass(filler, CPU), "words", valid))
+        values, _ = task.head.values(hidden_answers(Pass(filler, CPU), "words", valid))
     assert values["loss"] == pytest.approx(nll / n, rel=1e-4)
     assert values["accuracy"] == pytest.approx(100 * right / n)
 

@@ -25,7 +25,7 @@ from headway.tasks.label import LabelItems
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.read import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.targets import turned
+from headway.tasks.targets import with_margin
 from headway.tasks.task import Use, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers
@@ -102,7 +102,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
         read = readout_of(settings).read(model, Input(given, layout))
         assert isinstance(read.scores, Angles)
         plain_BC, targets_BC = read.answers(), torch.tensor([[0.0, 1.0, 0.0]])
-        turned_BC = turned(read.x_RD, read.scores, targets_BC, margin)
+        turned_BC = with_margin(read.x_RD, read.scores, targets_BC, margin)
         found = task.target.loss(read.weighed(torch.ones(1)), targets_BC).nll
         torch.testing.assert_close(found, -turned_BC.log_softmax(-1)[0, 1])
     angle = math.acos(float(plain_BC[0, 1]) / scale) + margin

@@ -15,7 +15,7 @@ from headway.settings.facts import DeviceFacts, Facts
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.run import Resolved, RunSettings, load_run_settings
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.training.budget import Decision
 from headway.training.estimate import (
     Timing,
@@ -45,7 +45,7 @@ def planned(
         n_tokens=11 * n_pairs,
         vocab_size=target,
         source_vocab_size=0 if source == target else source,
-        begun=begun_with(settings),
+        begun=origin_of(settings),
     )
     return resolve(settings, facts, on)
 

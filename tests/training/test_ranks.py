@@ -20,7 +20,7 @@ from headway.cli.train import AGAIN
 from headway.errors import UserError
 from headway.nn.devices import pick_device
 from headway.training.distributed import Ranks
-from headway.training.feed import shared
+from headway.training.feed import part_tokens
 
 from .fork_server import Server, hook
 from .rank_server import RankServer, free_port
@@ -272,10 +272,10 @@ def test_one_process_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_rank_gets_a_part_of_a_step() -> None:
-    assert shared(2048, 2048, Ranks(world=1)) == 2048
-    assert 1024 <= shared(2048, 2048, Ranks(world=2)) <= 1100
-    assert shared(512, 2048, Ranks(world=2)) == 512
-    assert shared(10, 3, Ranks(world=8)) == 1
+    assert part_tokens(2048, 2048, Ranks(world=1)) == 2048
+    assert 1024 <= part_tokens(2048, 2048, Ranks(world=2)) <= 1100
+    assert part_tokens(512, 2048, Ranks(world=2)) == 512
+    assert part_tokens(10, 3, Ranks(world=8)) == 1
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

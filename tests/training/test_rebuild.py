@@ -37,7 +37,7 @@ from headway.tasks.intake import Gone
 from headway.tasks.intake_audio import SoundIntake
 from headway.tasks.intake_vision import PictureIntake
 from headway.tasks.items import Batch, Draw, Pass, batches_of
-from headway.tasks.mask import Rebuilt, answered, read_hidden
+from headway.tasks.mask import Rebuilt, hidden_answers, read_hidden
 from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")
@@ -224,7 +224,7 @@ def test_a_model_that_says_the_mean_explains_nothing() -> None:
             [given_to(model, items, batch)[1] for _, batch in batches_of(items, np.arange(40), CPU)]
         )
         head.bias.copy_(targets.mean(0))
-    values, find = Rebuilt().values(answered(Pass(model, CPU), "rebuild", items))
+    values, find = Rebuilt().values(hidden_answers(Pass(model, CPU), "rebuild", items))
     [baseline] = find().values()
     assert values["explained"] == pytest.approx(0.0, abs=1e-3)
     assert values["loss"] == pytest.approx(baseline["loss"], rel=1e-5)

@@ -35,7 +35,7 @@ from headway.settings.run import Resolved, RunSettings, resolved_toml
 from headway.settings.start import LoraSettings, StartSettings
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.tasks.specs import TranscribeSettings, spec_of
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve
@@ -279,7 +279,7 @@ def test_nothing_left_to_train_is_an_error() -> None:
 def few_texts(settings: RunSettings, device: DeviceFacts = CPU, longest: int = 20) -> Resolved:
     facts = Facts(
         n=10, n_tokens=1000, longest=longest, vocab_size=tokenizer().vocab_size,
-        labels=("a", "b"), begun=begun_with(settings),
+        labels=("a", "b"), begun=origin_of(settings),
     )  # fmt: skip
     return resolve(settings, facts, device)
 
@@ -324,7 +324,7 @@ ENCODERS = {"caption": (LOOKING, "fill"), "transcribe": (LISTENING, "transcribe"
 def about(settings: RunSettings, model: ModelSettings) -> Facts:
     front = getattr(model, "picture", None) or getattr(model, "sound", None)
     return Facts(
-        n=10, n_tokens=1000, longest=20, longest_text=8, begun=begun_with(settings), front=front,
+        n=10, n_tokens=1000, longest=20, longest_text=8, begun=origin_of(settings), front=front,
         vocab_size=getattr(model, "vocab_size", 30), stored=Survey(height=8, width=8, rate=16_000),
     )  # fmt: skip
 

@@ -25,8 +25,8 @@ from headway.storage import replace_text
 from headway.tasks import sequence_distil as module
 from headway.tasks.opened import open_run
 from headway.tasks.sequence_distil import (
+    make_taught,
     prepare_taught,
-    taught,
     with_taught,
     with_teachers_words,
 )
@@ -78,7 +78,7 @@ def test_the_targets_are_the_teachers_translations(
     school: tuple[Prepared, RunSettings], tmp_path: Path, slow: Any
 ) -> None:
     prepared, settings = school
-    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
+    made = make_taught(prepared, settings, tmp_path / "run", CPU, slow)
     n = prepared.train.n
     assert f"the teacher translates {n}/{n}  0s left" in slow.stream.getvalue()
     teacher = writer_of(open_run(tmp_path / "teacher", device="cpu"))
@@ -93,7 +93,7 @@ def test_the_targets_are_the_teachers_translations(
     again = with_taught(load_prepared(tmp_path / "run"), tmp_path / "run")
     assert targets(again) == targets(made)
     before = slow.stream.getvalue()
-    taught(prepared, settings, tmp_path / "run", CPU, slow)
+    make_taught(prepared, settings, tmp_path / "run", CPU, slow)
     assert slow.stream.getvalue() == before  # nothing is translated twice
 
 
@@ -104,7 +104,7 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
     slow: Any,
 ) -> None:
     prepared, settings = school
-    straight = targets(taught(prepared, settings, tmp_path / "run", CPU, SILENT))
+    straight = targets(make_taught(prepared, settings, tmp_path / "run", CPU, SILENT))
     for name in ("train.taught.tokens", "train.taught.lengths"):
         (tmp_path / "run" / "data" / name).unlink()
     translated: list[str] = []
@@ -118,13 +118,13 @@ def test_killed_on_the_way_it_goes_on_behind_the_last_block(
 
     monkeypatch.setattr(Writer, "write", some)
     with pytest.raises(Killed):
-        taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+        make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     part = tmp_path / "run" / "data" / "train.part"
     with part.open("a") as file:
         file.write("[[1, 2], [3")  # a block that was being written
     assert targets(with_taught(prepared, tmp_path / "run")) == targets(prepared)
     monkeypatch.setattr(Writer, "write", plain)
-    made = taught(prepared, settings, tmp_path / "run", CPU, slow)
+    made = make_taught(prepared, settings, tmp_path / "run", CPU, slow)
     assert targets(made) == straight
     # What was there is not counted as work of this process.
     said = slow.stream.getvalue().splitlines()[0]
@@ -139,5 +139,5 @@ def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
     """The text of an output may have more tokens than the output had."""
     prepared, settings = school
     monkeypatch.setattr(module, "learned", lambda front: 4)
-    made = taught(prepared, settings, tmp_path / "run", CPU, SILENT)
+    made = make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     assert int(made.train["target"].lengths.max()) == 3

@@ -14,7 +14,7 @@ from headway.decode.search.speculative import SpeculativeSearcher
 from headway.decode.stream import OnToken, Reading
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
-from headway.nn.linear import packed
+from headway.nn.linear import packing
 from headway.progress import OnProgress, unheard
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ class Completer:
         at once where the next one keeps us waiting. `on_progress` hears of every batch of a window.
         """
         common = self.ids(shared) if shared else None
-        with packed(self.models):
+        with packing(self.models):
             for window in windows(prompts, live=live):
                 start = time.perf_counter()
                 first, self.asked = self.asked, self.asked + len(window)

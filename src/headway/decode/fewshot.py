@@ -18,7 +18,7 @@ from headway.decode.search.searcher import Prefix, too_long
 from headway.decode.steps import read_prompts
 from headway.errors import DataError, UserError
 from headway.nn.evaluating import evaluating
-from headway.nn.linear import packed
+from headway.nn.linear import packing
 from headway.settings.listed import listed
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
@@ -135,7 +135,7 @@ class Chooser:
     def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[Choice]:
         """One for each text, in order; `live`: at once where the next keeps us waiting."""
         first = 0
-        with packed([self.model]):
+        with packing([self.model]):
             for window in windows(texts, live=live):
                 prompts = [self.shots.prompt(text) for text in window]
                 asked = [self._asked(prompt) for prompt in prompts]

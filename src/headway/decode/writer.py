@@ -25,7 +25,7 @@ from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.evaluating import evaluating
-from headway.nn.linear import packed
+from headway.nn.linear import packing
 from headway.nn.positions import most_positions
 from headway.progress import OnProgress, unheard
 from headway.settings.decode import DecodeSettings
@@ -140,7 +140,7 @@ class Writer:
         all_work = one_ahead(all_work) if ahead else all_work
         given = len(sources) if isinstance(sources, Sized) else 0
         before = 0
-        with packed(self.models):
+        with packing(self.models):
             for work in all_work:
                 total = max(given, before + len(work.sources))
                 with self._timed():

@@ -44,7 +44,7 @@ from headway.tasks.specs import (
     TranscribeSettings,
     front_reads,
 )
-from headway.tokens.model_rows import unused
+from headway.tokens.model_rows import unused_name
 from headway.tokens.tokenizer import Vocabularies
 
 IGNORED = "ignored.safetensors"
@@ -121,7 +121,7 @@ def _without_token(vocab: Vocabularies | None) -> list[str]:
         sides = {"source ": vocab.source, "target ": vocab.target}
     notes = []
     for side, tokenizer in sides.items():
-        n = sum(tokenizer.special(unused(i)) == i for i in range(tokenizer.vocab_size))
+        n = sum(tokenizer.special(unused_name(i)) == i for i in range(tokenizer.vocab_size))
         if n:
             rows = f"{n:,} {side}rows have" if n > 1 else f"1 {side}row has"
             notes.append(f"{rows} no token: the model is larger than its tokenizer")

@@ -35,8 +35,8 @@ from headway.tasks.intake import Cuts, Gone, Hiding, intake_of
 from headway.tasks.items import Batch, Draw
 from headway.tasks.media_given import what_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import EachRow, OneVector, asked, readout_of
-from headway.tasks.text_items import TextItem, framed
+from headway.tasks.read import EachRow, OneVector, as_model, readout_of
+from headway.tasks.text_items import TextItem, frame_tokens
 
 NEW_TOKENS = 16
 """How far a language model goes on from a sentence."""
@@ -149,9 +149,9 @@ def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
     for number, text in enumerate(ids):
         if pairs and number % 4 == 3:
             room = max(0, (longest - 2 - tokenizer.pair_ends) // 2)
-            found += framed(run, [ids[number - 1][:room]], [text[:room]])
+            found += frame_tokens(run, [ids[number - 1][:room]], [text[:room]])
         else:
-            found += framed(run, [text[: longest - 2]])
+            found += frame_tokens(run, [text[: longest - 2]])
     return [_with_gaps(run, text) for text in found]
 
 
@@ -223,7 +223,7 @@ def read_one(
         rows_R = torch.arange(first, stream.layout.n_rows)
     if target:
         streams.append(_flat(target))
-    found = asked(run.model).states(*streams)
+    found = as_model(run.model).states(*streams)
     layout, memory = found.layout, found.memory
     read = readout_of(run.settings).of(run.model, found.x_ND, layout, rows_R, memory)
     heard = _array(read.more["ctc"].said_RC) if "ctc" in read.more else None

@@ -118,7 +118,7 @@ def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
     """
 
     def loss(log_temperature: float) -> float:
-        return nll(tempered(logs_NC, math.exp(log_temperature)), labels_N)
+        return nll(apply_temperature(logs_NC, math.exp(log_temperature)), labels_N)
 
     low, high = math.log(0.05), math.log(20.0)
     while high - low > 1e-4:
@@ -130,7 +130,7 @@ def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
     return math.exp((low + high) / 2)
 
 
-def tempered(logs_NC: Numbers, temperature: float) -> Numbers:
+def apply_temperature(logs_NC: Numbers, temperature: float) -> Numbers:
     """Log-probabilities after dividing the scores by a temperature."""
     x_NC = logs_NC / temperature
     top_N1 = x_NC.max(1, keepdims=True)

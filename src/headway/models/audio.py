@@ -10,7 +10,7 @@ from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
 from headway.models.parts.body import stack
 from headway.models.parts.heads import LabelHead, RebuildHead, WordHead
-from headway.models.seq2seq import Seq2Seq, composed
+from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding
 from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 
@@ -53,7 +53,7 @@ def sound_seq2seq(settings: SoundSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
     front = SoundFront(settings.sound, settings.d_model, dropout=settings.dropout)
     ctc = _symbols(settings) if settings.ctc else None
-    return composed(settings, front, target, ctc=ctc)
+    return compose_seq2seq(settings, front, target, ctc=ctc)
 
 
 def _symbols(settings: SoundEncoderSettings | SoundSeq2SeqSettings) -> WordHead:

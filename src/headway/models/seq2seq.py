@@ -71,10 +71,10 @@ def seq2seq(settings: Seq2SeqSettings) -> Seq2Seq:
     source = Embedding(settings.source_vocab, settings.d_model)
     shared = settings.tie in ("all", "source-target")
     target = source if shared else Embedding(settings.vocab_size, settings.d_model)
-    return composed(settings, text_front(settings, source), target, source)
+    return compose_seq2seq(settings, text_front(settings, source), target, source)
 
 
-def composed(
+def compose_seq2seq(
     settings: Seq2SeqSettings,
     source_front: Front,
     target: Embedding,

@@ -8,7 +8,7 @@ from headway.models.encoder import Encoder
 from headway.models.parts.body import stack
 from headway.models.parts.heads import LabelHead, Pooler, RebuildHead
 from headway.models.parts.vision import PictureFront
-from headway.models.seq2seq import Seq2Seq, composed
+from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
 from headway.settings.model import PictureEncoderSettings, PictureSeq2SeqSettings
@@ -57,4 +57,4 @@ def _head(settings: PictureEncoderSettings, name: str) -> nn.Module:
 def picture_seq2seq(settings: PictureSeq2SeqSettings) -> Seq2Seq:
     target = Embedding(settings.vocab_size, settings.d_model)
     front = PictureFront(settings.picture, settings.d_model, dropout=settings.dropout)
-    return composed(settings, front, target)
+    return compose_seq2seq(settings, front, target)

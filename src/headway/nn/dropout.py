@@ -28,7 +28,7 @@ class Dropout(nn.Module):
 def dropout(x: Tensor, p: float) -> Tensor:
     if p == 0.0:
         return x
-    return F.dropout(x, p) if _is_torchs(x) else x * kept(x, p)
+    return F.dropout(x, p) if _is_torchs(x) else x * keep_mask(x, p)
 
 
 def add_dropped(x: Tensor, y: Tensor, p: float) -> Tensor:
@@ -37,10 +37,10 @@ def add_dropped(x: Tensor, y: Tensor, p: float) -> Tensor:
         return x + y
     if _is_torchs(y):
         return x + F.dropout(y, p)
-    return torch.addcmul(x, y, kept(y, p))
+    return torch.addcmul(x, y, keep_mask(y, p))
 
 
-def kept(x: Tensor, p: float) -> Tensor:
+def keep_mask(x: Tensor, p: float) -> Tensor:
     """What to multiply `x` with: zero for the share `p`, and for the rest what keeps the mean."""
     dropped = round(p * LEVELS)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

@@ -52,7 +52,7 @@ def unpack(model: nn.Module) -> None:
 
 
 @contextmanager
-def packed(models: Sequence[nn.Module]) -> Iterator[None]:
+def packing(models: Sequence[nn.Module]) -> Iterator[None]:
     """Packed inside; afterwards the copies are gone, unless they were there before."""
     before = {layer: layer.packed for model in models for layer in _layers(model)}
     try:

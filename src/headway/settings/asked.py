@@ -165,7 +165,7 @@ def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return found
 
 
-def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys as tables: the way back from `flat`."""
     table: dict[str, Any] = {}
     for key, value in leaves.items():

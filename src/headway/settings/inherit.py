@@ -71,7 +71,7 @@ def model_from(
             f"--from {run}: its model is of the {family_of(model)} family, which has no "
             f"{wrong[0]!r}. Start from another run, or from scratch."
         )
-    new: ModelSettings = changed(model, changes)
+    new: ModelSettings = with_changes(model, changes)
     check_same(run, old, new, may_grow="vocab_size" not in asked)
     return new
 
@@ -113,12 +113,12 @@ def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
     return has and pooling == "first" and "classes" in changes["heads"]
 
 
-def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
+def with_changes(settings: Any, changes: Mapping[str, Any]) -> Any:
     values: dict[str, Any] = {}
     for key, value in changes.items():
         section, _, rest = key.partition(".")
         before = values.get(section, getattr(settings, section))
-        values[section] = changed(before, {rest: value}) if is_dataclass(before) else value
+        values[section] = with_changes(before, {rest: value}) if is_dataclass(before) else value
         if isinstance(values[section], list):
             values[section] = tuple(values[section])
     return replace(settings, **values)

@@ -37,7 +37,7 @@ from headway.settings.model import (
 from headway.settings.start import DistilSettings, LoraSettings, StartSettings
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import (
-    commented,
+    add_comment,
     comments_of,
     parse,
     read_text,
@@ -46,7 +46,7 @@ from headway.settings.toml import (
     toml_value,
 )
 from headway.settings.train import OF_SCHEDULES, ResolvedTrain, TrainSettings
-from headway.settings.upgrade import FORMAT, completed, new_key, rename, upgraded
+from headway.settings.upgrade import FORMAT, complete_train, new_key, rename, upgrade
 from headway.settings.value_types import setting_types
 from headway.tasks.specs import (
     ALIASES,
@@ -252,7 +252,7 @@ def read_resolved(text: str) -> Resolved:
 
 def _resolved(settings: RunSettings, text: str) -> Resolved:
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    values["train"] = completed(settings.train, spec_of(settings).scores[0])
+    values["train"] = complete_train(settings.train, spec_of(settings).scores[0])
     comments = comments_of(text)
     why = {
         f"{section}.{name}": comment.removeprefix(CHOSEN)
@@ -269,7 +269,7 @@ CHOSEN, ASKED = "chosen: ", "asked: "
 
 def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
     try:
-        values = upgraded(values)
+        values = upgrade(values)
     except ConfigError as error:
         raise ConfigError(f"{locate('format')}{error}") from error
     locate = rename(values, locate)
@@ -481,7 +481,7 @@ def resolved_toml(settings: RunSettings) -> str:
         if usual or values != kind():
             parts.append(section_toml(name, values, comment))
     asked = [
-        commented(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
+        add_comment(f"{toml_value(key)} = {toml_value(value)}", settings.asked.whence(key))
         for key, value in settings.asked.items()
     ]
     parts.append(

@@ -90,7 +90,7 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
 COMMENT = "  # "
 
 
-def commented(statement: str, comment: str) -> str:
+def add_comment(statement: str, comment: str) -> str:
     """A line: the statement, and behind it what is said about it, which ends with the line."""
     shown = "".join(sign if sign.isprintable() else " " for sign in comment)
     return f"{statement}{COMMENT}{shown}" if comment else statement
@@ -100,16 +100,16 @@ Comment = Callable[[str], str]
 """What is to be said behind a dotted key; nothing, if that is empty."""
 
 
-def uncommented(key: str) -> str:
+def no_comment(key: str) -> str:
     return ""
 
 
-def to_toml(settings: ModelSettings, comment: Comment = uncommented) -> str:
+def to_toml(settings: ModelSettings, comment: Comment = no_comment) -> str:
     """The complete `[model]` section. Loading it gives equal settings."""
     return section_toml("model", settings, comment, family=family_of(settings))
 
 
-def section_toml(name: str, settings: Any, comment: Comment = uncommented, **first: str) -> str:
+def section_toml(name: str, settings: Any, comment: Comment = no_comment, **first: str) -> str:
     """Values first, then one table for each nested group of settings.
 
     TOML has no null: None is written by leaving the key out, which is why None may only ever be
@@ -118,7 +118,7 @@ def section_toml(name: str, settings: Any, comment: Comment = uncommented, **fir
     lines, tables = [f"[{name}]"], []
 
     def say(key: str, value: object) -> None:
-        lines.append(commented(f"{key} = {toml_value(value)}", comment(f"{name}.{key}")))
+        lines.append(add_comment(f"{key} = {toml_value(value)}", comment(f"{name}.{key}")))
 
     for key, text in first.items():
         say(key, text)

@@ -20,7 +20,7 @@ from headway.tasks.specs import ALIASES
 FORMAT = 2
 
 
-def upgraded(values: Mapping[str, object]) -> dict[str, Any]:
+def upgrade(values: Mapping[str, object]) -> dict[str, Any]:
     """All tables of a file, in the newest format and without its number."""
     values = dict(values)
     number = values.pop("format", 1)
@@ -32,7 +32,7 @@ def upgraded(values: Mapping[str, object]) -> dict[str, Any]:
     return values
 
 
-def completed(train: TrainSettings, metric: str) -> ResolvedTrain:
+def complete_train(train: TrainSettings, metric: str) -> ResolvedTrain:
     """How a run was trained that someone else may have trained; `metric` is the task's own."""
     values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
     values |= {name: 0 for name in COUNTS if values[name] is None}

@@ -20,7 +20,7 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.intake_vision import PictureCuts
-from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.parent import origin_of, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
 from headway.tasks.write import Exam, Some, Write
@@ -70,7 +70,7 @@ class Caption(Write):
             front=shape,
             stored=stored,
             colours=pixel_statistics(prepared.train.pictures),
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:

@@ -39,7 +39,7 @@ from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.objective import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.opened import Opened
-from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.parent import origin_of, tokenizer_of
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import METRICS, spec_of
@@ -229,7 +229,7 @@ class Continue(Task):
             n_tokens=_n_tokens(prepared.train) + prepared.train.n,
             longest=int(usual.max()),
             vocab_size=prepared.tokenizer.vocab_size,
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:

@@ -54,7 +54,7 @@ from headway.tasks.label_defaults import (
 from headway.tasks.mask import check_unmixed
 from headway.tasks.media_given import what_of
 from headway.tasks.objective import Chosen, Objective, Part, TaskLoss
-from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.parent import origin_of, tokenizer_of
 from headway.tasks.read import Read, readout_of
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Spec
@@ -380,7 +380,7 @@ class Contrast(Task):
             longest=longest,
             vocab_size=prepared.tokenizer.vocab_size,
             pairs=pairs,
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:

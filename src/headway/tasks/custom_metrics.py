@@ -87,7 +87,7 @@ class Measured:
         return scores.changed(more, own=[one.metric for one in self.own.values()])
 
 
-def measured(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
+def with_metrics(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
     """The task with these metrics beside its own; `by` names the one that a better model is better
     at, if it is one of them."""
     return cast(Objective[Any], Measured(objective, own, by)) if own else objective

@@ -18,7 +18,7 @@ from headway.models.parts.front import compute_in
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.facts import Origin
-from headway.settings.inherit import WITHOUT_VECTORS, changed, check_same
+from headway.settings.inherit import WITHOUT_VECTORS, check_same, with_changes
 from headway.settings.model import ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
 from headway.tasks.items import Pass
@@ -43,13 +43,13 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
             "another teacher."
         )
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
-    shape = changed(teacher, {**without, **settings.asked.under("model")})
+    shape = with_changes(teacher, {**without, **settings.asked.under("model")})
     check_same(name, teacher, shape)
     layers = n_layers(teacher.n_layers, settings)
-    picks = picked_layers(layers, teacher.n_layers)
+    picks = pick_layers(layers, teacher.n_layers)
     if isinstance(shape, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
         decoder = n_layers(teacher.decoder_layers, settings)
-        others = picked_layers(decoder, teacher.decoder_layers)
+        others = pick_layers(decoder, teacher.decoder_layers)
         kept = shape.kept_heads.of_layers({"encoder": picks, "decoder": others, "cross": others})
         return replace(shape, n_layers=layers, n_decoder_layers=decoder, kept_heads=kept)
     return replace(shape, n_layers=layers, kept_heads=shape.kept_heads.of_layers({"self": picks}))
@@ -64,7 +64,7 @@ def n_layers(of_teacher: int, settings: RunSettings) -> int:
     return layers
 
 
-def picked_layers(student: int, teacher: int) -> list[int]:
+def pick_layers(student: int, teacher: int) -> list[int]:
     """The teacher's layers that a student starts from: for half as many every other one."""
     return [number * teacher // student for number in range(student)]
 
@@ -76,7 +76,7 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
     theirs = dict(teacher.state_dict())
     names: dict[str, str] = {}
     for (stack_name, mine), (_, its) in zip(stacks(model), stacks(teacher), strict=True):
-        picks = picked_layers(len(mine.blocks), len(its.blocks))
+        picks = pick_layers(len(mine.blocks), len(its.blocks))
         names |= {
             f"{stack_name}.blocks.{number}.": f"{stack_name}.blocks.{pick}."
             for number, pick in enumerate(picks)

@@ -18,7 +18,7 @@ from headway.tasks.answers import Answer, Facts, NearAnswer, Plain, Show, Vector
 from headway.tasks.contrast import Side, unit_of, vectors_of
 from headway.tasks.intake import Line, intake_of
 from headway.tasks.items import Pass
-from headway.tasks.media_answers import noted, unread
+from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_given import Given
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Use
@@ -66,9 +66,9 @@ class Vectorizer:
     def answered(self, one: Given, x_D: Vectors) -> Iterator[Answer]:
         made = VectorAnswer(
             text=f"{len(x_D):,} numbers", place=one.name, vector=x_D.astype(np.float32),
-            printed=_Printed(named(one), x_D),
+            printed=_Printed(name_of(one), x_D),
         )  # fmt: skip
-        yield noted(made, one)
+        yield note_silence(made, one)
 
     def missing(self, one: Given) -> Iterator[Answer]:
         yield unread(one.name, one.error)
@@ -123,13 +123,13 @@ class Nearest(Vectorizer):
         order = np.argsort(-like_S, kind="stable")[: self.top]
         near = tuple((self.candidates[i], float(like_S[i])) for i in order)
         text, like = near[0]
-        [name] = own = named(one)
+        [name] = own = name_of(one)
         facts: Facts = {**own, "nearest": [{name: text, "cosine": like} for text, like in near]}
         made = NearAnswer(
             text=text, cosine=like, near=near, place=one.name, vector=x_D.astype(np.float32),
             printed=Plain("\n".join(f"{like:.4f}\t{text}" for text, like in near), facts),
         )  # fmt: skip
-        yield noted(made, one)
+        yield note_silence(made, one)
 
     def read(self, path: str) -> None:
         """The lines of a file; of media a list, a folder or a single one."""
@@ -143,14 +143,14 @@ class Nearest(Vectorizer):
                 raise DataError(f"--nearest {path}: {one.error}")
         if not found:
             raise DataError(f"{path} holds nothing to compare with.")
-        self.candidates = [next(iter(named(one).values())) for one in found]
+        self.candidates = [next(iter(name_of(one).values())) for one in found]
         self.known_SD = cosine(self.vectors([one.values for one in found]))
 
     def summary(self) -> str:
         return f"{self.counted()} compared with {len(self.candidates):,}"
 
 
-def named(one: Given) -> dict[str, str]:
+def name_of(one: Given) -> dict[str, str]:
     """What was asked: a text, or a file by its name."""
     return {"file": one.name} if one.name else {"text": str(one.values[0])}
 

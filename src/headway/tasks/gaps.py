@@ -111,7 +111,7 @@ class Gaps:
         texts, draws = self.texts(rows), self._draws
         hidden = self._masker.hidden(texts, draws)
         replaced = self._masker.replaced(texts, hidden, draws)
-        tokens, at = framed(replaced, texts.lengths, self.tokenizer)
+        tokens, at = add_ends(replaced, texts.lengths, self.tokenizer)
         where, words = at[hidden], texts.tokens[hidden]
         n_rows = fixed.hidden_rows if isinstance(fixed, GapForm) else len(where)
         where, words = where[:n_rows], words[:n_rows]
@@ -165,7 +165,7 @@ def room_of(how: FillSettings, max_len: int) -> int:
     return wanted - ENDS
 
 
-def framed(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Numbers, Numbers]:
+def add_ends(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Numbers, Numbers]:
     """Each text between the start and the end token, and where each of its tokens went."""
     number = np.repeat(np.arange(len(lengths)), lengths)
     at = np.arange(len(tokens)) + ENDS * number + 1

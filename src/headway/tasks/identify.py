@@ -26,7 +26,7 @@ from headway.tasks.intake import Line, front_of
 from headway.tasks.items import Pass
 from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
 from headway.tasks.label_data import ScoredSet, scored_set
-from headway.tasks.media_answers import noted
+from headway.tasks.media_answers import note_silence
 from headway.tasks.media_given import Given, given_media
 from headway.tasks.read import OneVector
 from headway.tasks.scores import Row, Scores
@@ -176,7 +176,7 @@ class Comparer(Kept):
 
     def answered(self, one: Given, x_D: Vectors) -> Iterator[Answer]:
         yield from super().answered(one, x_D)
-        yield noted(self._answer(one, x_D), one)
+        yield note_silence(self._answer(one, x_D), one)
 
     def _answer(self, one: Given, vector_D: Vectors) -> Answer:
         if not self.known:

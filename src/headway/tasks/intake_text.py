@@ -191,11 +191,11 @@ class TextIntake(Intake):
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
         for number, line in enumerate(listed(lines), 1):
             assert not isinstance(line, Given)
-            yield Given("", asked_texts(line, f"line {number:,}", settings.data))
+            yield Given("", parse_texts(line, f"line {number:,}", settings.data))
 
     def cut(self, columns: Columns) -> TextCuts:
         if columns.fields:
-            text, other = joined_fields(self.tokenizer, columns.parts), None
+            text, other = join_fields(self.tokenizer, columns.parts), None
         else:
             text, other = columns["text"], columns.other
         reader = text_reader(text, other, self.tokenizer, self.max_len)
@@ -252,14 +252,14 @@ class TextIntake(Intake):
     def columns(self, examples: Sequence[Texts]) -> Columns:
         """Of texts in memory."""
         names = self.fields or (("text", "other") if self.pairs else ("text",))
-        stores = [encoded(self.tokenizer, column) for column in zip(*examples, strict=True)]
+        stores = [encode_store(self.tokenizer, column) for column in zip(*examples, strict=True)]
         return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
 
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text]:
         return texts_of(columns, self.tokenizer, most, first)
 
 
-def asked_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
+def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
     """What a line of input holds: a text, two with a tab between, or JSON with fields; or what a
     file has in the columns of training."""
     if not isinstance(line, str):
@@ -313,12 +313,12 @@ def text_reader(
     )
 
 
-def encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
+def encode_store(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
     found = tokenizer.encode_flat(list(texts))
     return TokenStore(found.ids.astype(np.uint32), found.lengths)
 
 
-def joined_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
+def join_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
     """Documents with fields as one text each, every field between its marks."""
     stream = FieldStream.of(stores, tokenizer)
     n = len(next(iter(stores.values())))

@@ -32,7 +32,7 @@ from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Pass, mean_by_owner, n_owners
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
 from headway.tasks.label_defaults import CHOICES, Head, answer_facts
-from headway.tasks.media_answers import noted, unread
+from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_given import Given
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.read import Read, readout_of
@@ -236,7 +236,7 @@ class Labeller:
             if one.values is None:
                 yield unread(one.name, one.error)
             else:
-                yield noted(self.target.answer(next(said), one.name, self.top), one)
+                yield note_silence(self.target.answer(next(said), one.name, self.top), one)
 
     def _said(self, values: Sequence[object]) -> Iterable[Numbers]:
         return self.shares(self.intakes[0].columns(values), self.use.between) if values else ()

@@ -25,7 +25,7 @@ from headway.tasks.fronts import (
     stored_form,
 )
 from headway.tasks.intake_text import TextIntake
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.tasks.specs import Modality, Spec, answering, spec_of
 from headway.tasks.targets import TOP
 from headway.tokens.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ def text_facts(settings: RunSettings, prepared: Prepared) -> Facts:
         longest=int(np.concatenate(needed).max()),
         vocab_size=prepared.tokenizer.vocab_size,
         labels=tuple(prepared.labels),
-        begun=begun_with(settings),
+        begun=origin_of(settings),
     )
 
 
@@ -135,7 +135,7 @@ def picture_facts(settings: RunSettings, prepared: Prepared) -> Facts:
         front=picture_shape(settings, prepared.what, stored=stored),
         stored=stored,
         colours=pixel_statistics(prepared.train.pictures),
-        begun=begun_with(settings),
+        begun=origin_of(settings),
     )
 
 
@@ -240,7 +240,7 @@ def sound_facts(settings: RunSettings, prepared: Prepared) -> Facts:
         labels=tuple(prepared.labels),
         front=front,
         stored=stored,
-        begun=begun_with(settings),
+        begun=origin_of(settings),
     )
 
 

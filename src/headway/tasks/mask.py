@@ -53,7 +53,7 @@ from headway.tasks.objective import (
     TaskLoss,
     text_frequencies,
 )
-from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.parent import origin_of, tokenizer_of
 from headway.tasks.read import EachRow, Read
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Modality
@@ -243,7 +243,7 @@ def read_hidden(name: str, model: nn.Module, given: Batch[Gone]) -> Read:
 
 
 @torch.no_grad()
-def answered(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read, Tensor]]:
+def hidden_answers(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read, Tensor]]:
     """Of the first items."""
     rows = np.arange(len(items.lengths))[: asked.most]
     for _, batch in asked.batches(items, rows):
@@ -292,7 +292,9 @@ class Masking(Objective[Gone]):
 
     def evaluate(self, asked: Pass) -> Scores:
         asked = replace(asked, most=self.n_asked(asked))
-        values, baselines = self.head.values(answered(asked, self.head.name, self.valid_items))
+        values, baselines = self.head.values(
+            hidden_answers(asked, self.head.name, self.valid_items)
+        )
         samples = self.head.samples(asked.model, asked.device)
         return Scores(values=values, samples=samples, find_baselines=baselines)
 
@@ -353,7 +355,7 @@ class Mask(Task):
             n_tokens=int(lengths.sum()) + ENDS * len(lengths),
             longest=int(lengths.max(initial=1)) + ENDS,
             vocab_size=prepared.tokenizer.vocab_size,
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
@@ -454,7 +456,7 @@ class Mask(Task):
         head = head_of(settings, items)
         with use.progress.stage("reading" if tokenizer else "rebuilding") as stage:
             asked_of = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
-            values, find = head.values(answered(asked_of, head.name, items))
+            values, find = head.values(hidden_answers(asked_of, head.name, items))
         [trivial] = find().values()
         rows = head.rows(values, trivial, settings.fill.mask)
         facts["baseline"] = trivial if tokenizer else trivial["loss"]

@@ -28,7 +28,7 @@ class _Silent:
         return {**self.printed.facts(), "silent": True}
 
 
-def noted(answer: Answer, one: Given) -> Answer:
+def note_silence(answer: Answer, one: Given) -> Answer:
     """The answer, and that there was nothing to hear where that is so."""
     if not one.is_silent or answer.printed is None:
         return answer

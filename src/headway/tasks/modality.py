@@ -16,7 +16,7 @@ from headway.settings.data import DataSettings
 from headway.settings.model import PictureSettings, SoundSettings
 from headway.settings.run import RunSettings
 from headway.tasks.media_given import what_of
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 
@@ -32,7 +32,7 @@ def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None 
 
 def modality_of(settings: RunSettings) -> Modality:
     """As a run has it that this one begins with, else as the first file has it."""
-    begun = begun_with(settings)
+    begun = origin_of(settings)
     return (
         front_reads(begun.model)
         if begun is not None

@@ -10,7 +10,7 @@ from headway.settings.run import RunSettings
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 
-def begun_with(settings: RunSettings) -> Origin | None:
+def origin_of(settings: RunSettings) -> Origin | None:
     name = settings.origin
     if not name:
         return None
@@ -22,7 +22,7 @@ def begun_with(settings: RunSettings) -> Origin | None:
 
 def model_named(settings: RunSettings) -> ModelSettings | None:
     """That of the run which this one begins with, or one that someone named."""
-    begun = begun_with(settings)
+    begun = origin_of(settings)
     return settings.model if begun is None else begun.model
 
 

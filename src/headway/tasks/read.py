@@ -136,7 +136,7 @@ class Read:
         return replace(self, held_RC=logs_RC, more=more)
 
 
-def asked(model: nn.Module) -> Model:
+def as_model(model: nn.Module) -> Model:
     assert isinstance(model, Model), f"{type(model).__name__} is no model of ours"
     return model
 
@@ -161,7 +161,7 @@ class Readout(ABC):
 
     def read(self, model: nn.Module, *streams: Input, rows_R: Tensor | None = None) -> Read:
         """One pass. `rows_R`: those that are asked, of the last stream; None: all."""
-        found = asked(model).states(*streams, first=self.pools)
+        found = as_model(model).states(*streams, first=self.pools)
         read = self.of(model, found.x_ND, found.layout, rows_R, found.memory)
         early = found.layout is not streams[-1].layout
         return replace(read, states_ND=None if early else found.x_ND)
@@ -247,7 +247,7 @@ class EachRow(Readout):
         return isinstance(other, EachRow) and self.head == other.head
 
     def _of(self, model: nn.Module, given: Vectors) -> Read:
-        model, memory = asked(model), given.memory
+        model, memory = as_model(model), given.memory
         x_RD = given.x_ND if given.rows_R is None else given.x_ND.index_select(0, given.rows_R)
         apart = mean_square if self.head == "rebuild" else divergence
         if self.ctc is None or memory is None:

@@ -47,7 +47,7 @@ def prepare_taught(
     """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
     where = pick_device(str(device))
     prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
-    return taught(prepared, settings, folder, where, progress)
+    return make_taught(prepared, settings, folder, where, progress)
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
@@ -56,7 +56,7 @@ def with_teachers_words(settings: RunSettings) -> RunSettings:
     return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
 
 
-def taught(
+def make_taught(
     prepared: Prepared,
     settings: RunSettings,
     folder: Path,

@@ -44,11 +44,11 @@ from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit
 from headway.tasks.losses import label_loss
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
-from headway.tasks.parent import begun_with, tokenizer_of
-from headway.tasks.read import EachRow, Read, Scorer, asked
+from headway.tasks.parent import origin_of, tokenizer_of
+from headway.tasks.read import EachRow, Read, Scorer, as_model
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.targets import class_frequencies, shown_interval
+from headway.tasks.targets import class_frequencies, interval_text
 from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.word_cache import Flat
@@ -261,7 +261,7 @@ class Tags(Task):
             longest=int(_needed(prepared).max()),
             vocab_size=prepared.tokenizer.vocab_size,
             labels=tuple(prepared.labels),
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
@@ -329,7 +329,7 @@ def lengths_of(texts: Columns) -> list[int]:
 
 
 def learned_transitions(model: nn.Module) -> Tensor | None:
-    return transitions(asked(model).head_named("tags"))
+    return transitions(as_model(model).head_named("tags"))
 
 
 def transitions(head: Scorer) -> Tensor | None:
@@ -453,7 +453,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     main = "f1" if spans else "accuracy"
     shown = {"f1": "span F1", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
     remarks = {
-        main: shown_interval(interval),
+        main: interval_text(interval),
         "precision": "of the spans answered",
         "recall": "of the spans in the files",
         **({"accuracy": "of the words"} if spans else {}),

@@ -168,7 +168,7 @@ class OneLabel:
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
         if self.margin and isinstance(read.scores, Angles):
-            scores_BC = turned(read.x_RD, read.scores, aims_BC, self.margin)
+            scores_BC = with_margin(read.x_RD, read.scores, aims_BC, self.margin)
             read = replace(read, held_RC=scores_BC.log_softmax(-1))
         return shared_loss(read, aims_BC, self.smoothing)
 
@@ -196,7 +196,7 @@ class OneLabel:
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), len(self.names))
         found = metrics.calibration(logs_NC, truth_N)
         temperature = metrics.fit_temperature(logs_NC, truth_N)
-        after = metrics.calibration(metrics.tempered(logs_NC, temperature), truth_N)
+        after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
         return {
             "confusion": {"labels": list(self.names), "counts": counts.tolist()},
             "classes": [
@@ -219,8 +219,8 @@ class OneLabel:
         accuracy, f1 = metrics.accuracy_interval(counts), metrics.macro_f1_interval(counts)
         calibration = figures["calibration"]
         rows: list[Row] = [
-            ("accuracy", f"{values['accuracy']:.2f}", shown_interval(accuracy)),
-            ("macro F1", f"{values['f1']:.2f}", shown_interval(f1)),
+            ("accuracy", f"{values['accuracy']:.2f}", interval_text(accuracy)),
+            ("macro F1", f"{values['f1']:.2f}", interval_text(f1)),
             ("loss", f"{values['loss']:.4f}", f"nats, over {len(truth_N):,} {unit}"),
             (
                 "calibration error",
@@ -363,7 +363,7 @@ class SeveralLabels:
         true_NC = truth_N > 0.5
         interval = several.micro_f1_interval(several.said(shares_NC), true_NC)
         rows: list[Row] = [
-            ("micro F1", f"{values['micro_f1']:.2f}", shown_interval(interval)),
+            ("micro F1", f"{values['micro_f1']:.2f}", interval_text(interval)),
             ("macro F1", f"{values['f1']:.2f}", "the mean over labels"),
             ("exact match", f"{values['exact']:.2f}", f"{unit} whose labels are all right"),
             ("mean average precision", f"{values['map']:.2f}", "whatever the threshold"),
@@ -553,7 +553,7 @@ def logs_of(shares_NC: Numbers) -> Numbers:
     return np.log(np.maximum(shares_NC, 1e-300))
 
 
-def turned(x_BD: Tensor, angles: Angles, aims_BC: Tensor, margin: float) -> Tensor:
+def with_margin(x_BD: Tensor, angles: Angles, aims_BC: Tensor, margin: float) -> Tensor:
     """Scores as if the angle to the right class were larger by the margin: an example must be
     nearer to its own class by so much (ArcFace, Deng et al. 2019)."""
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
@@ -569,7 +569,7 @@ def top_share(logs_NC: Numbers, labels_N: Labels, n: int) -> float:
     return float((before_NC.sum(1) < n).mean())
 
 
-def shown_interval(interval: Interval) -> str:
+def interval_text(interval: Interval) -> str:
     return f"95 %: {100 * interval.low:.2f} – {100 * interval.high:.2f}"
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.tasks.fill_answers import gaps_in
-from headway.tasks.intake_text import TextCuts, TextIntake, asked_texts
+from headway.tasks.intake_text import TextCuts, TextIntake, parse_texts
 from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
 from headway.tasks.tags import word_items
@@ -43,11 +43,11 @@ def text_items(run: Opened, lines: Sequence[str], max_len: int | None = None) ->
     """Lines as people give them: a tab between two texts, or JSON with fields; in windows where
     they are too long."""
     intake = _intake(run, max_len)
-    texts = [asked_texts(line, THE_TEXT, run.settings.data) for line in lines]
+    texts = [parse_texts(line, THE_TEXT, run.settings.data) for line in lines]
     return list(_items(intake.cut(intake.columns(texts))))
 
 
-def framed(
+def frame_tokens(
     run: Opened, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
     """Tokens of texts, or of pairs of them."""
@@ -56,16 +56,16 @@ def framed(
     return list(_items(_intake(run, None).cut(columns)))
 
 
-def gapped(run: Opened, line: str) -> TextItem:
+def gapped_item(run: Opened, line: str) -> TextItem:
     """A text with gaps, which are what is asked; without one every token is."""
     tokens, gaps = gaps_in(line, run.vocab.source)
-    item = framed(run, [tokens])[0]
+    item = frame_tokens(run, [tokens])[0]
     before = len(run.vocab.source.text_ends[0])
     rows = [before + gap for gap in gaps] or list(range(before, len(item.ids)))
     return item._replace(rows=rows)
 
 
-def tagged(run: Opened, line: str) -> TextItem:
+def tagged_item(run: Opened, line: str) -> TextItem:
     """A text whose words are asked, each by its first piece."""
     tokenizer = run.vocab.source
     found, pieces = tokenizer.encode_words([words_of(line, THE_TEXT)])

@@ -24,7 +24,7 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.intake import intake_of
 from headway.tasks.intake_audio import SoundCuts
-from headway.tasks.parent import begun_with, tokenizer_of
+from headway.tasks.parent import origin_of, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
 from headway.tasks.transcribe_defaults import (
@@ -71,7 +71,7 @@ class Transcribe(Write):
             vocab_size=prepared.tokenizer.vocab_size,
             front=front,
             stored=stored,
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:

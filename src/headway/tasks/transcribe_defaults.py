@@ -13,7 +13,7 @@ from headway.settings.model import ModelSettings, SoundSettings, family_of
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
 from headway.tasks.fronts import item_rows
-from headway.tasks.parent import begun_with, model_named
+from headway.tasks.parent import model_named, origin_of
 
 MIN_ROWS = 16
 """The shortest window: a tiny one may be all that a test has."""
@@ -66,7 +66,7 @@ def _needs_characters(settings: RunSettings, begun: Origin | None) -> bool:
 
 
 def with_characters(settings: RunSettings) -> RunSettings:
-    if not _needs_characters(settings, begun_with(settings)):
+    if not _needs_characters(settings, origin_of(settings)):
         return settings
     return replace(settings, tokenizer=replace(settings.tokenizer, kind="characters"))
 

@@ -26,7 +26,7 @@ from headway.tasks.defaults import (
     tuned_rate,
 )
 from headway.tasks.intake_text import SourceCuts
-from headway.tasks.parent import begun_with
+from headway.tasks.parent import origin_of
 from headway.tasks.scores import Scores
 from headway.tasks.sequence_distil import prepare_taught, with_taught
 from headway.tasks.specs import spec_of
@@ -97,7 +97,7 @@ class Translate(Write):
             n_tokens=int(lengths.sum()) + len(lengths),  # of the target, with its end tokens
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
-            begun=begun_with(settings),
+            begun=origin_of(settings),
         )
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:

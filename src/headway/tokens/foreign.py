@@ -19,12 +19,12 @@ from headway.tokens import bytepairs
 from headway.tokens.charsmap import Preparation
 from headway.tokens.foreign_roles import QWEN, Ends, Hints, ends_in_json, roles_of
 from headway.tokens.json_limits import check_tokenizer
-from headway.tokens.model_rows import unused, with_rows
+from headway.tokens.model_rows import unused_name, with_rows
 from headway.tokens.small_files import read_text
 from headway.tokens.spm import UNUSED, library_tokenizer, read_sentencepiece
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.vocabtxt import vocab_txt
-from headway.tokens.whisper import spaced, whisper_roles, whisper_specials
+from headway.tokens.whisper import add_space, whisper_roles, whisper_specials
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_100")
@@ -87,7 +87,7 @@ def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
     extra = {t: i for t, i in extra.items() if t not in known and i not in taken}
     inner = with_rows(raw.inner, n_tokens, raw.where, extra)
     inner.add_special_tokens([t for t in (*extra, *whisper_specials(n_tokens)) if t in known])
-    both = Tokenizer(spaced(inner), raw.where, whisper_roles(inner, hints.generation, raw.where))
+    both = Tokenizer(add_space(inner), raw.where, whisper_roles(inner, hints.generation, raw.where))
     assert both.vocab_size == n_tokens, (both.vocab_size, n_tokens)
     return Vocabularies(both, both)
 
@@ -188,12 +188,12 @@ def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabul
                 f"{table} has tokens without a row in the model, which has {n_rows:,}: {over[0]!r}."
             )
         taken = set(numbers.values())
-        numbers |= {unused(i): i for i in range(n_rows) if i not in taken}
+        numbers |= {unused_name(i): i for i in range(n_rows) if i not in taken}
         model = read_sentencepiece(folder / side)
         if model.of_type(UNUSED):
             raise DataError(f"{folder / side} has pieces that are switched off.")
         inner = library_tokenizer(model, numbers)
-        inner.add_special_tokens([unused(i) for i in range(n_rows) if i not in taken])
+        inner.add_special_tokens([unused_name(i) for i in range(n_rows) if i not in taken])
         inner.add_tokens(
             [
                 tokenizers.AddedToken(token, normalized=False)

@@ -12,7 +12,7 @@ import tokenizers
 
 from headway.errors import DataError
 from headway.tokens.json_limits import MOST_TOKENS, check_number
-from headway.tokens.roles import EOS_NAMES, Roles, named
+from headway.tokens.roles import EOS_NAMES, Roles, find_token
 from headway.tokens.small_files import read_table
 
 ENCODERS = {
@@ -161,7 +161,7 @@ def roles_of(
         number = hints.number(name)
         return None if number is None or number < 0 else inner.id_to_token(number)
 
-    usual = named(inner, EOS_NAMES)
+    usual = find_token(inner, EOS_NAMES)
     unk, mask = known(names.get("unk")), known(names.get("mask"))
     end = known(names.get("eos"))
     if kind in TRANSLATORS or hints.config.get("is_encoder_decoder"):

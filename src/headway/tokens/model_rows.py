@@ -12,7 +12,7 @@ from headway.errors import DataError
 from headway.tokens.json_facts import NEVER
 
 
-def unused(i: int) -> str:
+def unused_name(i: int) -> str:
     """The name of a row that no token of the original has."""
     return f"<|unused {i}|>"
 
@@ -37,7 +37,7 @@ def with_rows(
             raise DataError(f"{where}: the token {token!r} cannot have the number {i:,}.")
         taken.add(i)
     size = max(taken, default=-1) + 1 if n_rows is None else n_rows
-    wanted |= {unused(i): i for i in range(size) if i not in taken}
+    wanted |= {unused_name(i): i for i in range(size) if i not in taken}
     if not wanted:
         return inner
     in_order = sorted(wanted, key=lambda token: wanted[token])

@@ -92,14 +92,16 @@ MASK = "<mask>"
 MASK_NAMES = (MASK, "[MASK]", "<|mask|>", "<MASK>")
 
 
-def named(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
+def find_token(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
     found = (inner.token_to_id(name) for name in names)
     return next((i for i in found if i is not None), None)
 
 
-def named_or_new(inner: tokenizers.Tokenizer, names: Sequence[str], instead: int | None) -> int:
+def find_or_add_token(
+    inner: tokenizers.Tokenizer, names: Sequence[str], instead: int | None
+) -> int:
     """A token without which we cannot do is added where a foreign tokenizer lacks it."""
-    known = named(inner, names)
+    known = find_token(inner, names)
     known = instead if known is None else known
     if known is not None:
         return known

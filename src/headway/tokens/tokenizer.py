@@ -35,8 +35,8 @@ from headway.tokens.roles import (
     UNK,
     UNK_NAMES,
     Roles,
-    named,
-    named_or_new,
+    find_or_add_token,
+    find_token,
 )
 from headway.tokens.word_cache import Flat, WordTable
 
@@ -114,7 +114,7 @@ class Tokenizer:
             return i
 
         self.bos, self.eos = found(roles.bos), found(roles.eos)
-        usual = named(self._inner, UNK_NAMES[:-1])
+        usual = find_token(self._inner, UNK_NAMES[:-1])
         self.unk = found(roles.unk) if roles.unk else self.eos if usual is None else usual
         self.pair_ends = roles.pair_ends
         self._set_ends(
@@ -143,7 +143,7 @@ class Tokenizer:
 
     def _find_by_names(self, where: str) -> None:
         inner = self._inner
-        eos = named(inner, EOS_NAMES)
+        eos = find_token(inner, EOS_NAMES)
         if eos is None:
             raise DataError(
                 f"{where} has no end token; it would be called one of {', '.join(EOS_NAMES)}. "
@@ -152,10 +152,10 @@ class Tokenizer:
         # GPT-2 has one token for all: its text begins where another ends, and nothing is unknown.
         missing = eos if self.covers_everything else None
         self.eos = eos
-        self.bos = named_or_new(inner, BOS_NAMES, missing)
+        self.bos = find_or_add_token(inner, BOS_NAMES, missing)
         # Among pieces of words `unk` is one of them.
         names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
-        self.unk = named_or_new(inner, names, missing)
+        self.unk = find_or_add_token(inner, names, missing)
         self.pair_ends, self.banned = 1, ()
         self._set_ends(None, None)
         self.source_begin, self.target_begin = None, None
@@ -216,7 +216,7 @@ class Tokenizer:
     @cached_property
     def mask(self) -> int | None:
         chosen = self.roles.mask if self.roles else None
-        return named(self._inner, MASK_NAMES if chosen is None else [chosen])
+        return find_token(self._inner, MASK_NAMES if chosen is None else [chosen])
 
     @cached_property
     def specials(self) -> frozenset[int]:

@@ -57,7 +57,7 @@ def train_vocabularies(
     """
     if settings.file is not None:
         return load_vocabularies(Path(settings.file))
-    sample = thinned(zip(sources, targets, strict=True), SAMPLE)
+    sample = thin_pairs(zip(sources, targets, strict=True), SAMPLE)
     one, other = ([pair[side] for pair in sample] for side in (0, 1))
     if settings.joint:
         both = train_tokenizer(one + other, settings, n_pairs)
@@ -80,7 +80,7 @@ def train_on_texts(
     """
     if settings.file is not None:
         return load_tokenizer(Path(settings.file)).with_specials(specials)
-    sample = [text for text, _ in thinned(((text, "") for text in texts), SAMPLE)]
+    sample = [text for text, _ in thin_pairs(((text, "") for text in texts), SAMPLE)]
     return train_tokenizer(sample, settings, n_characters // CHARACTERS_A_PAIR, specials)
 
 
@@ -89,11 +89,11 @@ def train_tokenizer(
 ) -> Tokenizer:
     train = {"bpe": _bpe, "unigram": _unigram, "wordpiece": _wordpiece, "characters": _characters,
              "words": _words, "bytes": _bytes}[settings.kind]  # fmt: skip
-    size = settings.vocab_size or chosen_size(settings.kind, n_pairs)
+    size = settings.vocab_size or choose_size(settings.kind, n_pairs)
     return Tokenizer(train(lines, size, settings, [*SPECIALS, *specials]))
 
 
-def chosen_size(kind: str, n_pairs: int) -> int:
+def choose_size(kind: str, n_pairs: int) -> int:
     """The size of a vocabulary for a corpus of so many pairs.
 
     Sub-words: 4,000 for 10,000 pairs, growing with the power 0.4 of the corpus: 6,200 for 30,000,
@@ -107,7 +107,7 @@ def chosen_size(kind: str, n_pairs: int) -> int:
     return min(max(round(size / 64) * 64, 512), 32_000)
 
 
-def thinned(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
+def thin_pairs(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
     """Every k-th pair, k the smallest power of two that leaves no more than `limit` characters.
 
     The number of pairs need not be known, and no more than that is ever held.

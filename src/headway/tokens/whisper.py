@@ -78,7 +78,7 @@ def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], wh
         eos=END,
         target_begin=NO_TIMES if inner.token_to_id(NO_TIMES) is not None else None,
         banned=tuple(known),
-        unwritten=unspoken(inner),
+        unwritten=unspoken_pieces(inner),
         never_first=(*inner.encode(" ", add_special_tokens=False).tokens[:1], END),
     )
     if "suppress_tokens" in generation:
@@ -98,7 +98,7 @@ def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], wh
     return roles
 
 
-def unspoken(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
+def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
     """The pieces that OpenAI's program never writes: signs of one piece, and the first of those
     of music."""
     found: dict[int, str] = {}
@@ -118,7 +118,7 @@ def _numbered(inner: tokenizers.Tokenizer, ids: Any) -> tuple[str, ...]:
     return tuple(name for name in names if name is not None)
 
 
-def spaced(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def add_space(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Texts are cut as if a space stood before them, as in everything that Whisper learned."""
     facts = json.loads(inner.to_str())
     parts = (facts["pre_tokenizer"] or {}).get("pretokenizers") or [facts["pre_tokenizer"]]

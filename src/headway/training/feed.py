@@ -42,7 +42,7 @@ ROOM = 1.02
 """Beyond an even share: parts are whole examples, and a small rest would be one part more."""
 
 
-def shared(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
+def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
     """Tokens computed at a time such that every rank has a part of a step."""
     if ranks.world == 1:
         return micro_tokens

@@ -31,7 +31,7 @@ from headway.training.average import Ema
 from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
-from headway.training.feed import Cursor, Feed, StepItem, shared
+from headway.training.feed import Cursor, Feed, StepItem, part_tokens
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
 from headway.training.plateau import Plateau
 from headway.training.schedule import schedule_steps
@@ -390,7 +390,7 @@ class Loop:
             with (
                 torch.no_grad(),
                 evaluating([self.model]),
-                interrupted(self.model, asked) as stopped,
+                interrupting(self.model, asked) as stopped,
                 self.log.stage(what) as stage,
             ):
                 return self.objective.evaluate(
@@ -433,7 +433,7 @@ class Loop:
         return step
 
     def _new_feed(self) -> Feed:
-        tokens = shared(self.state.micro_tokens, self.settings.batch_tokens, self.ranks)
+        tokens = part_tokens(self.state.micro_tokens, self.settings.batch_tokens, self.ranks)
         self.fixed = self.objective.fixed(tokens) if self.recorded else None
         return Feed(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
@@ -489,7 +489,7 @@ def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[flo
 
 
 @contextmanager
-def interrupted(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
     """Inside, `asked` is heard in the middle of a search too, whatever the task: before the blocks
     of every pass. It is handed out for what is no pass of the model."""
 

@@ -14,7 +14,7 @@ import torch
 from headway.data.batches import POOL
 from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
-from headway.settings.asked import Asked, nested
+from headway.settings.asked import Asked, nest
 from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal
 from headway.settings.inherit import (
     check_task,
@@ -137,7 +137,7 @@ def choose_model(
     if "max_len" not in changes and room < proposal.room:
         changes["max_len"] = proposal.room
         reasons["model.max_len"] = f"{proposal.room:,} tokens are read at once"
-    model = model_settings(nested(changes))
+    model = model_settings(nest(changes))
     if preset and "model.preset" in reasons:
         why = f"{changes['preset']}, {reasons.pop('model.preset')}"
         shape = Asked.from_settings(model, "model")

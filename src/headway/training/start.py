@@ -225,7 +225,7 @@ def restrict(model: nn.Module, settings: Resolved) -> None:
             front.tokens.weight.requires_grad_(False)
 
 
-def merged(model: nn.Module, settings: Resolved) -> nn.Module:
+def merge_adapters(model: nn.Module, settings: Resolved) -> nn.Module:
     """The model as others use it: plain weights."""
     return merge_lora(model) if settings.lora.rank else model
 

@@ -22,7 +22,7 @@ from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved
 from headway.storage import replace_text
-from headway.tasks.custom_metrics import Own, measured
+from headway.tasks.custom_metrics import Own, with_metrics
 from headway.tasks.distil import compare, load_teacher
 from headway.tasks.items import Pass
 from headway.tasks.losses import loss_for
@@ -35,13 +35,13 @@ from headway.training.average import Ema, average_of, newest_whole
 from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
-from headway.training.feed import Cursor, StepItem, shared, walk
+from headway.training.feed import Cursor, StepItem, part_tokens, walk
 from headway.training.log import RunLog
-from headway.training.loop import Loop, State, interrupted, ranking
+from headway.training.loop import Loop, State, interrupting, ranking
 from headway.training.optim import build_optimizer
 from headway.training.plateau import Plateau
 from headway.training.schedule import learning_rate, schedule_steps
-from headway.training.start import begin, merged, rate_scales, restrict
+from headway.training.start import begin, merge_adapters, rate_scales, restrict
 from headway.training.step import Step
 
 COMPILE_S = 60.0
@@ -67,7 +67,7 @@ class Worker:
         `by` which of them the best weights are chosen."""
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
-        self.objective: Objective[Any] = measured(
+        self.objective: Objective[Any] = with_metrics(
             find_task(settings).objective(settings, prepared), own or {}, by
         )
         self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
@@ -112,7 +112,7 @@ class Worker:
 
     def finished(self) -> nn.Module:
         """The model as it is used: LoRA's changes become part of the weights."""
-        return merged(self.model, self.settings)
+        return merge_adapters(self.model, self.settings)
 
     def _can_record(self) -> bool:
         """Whether every attention of a step runs in kernels that read lengths on the device."""
@@ -191,7 +191,7 @@ class Worker:
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
         """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
         train = self.settings.train
-        micro = shared(train.micro_tokens, train.batch_tokens, self.ranks)
+        micro = part_tokens(train.micro_tokens, train.batch_tokens, self.ranks)
         fixed = self.objective.fixed(micro) if self.recorded else None
         step = Step(
             self.model, self.loss_of, self.optimizer, self.ranks,
@@ -231,7 +231,7 @@ class Worker:
         with (
             torch.no_grad(),
             evaluating([self.model]),
-            interrupted(self.model, lambda: now() > late) as stopped,
+            interrupting(self.model, lambda: now() > late) as stopped,
         ):
             try:
                 self.objective.evaluate(
@@ -264,14 +264,14 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     final: Final | None = None
     found = Compared({}, "last step", None)
     if loop.budget is None:
-        found = compared(worker, loop, candidates, None, None) or found
+        found = compare_candidates(worker, loop, candidates, None, None) or found
     else:
         n = len(candidates) + 2 * bool(worker.settings.distil.teacher)
         for final, deadline in loop.budget.comparisons(n):
             if not final.examples:
-                found = uncompared(loop, candidates, best)
+                found = without_comparison(loop, candidates, best)
                 break
-            result = compared(worker, loop, candidates, final, deadline)
+            result = compare_candidates(worker, loop, candidates, final, deadline)
             if result is not None:
                 found = result
                 break
@@ -324,7 +324,7 @@ class Compared(NamedTuple):
     """Of the winner, where there was a comparison."""
 
 
-def uncompared(
+def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> Compared:
     """The best checkpoint, or the last step where that was better and the disk did not take it;
@@ -342,7 +342,7 @@ def uncompared(
     return Compared(scores, name, candidates[name]())
 
 
-def compared(
+def compare_candidates(
     worker: Worker,
     loop: Loop,
     candidates: Mapping[str, Callable[[], dict[str, Tensor]]],

@@ -23,7 +23,7 @@ from headway.nn.layout import Layout
 from headway.tasks import items as tasks
 from headway.tasks.intake import Gone, Hiding, intake_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import OneVector, Read, asked, bernoulli, mean_square, readout_of
+from headway.tasks.read import OneVector, Read, as_model, bernoulli, mean_square, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
@@ -132,7 +132,7 @@ def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> T
     if len(given) < len(Anatomy.of(model).stacks):
         return cast(Seq2Seq, model).encode(given[0].values, given[0].layout).x_MD
     if not any(change.hidden for change in changes):
-        return asked(model).states(*given).x_ND
+        return as_model(model).states(*given).x_ND
     causal = {part.stream: part.blocks[0].attention.scope.causal
               for part in Anatomy.of(model).stacks}  # fmt: skip
     sizes = {name: len(stream) for name, stream in batch.readings[0].streams.items()}
@@ -142,7 +142,7 @@ def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> T
         for name, one in batch.streams.items()
     ]
     if len(inputs) == 1:
-        return asked(model).states(*inputs).x_ND
+        return as_model(model).states(*inputs).x_ND
     source, target = inputs
     seen = _with_tree(given[0], sizes["target"], sizes["source"], unseen["source"])
     writer = cast(Seq2Seq, model)

@@ -39,7 +39,7 @@ from headway.settings.run import media_front
 from headway.tasks.complete_answers import field_prompt
 from headway.tasks.opened import Opened
 from headway.tasks.targets import target_of
-from headway.tasks.text_items import gapped, tagged, text_items
+from headway.tasks.text_items import gapped_item, tagged_item, text_items
 from headway.tokens.tokenizer import Tokenizer
 
 __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "answer", "read"]
@@ -330,9 +330,9 @@ def _unanswered(run: Opened, given: str | Media) -> Reading:
         )
     answers = run.spec.answers
     if answers == "tags":
-        item = tagged(run, given)
+        item = tagged_item(run, given)
     else:
-        item = gapped(run, given) if answers == "gaps" else text_items(run, [given])[0]
+        item = gapped_item(run, given) if answers == "gaps" else text_items(run, [given])[0]
     _check(run, item.needed)
     rows: Sequence[int | None] = [None] if item.rows is None else item.rows
     return Reading(

@@ -25,7 +25,7 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import written_words
 from headway.nn.ctc import align
 from headway.tasks.opened import Opened
-from headway.tasks.read import asked
+from headway.tasks.read import as_model
 
 Rows = list[tuple[int, int]]
 """The first row of the sound of each output, and the one behind its last."""
@@ -104,7 +104,7 @@ def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
     has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
     if media is None or not has:
         return None
-    head = asked(model).head_named("ctc")
+    head = as_model(model).head_named("ctc")
     part = Anatomy.of(model).stacks[0]
     x_SD, norm = trace.states[part.name][-1], part.stack.final_norm
     logs_SV: Tensor = head(x_SD if norm is None else norm(x_SD)).float().log_softmax(-1)

@@ -284,7 +284,7 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
             raise RuntimeError("a recorded step cannot use dense attention: its grids would stay")
         chosen: list[Sequence[int]] = [range(queries.n_sequences)]
     else:
-        chosen = grouped(queries.lengths, keys.lengths)
+        chosen = group_by_length(queries.lengths, keys.lengths)
     groups = [_Group.over(queries, keys, numbers) for numbers in chosen]
     q = k = _Cells.over(queries, chosen, [group.n_queries for group in groups], queries.n_rows)
     if queries is not keys:
@@ -294,7 +294,7 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
     return plan
 
 
-def grouped(q_lengths: Sequence[int], k_lengths: Sequence[int]) -> list[Sequence[int]]:
+def group_by_length(q_lengths: Sequence[int], k_lengths: Sequence[int]) -> list[Sequence[int]]:
     """Cut the sequences, longest first, into groups whose grids waste few cells.
 
     Sequences without a query or without a key are in no group.

@@ -4,6 +4,6 @@ Nothing here asks the device for a number, so all of it can be recorded as a CUD
 """
 
 from headway.nn.augment.augment import Augment
-from headway.nn.augment.mixing import Mixed, mixed
+from headway.nn.augment.mixing import Mixed, mix_pictures
 
-__all__ = ["Augment", "Mixed", "mixed"]
+__all__ = ["Augment", "Mixed", "mix_pictures"]

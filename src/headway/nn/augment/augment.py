@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.augment.boxes import whole_boxes
-from headway.nn.augment.mixing import Mixed, mixed
-from headway.nn.augment.places import moved
-from headway.nn.augment.policy import drawn_operation
+from headway.nn.augment.mixing import Mixed, mix_pictures
+from headway.nn.augment.places import shift
+from headway.nn.augment.policy import draw_operation
 from headway.settings.augment import AugmentSettings
 
 ERASED = (0.02, 0.33)
@@ -37,8 +37,8 @@ class Augment(nn.Module):
             images_BTCYX = self._placed(images_BTCYX)
         x_BTCYX = to_floats(images_BTCYX)
         for _ in range(settings.rand):
-            x_BTCYX = drawn_operation(x_BTCYX, settings.magnitude)
-        return erased(x_BTCYX, settings.erase) if settings.erase else x_BTCYX
+            x_BTCYX = draw_operation(x_BTCYX, settings.magnitude)
+        return erase(x_BTCYX, settings.erase) if settings.erase else x_BTCYX
 
     @property
     def mixes(self) -> bool:
@@ -46,7 +46,7 @@ class Augment(nn.Module):
 
     def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> Mixed:
         """What `forward` gave, two in one, with targets shared out alike."""
-        return mixed(
+        return mix_pictures(
             images_BTCYX,
             targets_BC,
             mixup=self.settings.mixup if self.training else 0.0,
@@ -58,10 +58,10 @@ class Augment(nn.Module):
         most = self.settings.crop
         by_2B = torch.randint(-most, most + 1, (2, n_pictures), device=device)
         mirrored_B = torch.rand(n_pictures, device=device) < (0.5 if self.settings.flip else 0.0)
-        return moved(images_BTCYX, by_2B[0], by_2B[1], mirrored_B)
+        return shift(images_BTCYX, by_2B[0], by_2B[1], mirrored_B)
 
 
-def erased(x_BTCYX: Tensor, share: float) -> Tensor:
+def erase(x_BTCYX: Tensor, share: float) -> Tensor:
     """A rectangle of noise in this share of the pictures; the same one in all frames of a video."""
     n_pictures, _, _, height, width = x_BTCYX.shape
     draw_3B = torch.rand(3, n_pictures, device=x_BTCYX.device)

@@ -12,7 +12,7 @@ LUMA = (0.299, 0.587, 0.114)
 """How bright red, green and blue are to the eye (ITU-R 601)."""
 
 
-def blended(x_BTCYX: Tensor, base_BTCYX: Tensor, factor_B: Tensor) -> Tensor:
+def blend(x_BTCYX: Tensor, base_BTCYX: Tensor, factor_B: Tensor) -> Tensor:
     """1 leaves a picture as it is, 0 makes it the base, more than 1 goes away from the base."""
     factor = factor_B[:, None, None, None, None]
     return torch.lerp(base_BTCYX, x_BTCYX, factor).clamp(0.0, 1.0)
@@ -33,7 +33,7 @@ def mean_grey(grey_BTCYX: Tensor) -> Tensor:
     return grey_BTCYX.mean((1, 2, 3, 4), keepdim=True).expand_as(grey_BTCYX)
 
 
-def smoothed(x_BTCYX: Tensor) -> Tensor:
+def smooth(x_BTCYX: Tensor) -> Tensor:
     """A little blurred, each pixel five times as heavy as its neighbours; the rim stays."""
     height, width = x_BTCYX.shape[-2:]
     if min(height, width) < 3:
@@ -45,26 +45,26 @@ def smoothed(x_BTCYX: Tensor) -> Tensor:
     return torch.where(F.pad(inner, (1, 1, 1, 1)), soft, x_BTCYX)
 
 
-def posterized(x_BTCYX: Tensor, bits_B: Tensor) -> Tensor:
+def posterize(x_BTCYX: Tensor, bits_B: Tensor) -> Tensor:
     """Only so many levels of a channel: 2 to the power of `bits_B`."""
     step = (2.0 ** (8 - bits_B.round()))[:, None, None, None, None]
     coarse = ((x_BTCYX * (LEVELS - 1) / step).floor() * step / (LEVELS - 1)).clamp(0.0, 1.0)
     return torch.where(step > 1.0, coarse, x_BTCYX)
 
 
-def solarized(x_BTCYX: Tensor, threshold_B: Tensor) -> Tensor:
+def solarize(x_BTCYX: Tensor, threshold_B: Tensor) -> Tensor:
     """What is brighter than the threshold is turned round."""
     return torch.where(x_BTCYX > threshold_B[:, None, None, None, None], 1.0 - x_BTCYX, x_BTCYX)
 
 
-def stretched(x_BTCYX: Tensor) -> Tensor:
+def autocontrast(x_BTCYX: Tensor) -> Tensor:
     """Each channel from black to white (autocontrast)."""
     low, high = x_BTCYX.amin((1, 3, 4), keepdim=True), x_BTCYX.amax((1, 3, 4), keepdim=True)
     flat = high - low < 1 / LEVELS
     return torch.where(flat, x_BTCYX, (x_BTCYX - low) / (high - low).clamp(min=1 / LEVELS))
 
 
-def equalized(x_BTCYX: Tensor) -> Tensor:
+def equalize(x_BTCYX: Tensor) -> Tensor:
     """Each channel's levels equally frequent: a pixel becomes the share of pixels below it, beside
     all that are not of the darkest level."""
     n_pictures, n_frames, n_channels, height, width = x_BTCYX.shape

@@ -24,7 +24,7 @@ class Mixed(NamedTuple):
     """... and the share that is its own; that of the partner is the rest."""
 
 
-def mixed(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float) -> Mixed:
+def mix_pictures(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float) -> Mixed:
     """Pictures between 0 and 1. `mixup` and `cutmix` are alpha of the weights' Beta distribution,
     0 for none; with both, each picture has one or the other with equal chances."""
     n_pictures, device = len(images_BTCYX), images_BTCYX.device

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def moved(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) -> Tensor:
+def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) -> Tensor:
     """Pictures moved by whole pixels over a black edge, then mirrored where asked: exact for any
     type."""
     *_, height, width = x_BTCYX.shape
@@ -24,7 +24,7 @@ def moved(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) 
     return found_BTCYX * inside_BYX[:, None, None].to(x_BTCYX.dtype)
 
 
-def warped(x_BTCYX: Tensor, matrix_B23: Tensor) -> Tensor:
+def warp(x_BTCYX: Tensor, matrix_B23: Tensor) -> Tensor:
     """Every pixel is read from where the matrix says, in units of half a picture from its middle;
     what lies outside is black."""
     n_pictures, n_frames, _, height, width = x_BTCYX.shape

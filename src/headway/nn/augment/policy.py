@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from headway.nn.augment import colours
-from headway.nn.augment.places import to_move, to_shear, to_turn, warped
+from headway.nn.augment.places import to_move, to_shear, to_turn, warp
 
 MOVES = ("shear-x", "shear-y", "move-x", "move-y", "turn")
 BLENDS = ("brightness", "contrast", "colour", "sharpness")
@@ -29,7 +29,7 @@ BLEND = 0.9
 BITS = 4  # taken away of 8
 
 
-def drawn_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
+def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
     """One operation a picture, drawn at random; pictures between 0 and 1."""
     n_pictures, device = len(x_BTCYX), x_BTCYX.device
     chosen_B = torch.randint(len(OPERATIONS), (n_pictures,), device=device)
@@ -45,10 +45,10 @@ def apply_operations(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> T
     amount_B = strength_B.abs()
     share = amount_B[:, None, None, None, None]
     single = {
-        "posterize": colours.posterized(x_BTCYX, 8 - BITS * amount_B),
-        "solarize": colours.solarized(x_BTCYX, 1 - amount_B),
-        "stretch": torch.lerp(x_BTCYX, colours.stretched(x_BTCYX), share),
-        "equalize": torch.lerp(x_BTCYX, colours.equalized(x_BTCYX), share),
+        "posterize": colours.posterize(x_BTCYX, 8 - BITS * amount_B),
+        "solarize": colours.solarize(x_BTCYX, 1 - amount_B),
+        "stretch": torch.lerp(x_BTCYX, colours.autocontrast(x_BTCYX), share),
+        "equalize": torch.lerp(x_BTCYX, colours.equalize(x_BTCYX), share),
     }
     for name, changed in single.items():
         x_BTCYX = torch.where(_is(chosen_B, name), changed, x_BTCYX)
@@ -71,7 +71,7 @@ def _moved(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
     # Where nothing moves, not even the last bit changes.
     still_B = (chosen_B < 1) | (chosen_B > len(MOVES)) | (strength_B == 0)
     still = still_B[:, None, None, None, None]
-    return torch.where(still, x_BTCYX, warped(x_BTCYX, matrix_B23))
+    return torch.where(still, x_BTCYX, warp(x_BTCYX, matrix_B23))
 
 
 def _blended(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
@@ -80,12 +80,12 @@ def _blended(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
         "brightness": torch.zeros_like(x_BTCYX),
         "contrast": colours.mean_grey(grey),
         "colour": grey,
-        "sharpness": colours.smoothed(x_BTCYX),
+        "sharpness": colours.smooth(x_BTCYX),
     }
     base = x_BTCYX
     for name, found in bases.items():
         base = torch.where(_is(chosen_B, name), found, base)
-    changed = colours.blended(x_BTCYX, base, 1 + BLEND * strength_B)
+    changed = colours.blend(x_BTCYX, base, 1 + BLEND * strength_B)
     first = OPERATIONS.index(BLENDS[0])
     same_B = (chosen_B < first) | (chosen_B >= first + len(BLENDS)) | (strength_B == 0)
     return torch.where(same_B[:, None, None, None, None], x_BTCYX, changed)
