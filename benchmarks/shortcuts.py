@@ -140,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> None:
         quick, plain = make(model, tokens)
         times = alternating({"with": quick, "without": plain}, CPU, given.rounds)
         found[name] = {**times, "gain": times["without"] / times["with"]}
-        print(f"{name}: {found[name]['gain']:.2f} times as fast")
+        print(f"{name}: {found[name]['gain']:.2f} times as fast", flush=True)
     print(save("shortcuts", CPU, {"cases": found}))
 
 
