@@ -72,7 +72,7 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
 
 
 class Measured:
-    """A task with more scores; all else is the task's."""
+    """An objective with more scores; all else is as it is."""
 
     def __init__(self, inner: Objective[Any], own: Mapping[str, Own], by: str = "") -> None:
         self.inner, self.own = inner, own
@@ -88,6 +88,6 @@ class Measured:
 
 
 def with_metrics(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
-    """The task with these metrics beside its own; `by` names the one that a better model is better
-    at, if it is one of them."""
+    """The objective with these metrics beside its own; `by` names the one that a better model is
+    better at, if it is one of them."""
     return cast(Objective[Any], Measured(objective, own, by)) if own else objective

@@ -1,4 +1,4 @@
-"""What a step minimises: functions from a task to the loss of a batch.
+"""What a step minimises: functions from an objective to the loss of a batch.
 
 Each loss is a sum over the targets of the batch, so that a step is divided by their number. R-Drop
 and distillation need no more than a `Read`, so both work for every task that has what they compare.

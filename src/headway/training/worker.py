@@ -49,7 +49,7 @@ COMPILE_S = 60.0
 
 
 class Worker:
-    """The model and all that trains it."""
+    """The model, its objective, and all that trains it."""
 
     def __init__(
         self,
