@@ -173,7 +173,7 @@ class Dropouts:
         self.attention_rates: list[float] = []
         for name, part in model.named_modules():
             part.register_forward_hook(self.noting(name))
-        fused, plain, ours = F.scaled_dot_product_attention, F.dropout, headway.nn.dropout.kept
+        fused, plain, ours = F.scaled_dot_product_attention, F.dropout, headway.nn.dropout.keep_mask
 
         def attention(*args: Any, **kwargs: Any) -> Tensor:
             self.attention_rates.append(kwargs["dropout_p"])
