@@ -17,30 +17,17 @@ if TYPE_CHECKING:
     from headway.inside.capture.streams import Reading
     from headway.inside.page.look import Looked
 
-SECTIONS: dict[str, str] = {
-    "overview": "headway.inside.page.sections.overview",
-    "picture": "headway.inside.page.sections.picture",
-    "sound": "headway.inside.page.sections.sound",
-    "walk": "headway.inside.page.sections.walk",
-    "attention": "headway.inside.page.sections.attention",
-    "beam": "headway.inside.page.sections.beam",
-    "saliency": "headway.inside.page.sections.saliency",
-    "lens": "headway.inside.page.sections.lens",
-    "neurons": "headway.inside.page.sections.neurons",
-    "dictionary": "headway.inside.page.sections.dictionary",
-    "heads": "headway.inside.page.sections.heads",
-    "positions": "headway.inside.page.sections.positions",
-    "search": "headway.inside.page.sections.search",
-    "training": "headway.inside.page.sections.training",
-    "compare": "headway.inside.page.sections.compare",
-}
-"""Name and module of every section, in the order of the tabs."""
+SECTIONS = (
+    "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "neurons",
+    "dictionary", "heads", "positions", "search", "training", "compare",
+)  # fmt: skip
+"""In the order of the tabs."""
 
 OF_MEDIA = ("picture", "sound")
 """Sections of pictures, videos and recordings."""
 
 OF_SEVERAL = ("training", "compare")
-"""Sections that no look has alone."""
+"""Sections that no look has alone: `look.py` adds them where there are several."""
 
 
 Section = dict[str, object]
@@ -49,7 +36,8 @@ Section = dict[str, object]
 
 def sections(looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Section]:
     """The sections that this look has, by name."""
-    made = {name: import_module(SECTIONS[name]).section(looked) for name in listed(names)}
+    alone = [name for name in listed(names) if name not in OF_SEVERAL]
+    made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 
 

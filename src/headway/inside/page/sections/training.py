@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.checkpoints import Measures, Stage, describe_kept, history, measures
@@ -12,9 +11,6 @@ from headway.inside.measure.lens import lens
 from headway.inside.page.sections import Section
 from headway.tasks.history import mean
 from headway.tasks.opened import Opened
-
-if TYPE_CHECKING:
-    from headway.inside.page.look import Looked
 
 MOST_POINTS = 300
 """Of the run's own loss, which may have a line for every few steps."""
@@ -34,11 +30,6 @@ TITLES = {
     "cka": ("Likeness to the final states", "linear CKA", "1: the same up to turn and scale."),
 }
 """Heading, unit and one line of how to read it, by figure."""
-
-
-def section(looked: Looked) -> None:
-    """No look has one of its own; see `of_stages`."""
-    return None
 
 
 def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> Section:
