@@ -173,6 +173,9 @@ class Bound:
         where, part = "", {}
         media = self._is_media
         for (name, column), value in zip(self.binding.items(), raw.values, strict=True):
+            if type(value) is Medium:
+                found[column.name] = value
+                continue
             if column.kind == "text" and type(value) is str and value.isascii() and not media:
                 found[column.name] = value
                 continue

@@ -158,7 +158,7 @@ def _said(bound: Bound) -> str:
     """Of what is no list of files."""
     table, (kind, *_) = bound.table, (one.kind for one in bound.binding.values())
     labels = Counter(one.text("label") for one in bound) if FOLDER in table.columns else {}
-    n = sum(1 for _ in table.read(()))
+    n = table.n or 0
     known = {name: (count, 0) for name, count in labels.items()}
     said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if known else ""
     return f"{table.name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {kind}{said}"

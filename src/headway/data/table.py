@@ -94,6 +94,9 @@ class Table:
     named: Callable[[int], str] | None = None
     """What rows are called, where that is not the name of the file with their number."""
 
+    n: int | None = None
+    """How many rows there are, where that is known without reading them."""
+
     def __post_init__(self) -> None:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
         if twice:

@@ -60,7 +60,7 @@ def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What
     return Table(
         (FILE, FOLDER) if labelled else (FILE,), [row(i) for i in range(min(SAMPLE, len(entries)))],
         read, name=name, form="a folder a class" if labelled else "files",
-        unit=UNITS[what].removesuffix("s"), header=False,
+        unit=UNITS[what].removesuffix("s"), header=False, n=len(entries),
         named=lambda line: str(entries[line - 1][0]),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.data.media.arrays import is_idx, open_idx, open_npy
 from headway.data.media.open_item import Medium, Part
-from headway.data.table import SAMPLE, Raw, Row, Table
+from headway.data.table import SAMPLE, Raw, Table
 from headway.errors import DataError
 
 FILE, LABEL = "(item)", "(label)"
@@ -50,18 +50,18 @@ def open_mnist(path: Path, *, labelled: bool) -> Table:
 def _table(path: Path, n: int, label: Callable[[int], str] | None = None) -> Table:
     columns = (FILE,) if label is None else (FILE, LABEL)
 
-    def rows() -> Iterator[Row]:
-        for i in range(n):
-            found: dict[str, object] = {FILE: Medium(str(path), Part(index=i))}
-            yield found if label is None else {**found, LABEL: label(i)}
+    name = str(path)
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
-        return (Raw([row[name] for name in names], i) for i, row in enumerate(rows()))
+        for i in range(n):
+            item = Medium(name, Part(index=i))
+            yield Raw([item if one == FILE or label is None else label(i) for one in names], i)
 
+    sample = [
+        dict(zip(columns, raw.values or (), strict=True)) for raw in islice(read(columns), SAMPLE)
+    ]
     form = "a stack" if label is None else "a stack, with labels"
-    return Table(
-        columns, list(islice(rows(), SAMPLE)), read, name=str(path), form=form, header=False
-    )
+    return Table(columns, sample, read, name=name, form=form, header=False, n=n)
 
 
 def idx_in_folder(folder: Path) -> Path | None:
