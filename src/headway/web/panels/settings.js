@@ -13,8 +13,11 @@ PANELS.settings = {
       place.replaceChildren();
       const words = search.value.toLowerCase();
       const shown = rows.filter((row) => (picked === "all" || (row[2] || "usual") === picked) && row.join(" ").toLowerCase().includes(words));
-      table(place, ["setting", "value", "why"], shown.map(([key, value, how, reason]) => [el("span", { class: "mono small" }, key), el("span", { class: "mono small value" }, value),
-        el("span", { class: how ? "why" : "why soft", dir: "auto" }, how ? `${how}: ${reason}` : "as always")]));
+      const cells = shown.map(([key, value, how, reason]) => [el("span", { class: "mono small value" }, key), el("span", { class: "mono small value" }, value),
+        el("span", { class: how ? null : "soft", dir: "auto" }, how ? `${how}: ${reason}` : "as always")]);
+      // Where there is little room the reason stands below the value.
+      if (innerWidth > 560) table(place, ["setting", "value", "why"], cells);
+      else table(place, ["setting", "value and why"], cells.map(([key, value, why]) => [key, el("div", {}, value, el("br"), why)]));
     };
     bar.append(search);
     body.append(place);
