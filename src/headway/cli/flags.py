@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from headway.cli import completion
 from headway.errors import ConfigError, UserError
+from headway.settings.data import INPUTS
 from headway.settings.decode import DecodeSettings
 from headway.settings.documented import documented
 from headway.settings.folder import load_run
@@ -94,36 +95,40 @@ def _has(need: str) -> Callable[[Spec], bool]:
     return lambda spec: need in {one.name for one in spec.needs}
 
 
-def _seen(*kinds: str) -> Callable[[Spec], bool]:
-    return lambda spec: SEEN_AS.get(spec.modality) in kinds
+def _seen(kind: str) -> Callable[[Spec], bool]:
+    return lambda spec: SEEN_AS.get(spec.modality) == kind
+
+
+def _has_text(spec: Spec) -> bool:
+    """A column of it, or files."""
+    return _has("text")(spec) or spec.reads not in ("media", "pairs")
+
+
+HELP = {
+    "text": "Text. Without FILES: files of plain text, JSONL, TSV, CSV or CoNLL columns.",
+    "other": "The second text, or what belongs with the first, where there are two.",
+    "label": "Label: a class, several, or a number.",
+    "source": "Source. Without FILES: files, a line each, beside --target.",
+    "target": "Target. Without FILES: files, a line each, beside --source.",
+    "words": "List of words.",
+    "tags": "Their tags.",
+}
+"""Of columns: some may name files too."""
 
 
 def _columns() -> tuple[Flag, ...]:
-    """One for each column that a task needs. Those that may name files too say so."""
-    found: dict[str, Flag] = {}
-    for spec in SPECS.values():
-        for need in (need for row in spec.rows for need in row.needs):
-            found[need.name] = Flag(need.name, "", "columns", _has(need.name), "NAME")
-    del found["path"]
-    for kind in SEEN_AS.values():
-        found[kind] = Flag(kind, "", "columns", _seen(kind), "NAME")
-    helps = {
-        "text": "Text. Without FILES: files of plain text, JSONL, TSV, CSV or CoNLL columns.",
-        "other": "The second text, or what belongs with the first, where there are two.",
-        "label": "Label: a class, several, or a number.",
-        "source": "Source. Without FILES: files, a line each, beside --target.",
-        "target": "Target. Without FILES: files, a line each, beside --source.",
-        "words": "List of words.",
-        "tags": "Their tags.",
-    }
-    helps |= {kind: f"Path of the {kind}, beside the table or anywhere." for kind in found} | helps
-    found["text"] = replace(
-        found["text"], fits=lambda spec: _has("text")(spec) or spec.reads not in ("media", "pairs")
-    )
-    texts = {"text", "source", "target"}
+    """One for each column that a task needs; that of media is called by what they are."""
+    needs = (need for spec in SPECS.values() for row in spec.rows for need in row.needs)
+    fits = {need.name: _has(need.name) for need in needs} | {"text": _has_text}
+    del fits["path"]
+    fits |= {kind: _seen(kind) for kind in SEEN_AS.values()}
     return tuple(
-        replace(flag, help=helps[name], several=name in texts) for name, flag in found.items()
-    )
+        Flag(
+            name, HELP.get(name, f"Path of the {name}, beside the table or anywhere."), "columns",
+            one, "NAME", several=name in INPUTS,
+        )
+        for name, one in fits.items()
+    )  # fmt: skip
 
 
 MANY = "May be given several times; `-`: standard input."
