@@ -67,8 +67,11 @@ def test_what_was_measured_stands_on_the_page(
         (["look", "RUN", "--file", "none.png"], "none.png does not exist"),
         (["look", "RUN", "--file", "tone.wav"], "tone.wav is a recording, and this run is for"),
         (["truth", "RUN"], "examples/make_shapes.py"),
-        (["truth", "RUN", "--pairs", "x.tsv"], "--pairs is for translators"),
-        (["truth", "tatoeba-de-en", "--media", "x.jsonl"], "--media is for"),
+        (["truth", "RUN", "--pairs", "x.tsv"], "--pairs has no effect on a run of the task"),
+        (
+            ["truth", "tatoeba-de-en", "--media", "x.jsonl"],
+            "--media has no effect on a run of the task",
+        ),
         (["prune", "RUN", "--heads", "2", "--out", "x"], "keeps no data to judge heads by"),
     ],
 )
