@@ -1,5 +1,6 @@
-"""Dropout. On a CPU torch draws one random number at a time, a fifth of the time of a training
-step; here four elements share the 64 bits of one draw."""
+"""Dropout. On a CPU torch draws one random number at a time; here four elements share the 64 bits
+of one draw. `python -m benchmarks.shortcuts`: a training step of `transformer-base` with 600 tokens
+is 1.1 times as fast on one core. Elsewhere, and in compiled code, it is torch's own."""
 
 from __future__ import annotations
 

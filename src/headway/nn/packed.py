@@ -2,6 +2,9 @@
 
 A product of few rows, as in decoding, spends most of its time on rearranging the weight. Done once
 beforehand, it takes half the time, and a third with four rows. It costs the memory of the weights.
+torch does not promise these operators; without them `nn/linear.py` multiplies as ever.
+`python -m benchmarks.shortcuts`: four rows are 1.4 times as fast through the whole encoder of
+`transformer-base` on one core.
 """
 
 from __future__ import annotations
