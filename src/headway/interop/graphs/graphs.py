@@ -159,8 +159,8 @@ class TextSteps(nn.Module):
 
     def __init__(self, model: Decoder) -> None:
         super().__init__()
-        self.model, self.stack = model, model.stack
-        self.outputs = (LOGITS, *_names("present", model.stack))
+        self.model, self.blocks = model, _blocks(model.stack)
+        self.outputs = (LOGITS, *layer_names("present", len(self.blocks)))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, *past: Tensor
@@ -203,12 +203,12 @@ class TargetSteps(nn.Module):
         super().__init__()
         self.model = (model,)  # of which only these are parts of this one:
         self.parts = nn.ModuleList([model.target_front, model.decoder, model.head])
-        self.stack = model.decoder
-        names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(_blocks(self.stack)))]
+        self.blocks = _blocks(model.decoder)
+        names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(self.blocks))]
         self.aligned, self.last = names[alignment_layer(model)], names[-1]
         # When a word was said is read off single heads, where no CTC says it better.
         self.by_head = isinstance(model.source_front, SoundFront) and model.ctc is None
-        self.outputs = (LOGITS, *_names("present", self.stack), CROSS)
+        self.outputs = (LOGITS, *layer_names("present", len(self.blocks)), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
 
     def forward(
@@ -259,8 +259,8 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
         axes[SOURCE_MASK] = {0: "batch", 1: "source"}
     kinds = {"past": past} | ({"cross": source} if isinstance(module, TargetSteps) else {})
     for kind, length in kinds.items():
-        names = iter(_names(kind, module.stack))
-        for block in _blocks(module.stack):
+        names = iter(layer_names(kind, len(module.blocks)))
+        for block in module.blocks:
             attention = block.cross if kind == "cross" else block.attention
             assert attention is not None
             for layer in (next(names), next(names)):  # keys, values
@@ -285,10 +285,6 @@ def _end(module: nn.Module) -> int | None:
 def _blocks(stack: nn.Module) -> list[Block]:
     assert isinstance(stack, Stack)
     return list(stack.blocks)  # type: ignore[arg-type]
-
-
-def _names(kind: str, stack: nn.Module) -> list[str]:
-    return layer_names(kind, len(_blocks(stack)))
 
 
 def layer_names(kind: str, n_layers: int) -> list[str]:
