@@ -116,7 +116,7 @@ def known_words(name: str, tokens: int) -> tuple[Work, Work]:
 CASES = {
     "nn/embedding.py": (joined_gradients, "transformer-base", 600),
     "nn/dropout.py": (shared_draws, "transformer-base", 600),
-    "nn/packed.py": (packed_weights, "transformer-base", 4),
+    "nn/cpu_packed.py": (packed_weights, "transformer-base", 4),
     "decode/lean_step.py": (lean_steps, "gpt2", 20),
     "tokens/word_cache.py": (known_words, "", 20_000),
 }

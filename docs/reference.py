@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from headway.cli.main import app
-from headway.settings.documented import documented
+from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS, BodySettings, TextSettings, family_of
 from headway.settings.presets import PRESETS
 from headway.settings.recipes import about, recipe_names, recipe_path

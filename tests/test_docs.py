@@ -22,7 +22,7 @@ import pytest
 import headway
 from benchmarks import report
 from headway.cli.main import app, main
-from headway.settings.documented import documented
+from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import SETTINGS
 from headway.settings.toml import toml_value

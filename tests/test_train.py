@@ -386,7 +386,7 @@ def test_pictures_in_memory_are_trained_on_and_found_again(tmp_path: Path) -> No
 
 def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> None:
     """A file without names for its columns, and a table with some of its own."""
-    from headway.data.memory import given
+    from headway.data.in_memory import given
 
     lines = "".join(f"{row['review']}\t{row['stars']}\n" for row in TEXTS)
     (tmp_path / "a.tsv").write_text(lines)

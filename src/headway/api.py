@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.data.memory import FOLDER, ROWS, VALID, Given, given, named_files
+from headway.data.in_memory import FOLDER, ROWS, VALID, Given, given, named_files
 from headway.errors import ConfigError, FolderError, InPython, suggest
 from headway.settings.asked import FROM_PYTHON, Asked
 from headway.settings.listed import listed

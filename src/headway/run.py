@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from headway.inside.capture.media import Media
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
+    from headway.tasks.answer_stream import Stream
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.history import History
     from headway.tasks.opened import Opened
-    from headway.tasks.predict import Stream
     from headway.tasks.scores import Scores
     from headway.tasks.task import Use
     from headway.tokens.tokenizer import Tokenizer
@@ -359,8 +359,8 @@ class Run:
         self, xs: Iterable[object], options: Mapping[str, object], *, keep: bool = False,
         use: Use | None = None,
     ) -> Stream:  # fmt: skip
+        from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Inputs
-        from headway.tasks.predict import Stream
 
         asked = Inputs(self.settings, self.folder).all(xs)
         return Stream(use or self._use(options), asked, keep=keep)
@@ -373,8 +373,8 @@ class Run:
     ) -> Stream:  # fmt: skip
         """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
         `live`: each answer as soon as there is one."""
+        from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Asked
-        from headway.tasks.predict import Stream
         from headway.tasks.task import Use
 
         use = Use(self.opened, self.settings, options, progress)
@@ -443,7 +443,7 @@ class Run:
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
-        from headway.data.memory import in_files
+        from headway.data.in_memory import in_files
         from headway.tasks.task import find_task
 
         use = self._use(options)
@@ -506,7 +506,7 @@ class Run:
         """What a page is about."""
         from headway.inside.capture.media import Media, open_media
         from headway.tasks.inputs import Inputs
-        from headway.tasks.media_given import found_file
+        from headway.tasks.media_inputs import found_file
 
         front = media_front(self.settings)
         if front is None:
@@ -599,7 +599,7 @@ def test_files(
 ) -> DataSettings:
     """A test set on disk, read as the training data was: files, whose columns `needs` may name, or
     files that `needs` names (`source=…, target=…`)."""
-    from headway.data.memory import given, named_files
+    from headway.data.in_memory import given, named_files
 
     if not paths:
         return test_set(settings.data, named_files(needs))

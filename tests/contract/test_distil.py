@@ -12,7 +12,7 @@ from headway.models.build import build_model
 from headway.settings.start import DistilSettings
 from headway.tasks.distil import load_teacher, start_student, student_model
 from headway.tasks.losses import loss_for
-from headway.tasks.parent import origin_of
+from headway.tasks.parent_run import origin_of
 
 from .tiny import CPU, ROWS, Tiny, named
 

@@ -14,7 +14,7 @@ import torch
 from headway.errors import UserError
 from headway.interop.exporting import FULL_PRECISION, TAKE_ALL, TARGETS
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import prove_padded
+from headway.interop.graphs.padded_batches import prove_padded
 
 from .tiny import Tiny
 

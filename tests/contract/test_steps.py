@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.settings.data import DataSettings
-from headway.training.stages import TOGETHER, _line, stages_of
+from headway.training.example_stages import TOGETHER, _line, stages_of
 
 from .tiny import Tiny
 

@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from headway.data.example import media_examples
+from headway.data.in_memory import given, in_files, keep
 from headway.data.media.open_item import Form
-from headway.data.memory import given, in_files, keep
 from headway.data.prepare import prepare
 from headway.errors import ConfigError, DataError
 from headway.settings.data import DataSettings

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from headway.data.binding_table import Tables
 from headway.data.check_report import Report
 from headway.data.example import Source
-from headway.data.shown import Tables
-from headway.data.unlabelled import questions
+from headway.data.prediction_files import questions
 from headway.settings.run import RunSettings, run_settings
 from headway.tasks.specs import spec_of
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.data.causal import USUAL, DocumentStream, FieldStream, Marks, mark_names
+from headway.data.causal_lm import USUAL, DocumentStream, FieldStream, Marks, mark_names
+from headway.data.document_windows import drawn_cut, whole_cut
 from headway.data.token_store import TokenStore
-from headway.data.windows import drawn_cut, whole_cut
 
 BOS, EOS = 1, 2
 DOCUMENTS = st.lists(st.lists(st.integers(10, 99), max_size=20), min_size=1, max_size=8)

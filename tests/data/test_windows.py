@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.batches import StepPlan
-from headway.data.windows import (
+from headway.data.document_windows import (
     Cut,
     cut_documents,
     drawn_cut,

@@ -12,7 +12,7 @@ from torch import Tensor
 from headway.decode.search.beam import beam_search
 from headway.decode.search.greedy import most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Specials
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.speech.ctc import CtcSteps, JointSteps, best_path
 from headway.nn.ctc import PrefixScorer
 from headway.nn.layout import Layout

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from headway.decode.precision import compute_in_type
-from headway.decode.search.fixed import fits
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.searcher import Prefix, Searcher, search
+from headway.decode.search.static import fits
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings

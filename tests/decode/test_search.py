@@ -11,7 +11,7 @@ import torch
 
 from headway.decode.search.beam import beam_search
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings

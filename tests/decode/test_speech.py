@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from headway.decode.speech.audio_windows import Samples, windows_of
 from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
-from headway.decode.speech.windows import Samples, windows_of
 
 RATE = 1000
 

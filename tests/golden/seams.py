@@ -105,7 +105,7 @@ def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], li
     from headway.training.checkpoint import Checkpoints
     from headway.training.distributed import Ranks
     from headway.training.log import RunLog
-    from headway.training.worker import Worker
+    from headway.training.trainer import Worker
 
     assert made.settings.train.steps == steps
     worker = Worker(made.settings, made.prepared, Ranks(), None)
@@ -121,7 +121,7 @@ def trained(made: Made, steps: int, folder: Path) -> tuple[dict[str, Tensor], li
 def in_training(made: Made) -> tuple[Any, Any, nn.Module]:
     """The task, the loss as the loop has it, with a teacher where there is one, and the model."""
     from headway.training.distributed import Ranks
-    from headway.training.worker import Worker
+    from headway.training.trainer import Worker
 
     worker = Worker(made.settings, made.prepared, Ranks(), None)
     fill_weights(worker.model)
@@ -387,7 +387,7 @@ def _texts(n: int, mean: int, longest: int) -> Any:
 @cache
 def _tokenizer(size: int, fields: tuple[str, ...]) -> Any:
     """With so many tokens in all."""
-    from headway.data.causal import mark_names
+    from headway.data.causal_lm import mark_names
     from headway.settings.data import TokenizerSettings
     from headway.tokens.trainer import train_on_texts
 

@@ -25,8 +25,8 @@ from headway.inside.measure.pruning import (
 from headway.models.summary import count
 from headway.nn.int8 import hold_int8
 from headway.settings.decode import DecodeSettings
+from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
-from headway.settings.pruned import ALL_HEADS
 from tests.models.variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny
 
 CASES = [(family, variant) for family in FAMILIES for variant in VARIANTS]

@@ -26,7 +26,7 @@ from headway.inside.measure.truth import (
     scenes,
 )
 from headway.inside.measure.truth import times as timing
-from headway.inside.measure.truth.seen import boxes_of, right_patches, right_rows
+from headway.inside.measure.truth.pointing import boxes_of, right_patches, right_rows
 from headway.tasks.opened import Opened
 
 from .media_runs import PICTURE, RATE, SOUND, VIDEO, media_run

@@ -14,7 +14,7 @@ from torch import nn
 from headway.errors import UserError
 from headway.interop.exporting import export_run
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import Array, prove_padded
+from headway.interop.graphs.padded_batches import Array, prove_padded
 from headway.interop.proof import Proof
 from headway.settings.folder import load_run
 from headway.settings.run import media_front

@@ -18,7 +18,7 @@ from headway.decode.search.searcher import Beginning
 from headway.decode.steps import DecoderSteps, Seq2SeqSteps, Steps
 from headway.errors import UserError
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import Array
+from headway.interop.graphs.padded_batches import Array
 from headway.interop.onnx.engine import OnnxEngine
 from headway.models.folder import load_model
 from headway.nn.layout import Layout

@@ -12,7 +12,7 @@ from headway.errors import UserError
 from headway.inside.measure.pruning import least, save_pruned, units
 from headway.interop import to_ctranslate2, to_hf, to_onnx, to_torch
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import Array, Call, prove_padded
+from headway.interop.graphs.padded_batches import Array, Call, prove_padded
 from headway.interop.proof_inputs import proof_sentences
 from headway.tasks.opened import Opened, open_plain
 

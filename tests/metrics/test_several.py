@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.metrics import regression, several
+from headway.metrics import multilabel as several
+from headway.metrics import regression
 
 TRUTH_NC = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]], bool)
 SHARES_NC = np.array([[0.9, 0.2, 0.1], [0.8, 0.4, 0.6], [0.3, 0.1, 0.2], [0.2, 0.7, 0.1]])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from headway.models.build import build_model
-from headway.models.compact import from_int8, to_int8
 from headway.models.folder import load_model, model_weights, save_model, save_weights
+from headway.models.int8_weights import from_int8, to_int8
 from headway.settings.presets import preset
 
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import (
     FAMILY_SETTINGS,
     DecoderSettings,
@@ -35,7 +36,6 @@ from headway.settings.model import (
     SoundSeq2SeqSettings,
     SoundSettings,
 )
-from headway.settings.pruned import KeptHeads
 from headway.settings.value_types import setting_types
 
 IMPOSSIBLE: list[tuple[str, str, str]] = [

@@ -12,8 +12,8 @@ from headway.models.build import build_model
 from headway.models.folder import load_model, save_model
 from headway.models.summary import cache_numbers, count, memory_numbers, summarise
 from headway.nn.attention.attention import Attention
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
-from headway.settings.pruned import KeptHeads
 
 SIZES = {"vocab_size": 41, "d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48, "max_len": 32}
 

@@ -306,7 +306,7 @@ def dropping(request: pytest.FixtureRequest, device: torch.device) -> tuple[Any,
         pytest.importorskip("triton")
         if device.type == "cpu" and torch.cuda.is_available():
             pytest.skip("Triton compiles for the GPU here and interprets nothing")
-        from headway.nn.kernels.short import attend_short
+        from headway.nn.kernels.short_attention import attend_short
 
         # The interpreter takes a hundredth of a second for a sequence.
         return attend_short, Layout.of([8] * 10, device), scope

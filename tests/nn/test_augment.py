@@ -12,9 +12,9 @@ from torch import Tensor
 
 from headway.nn.augment import Augment, mix_pictures
 from headway.nn.augment.augment import erase
+from headway.nn.augment.geometry import shift, to_turn, warp
 from headway.nn.augment.mixing import beta
-from headway.nn.augment.places import shift, to_turn, warp
-from headway.nn.augment.policy import BLEND, OPERATIONS, SHEAR, apply_operations
+from headway.nn.augment.rand_augment import BLEND, OPERATIONS, SHEAR, apply_operations
 from headway.settings.augment import AugmentSettings
 
 ALL = AugmentSettings(flip=True, crop=3, rand=2, erase=0.5, mixup=0.4, cutmix=1.0)

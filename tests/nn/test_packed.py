@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from headway.nn.cpu_packed import can_pack
 from headway.nn.linear import Linear, pack, packing
-from headway.nn.packed import can_pack
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this machine's torch has no oneDNN")
 

@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from headway.errors import ConfigError
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.load import model_settings
 from headway.settings.model import (
     FAMILY_SETTINGS,
@@ -23,7 +24,6 @@ from headway.settings.model import (
     SoundSettings,
 )
 from headway.settings.presets import PRESETS
-from headway.settings.pruned import KeptHeads
 from headway.settings.run import load_model_settings
 from headway.settings.toml import line_of, to_toml, toml_value
 from headway.settings.value_types import describe, setting_types

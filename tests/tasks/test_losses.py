@@ -26,7 +26,7 @@ from headway.tasks.specs import SPECS
 from headway.tasks.task import find_task
 from headway.training.arguments import beginning, check_beginning
 from headway.training.distributed import Ranks
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 
 from ..training import every
 from ..training.every import CPU, DATA, Made

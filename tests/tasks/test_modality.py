@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headway
-from headway.data.memory import given, in_files
+from headway.data.in_memory import given, in_files
 from headway.errors import UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label import Label

@@ -15,7 +15,7 @@ from headway.models.build import build_model
 from headway.models.parts.heads import Angles, Input
 from headway.nn.layout import Layout
 from headway.tasks.losses import plain, rdrop
-from headway.tasks.read import EachRow, OneClass, OneVector, Readout, readout_of
+from headway.tasks.readout import EachRow, OneClass, OneVector, Readout, readout_of
 
 from ..training import every
 from ..training.every import CPU, DATA, Made

@@ -16,9 +16,9 @@ from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.answers import Show
-from headway.tasks.read import Read, bernoulli, mean_square
+from headway.tasks.label_kinds import ANumber, SeveralLabels
+from headway.tasks.readout import Read, bernoulli, mean_square
 from headway.tasks.specs import spec_of
-from headway.tasks.targets import ANumber, SeveralLabels
 
 SEVERAL = SeveralLabels(("art", "food", "sport"))
 NUMBER = ANumber(mean=10.0, std=4.0)

@@ -19,7 +19,7 @@ from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
 from headway.training.log import RunLog
 from headway.training.resolve import resolve_run
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 
 CPU = torch.device("cpu")
 TINY = {"model.n_layers": 1, "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64}

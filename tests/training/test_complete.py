@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.data.causal import USUAL
+from headway.data.causal_lm import USUAL
 from headway.data.store import Prepared
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
@@ -30,11 +30,11 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Part
 from headway.tasks.specs import spec_of
 from headway.training.distributed import Ranks
+from headway.training.initial_weights import begin
 from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
-from headway.training.start import begin
 from headway.training.step import Step
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headway.cli.main import main
-from headway.data.causal import USUAL, FieldStream, Marks
+from headway.data.causal_lm import USUAL, FieldStream, Marks
 from headway.data.store import load_prepared
 from headway.data.token_store import TokenStore
 from headway.models.build import build_model

@@ -21,8 +21,8 @@ from headway.progress import SILENT
 from headway.settings.asked import Asked
 from headway.settings.facts import Origin
 from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
-from headway.settings.pruned import KeptHeads
 from headway.settings.run import RunSettings, resolved_toml
 from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
@@ -37,19 +37,19 @@ from headway.tasks.distil import (
     start_student,
     student_model,
 )
-from headway.tasks.gaps import Gaps
 from headway.tasks.intake import Gone
 from headway.tasks.items import Batch, Pass
 from headway.tasks.label import Labelling
+from headway.tasks.label_kinds import OneLabel
 from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import soft_loss
 from headway.tasks.mask import Mask, Masking, Words
+from headway.tasks.masked_text import Gaps
 from headway.tasks.objective import Objective
-from headway.tasks.parent import origin_of
-from headway.tasks.read import OneClass
+from headway.tasks.parent_run import origin_of
+from headway.tasks.readout import OneClass
 from headway.tasks.scores import Scores
 from headway.tasks.specs import SPECS
-from headway.tasks.targets import OneLabel
 from headway.training.distributed import Ranks
 from headway.training.optim import build_optimizer
 from headway.training.step import Step

@@ -23,10 +23,10 @@ from headway.settings.run import RunSettings
 from headway.settings.start import StartSettings
 from headway.settings.train import TrainSettings
 from headway.tasks.fill_answers import Filler
-from headway.tasks.gaps import ENDS, room_of
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.mask import Mask, Masking, hidden_answers
+from headway.tasks.masked_text import ENDS, room_of
 from headway.tasks.objective import Part
 from headway.tasks.specs import SPECS, FillSettings
 from headway.tokens.tokenizer import Vocabularies

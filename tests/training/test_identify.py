@@ -22,10 +22,10 @@ from headway.tasks.identify import Identifying, item_vectors, threshold_of, veri
 from headway.tasks.intake import intake_of
 from headway.tasks.items import Pass
 from headway.tasks.label import LabelItems
+from headway.tasks.label_kinds import with_margin
 from headway.tasks.opened import Opened, open_run
-from headway.tasks.read import OneVector, Readout, readout_of
+from headway.tasks.readout import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.targets import with_margin
 from headway.tasks.task import Use, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
 from tests.training.shown import RATE, asked, write_list, write_speakers

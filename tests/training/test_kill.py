@@ -167,7 +167,7 @@ def test_killed_outside_of_training_it_goes_on_too(
         ("headway.data.prepare:seal", 1),
         *[("headway.storage:sync", count) for count in (1, 2, 3, 4)],
         (EVALUATE, 2),
-        ("headway.training.worker:average_of", 1),
+        ("headway.training.trainer:average_of", 1),
         ("headway.training.run:save_weights", 1),
         ("headway.models.folder:_checksum", 1),
         ("headway.training.run:write_report", 1),
@@ -185,7 +185,7 @@ def test_killed_outside_of_training_it_goes_on_too(
     [
         ("headway.tasks.translate:prepare", 1, signal.SIGTERM),
         ("headway.data.prepare:train_vocabularies", 1, signal.SIGINT),
-        ("headway.training.worker:build_model", 1, signal.SIGTERM),
+        ("headway.training.trainer:build_model", 1, signal.SIGTERM),
         (STEP, 1, signal.SIGUSR1),
         (STEP, 7, signal.SIGINT),
         (STEP, 10, signal.SIGTERM),  # an evaluation is due after it

@@ -15,7 +15,7 @@ from headway.settings.facts import DeviceFacts, Facts
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.run import Resolved, RunSettings, load_run_settings
-from headway.tasks.parent import origin_of
+from headway.tasks.parent_run import origin_of
 from headway.training.budget import Decision
 from headway.training.estimate import (
     Timing,
@@ -28,7 +28,7 @@ from headway.training.estimate import (
 from headway.training.resolve import micro_tokens, resolve
 from headway.training.run import _what_fits
 from headway.training.schedule import learning_rate, peak_lr
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 from tests.data.conftest import sentences
 
 CPU = DeviceFacts()

@@ -12,7 +12,7 @@ import pytest
 
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
-from headway.training.plateau import Plateau, way_out
+from headway.training.no_learning import Plateau, way_out
 
 from .every import make
 from .toy import Events, toy_loop, weights

@@ -32,12 +32,12 @@ from headway.settings.model import (
     SoundEncoderSettings,
     SoundSettings,
 )
-from headway.tasks.hiding import HiddenItems, without_frames
 from headway.tasks.intake import Gone
 from headway.tasks.intake_audio import SoundIntake
 from headway.tasks.intake_vision import PictureIntake
 from headway.tasks.items import Batch, Draw, Pass, batches_of
 from headway.tasks.mask import Rebuilt, hidden_answers, read_hidden
+from headway.tasks.masked_media import HiddenItems, without_frames
 from headway.tasks.specs import FillSettings
 
 CPU = torch.device("cpu")

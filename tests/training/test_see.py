@@ -18,19 +18,19 @@ from headway.models.vision import Viewer
 from headway.nn.loss import Smoothing
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
-from headway.tasks.fronts import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.tasks.intake import intake_of
 from headway.tasks.items import Batch, Pass
 from headway.tasks.label import LabelItems, Labelling
+from headway.tasks.label_kinds import OneLabel, top_share
 from headway.tasks.losses import plain as plain_loss
+from headway.tasks.media_format import patch_of, picture_shape, pixel_statistics, sound_shape
 from headway.tasks.opened import open_run
-from headway.tasks.read import readout_of
+from headway.tasks.readout import readout_of
 from headway.tasks.specs import spec_of
-from headway.tasks.targets import OneLabel, top_share
 from headway.tasks.task import make_task
 from headway.tasks.thumbnails import data_uri, thumbnails
 from headway.training.distributed import Ranks
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 from tests.training.labelled import resolved, same_after_stops, trained
 from tests.training.shown import SIDES, asked, picture, write_pictures, write_videos
 

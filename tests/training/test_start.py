@@ -19,7 +19,7 @@ from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Survey
 from headway.settings.folder import CONFIG, IMPORTED
-from headway.settings.inherit import model_from
+from headway.settings.from_parent import model_from
 from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
@@ -35,11 +35,11 @@ from headway.settings.run import Resolved, RunSettings, resolved_toml
 from headway.settings.start import LoraSettings, StartSettings
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
-from headway.tasks.parent import origin_of
+from headway.tasks.parent_run import origin_of
 from headway.tasks.specs import TranscribeSettings, spec_of
+from headway.training.initial_weights import freeze, rate_scales, start_from, trainable
 from headway.training.optim import build_optimizer, set_lr
 from headway.training.resolve import resolve
-from headway.training.start import freeze, rate_scales, start_from, trainable
 from tests.models.variants import SIZES, samples, word_loss
 
 FILLING = EncoderSettings(**SIZES, heads=("words",), n_segments=0)

@@ -33,8 +33,8 @@ from headway.tasks.specs import spec_of
 from headway.tasks.tag_answers import Tagger, words_of
 from headway.tasks.tags import Tagging, Tags, as_bio
 from headway.tasks.task import Use
+from headway.training.initial_weights import begin
 from headway.training.run import Training
-from headway.training.start import begin
 from tests.training.labelled import (
     CPU,
     asked,

@@ -82,7 +82,7 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(
         (STEP, 2, signal.SIGKILL),
         (SAVE, 2, signal.SIGKILL),
         (STEP, 1, signal.SIGTERM),
-        *([("headway.training.worker:average_of", 1, signal.SIGKILL)] if kind == "frozen" else []),
+        *([("headway.training.trainer:average_of", 1, signal.SIGKILL)] if kind == "frozen" else []),
     ):
         code = server.run(words, hook(place, count, signal=number))
         assert code == (75 if number == signal.SIGTERM else -number), server.said()

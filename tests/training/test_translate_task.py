@@ -32,7 +32,7 @@ from headway.tasks.translate import Translate
 from headway.tasks.write import Writing
 from headway.tasks.write_items import Words
 from headway.training.distributed import Ranks
-from headway.training.worker import Worker
+from headway.training.trainer import Worker
 from tests.data.conftest import sentences
 
 CPU = torch.device("cpu")

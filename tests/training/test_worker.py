@@ -29,7 +29,7 @@ from headway.training.resolve import resolve_run
 from headway.training.run import Training
 from headway.training.snapshot import write_snapshot
 from headway.training.step import Step
-from headway.training.worker import Worker, choose, recompute_blocks
+from headway.training.trainer import Worker, choose, recompute_blocks
 from tests.tasks.written import pair_items
 
 from .test_translate_task import made_of

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.given import RunName
+from headway.cli.data_arguments import RunName
 from headway.errors import UserError
 from headway.settings.folder import CONFIG, WEIGHTS, file_in, run_folder
 

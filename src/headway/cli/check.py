@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from headway.cli import completion
+from headway.cli.data_arguments import Encoding, FromRun, Json, Teacher, Valid, task_files_settings
 from headway.cli.flags import Named
-from headway.cli.given import Encoding, FromRun, Json, Teacher, Valid, task_files_settings
 from headway.cli.train import wished
 from headway.errors import ConfigError
 from headway.tasks.specs import SPECS

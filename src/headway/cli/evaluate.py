@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import completion
-from headway.cli.flags import (
-    COLUMNS,
-    DECODING,
-    FILES,
-    SCORES,
-    Named,
-    check_fits,
-    columns_named,
-    in_sections,
-)
-from headway.cli.given import (
+from headway.cli.data_arguments import (
     Device,
     Engine,
     Json,
@@ -30,6 +20,16 @@ from headway.cli.given import (
     is_setting,
     run_folders,
     settings_of,
+)
+from headway.cli.flags import (
+    COLUMNS,
+    DECODING,
+    FILES,
+    SCORES,
+    Named,
+    check_fits,
+    columns_named,
+    in_sections,
 )
 from headway.errors import UserError
 from headway.progress import Progress
@@ -136,7 +136,7 @@ def files_of_test(
 
 
 def _show(found: Scores) -> None:
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
 
     show_table(["score", "value", ""], found.rows, {"value"})
     confusion = found.figures.get("confusion")

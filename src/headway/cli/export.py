@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headway.cli import completion
-from headway.cli.given import RunName
+from headway.cli.data_arguments import RunName
 from headway.progress import Progress
 
 

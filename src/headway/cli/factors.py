@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.data_arguments import Device, RunName
 from headway.cli.flags import Flag, Named, check_fits
-from headway.cli.given import Device, RunName
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
 from headway.settings.folder import SHIPPED, run_folder
@@ -117,7 +117,7 @@ def _say(line: str) -> None:
 
 
 def _show(found: Factors) -> None:
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
 
     figures, unit = found.figures, found.figures["unit"]
     many = figures.get("rows", "tokens")

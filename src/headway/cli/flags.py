@@ -21,7 +21,7 @@ from headway.cli import completion
 from headway.errors import ConfigError, UserError
 from headway.settings.data import INPUTS
 from headway.settings.decode import DecodeSettings
-from headway.settings.documented import documented
+from headway.settings.field_docs import documented
 from headway.settings.folder import load_run
 from headway.settings.toml import toml_value
 from headway.settings.value_types import setting_types, without_none

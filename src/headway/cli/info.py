@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import completion
-from headway.cli.given import Json
+from headway.cli.data_arguments import Json
 from headway.errors import FolderError, UserError, suggest
 from headway.settings.folder import load_settings, run_folder, shipped_names
 from headway.settings.model import (
@@ -57,7 +57,7 @@ def info(
     if as_json:
         print(json.dumps(_facts(settings, summary), indent=2))
         return
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
 
     show_table(["model", model, ""], _shape_rows(settings), set())
     print()

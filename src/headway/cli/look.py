@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.data_arguments import RunName, Settings, only_decoding, settings_of, tell
 from headway.cli.flags import DECODING, Flag, Named, check_fits, in_sections
-from headway.cli.given import RunName, Settings, only_decoding, settings_of, tell
 from headway.cli.head_names import head_given, number_given
 from headway.errors import UserError
 from headway.progress import Progress

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.given import Json
+from headway.cli.data_arguments import Json
 from headway.errors import UserError
 from headway.settings.folder import CONFIG, RUNS, SHIPPED, WEIGHTS, shipped_names
 from headway.tasks.specs import METRICS, spec_of
@@ -58,7 +58,7 @@ def models(
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
         return
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
 
     show_table(
         ["name", "task", "parameters", "MB", "score", "date"], list(map(_row, found)),

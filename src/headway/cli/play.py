@@ -8,7 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.given import Device, RunNames, Settings, only_decoding, run_folders, settings_of
+from headway.cli.data_arguments import (
+    Device,
+    RunNames,
+    Settings,
+    only_decoding,
+    run_folders,
+    settings_of,
+)
 from headway.errors import UserError, suggest
 from headway.settings.run import Resolved
 from headway.tasks.specs import spec_of

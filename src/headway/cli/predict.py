@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from headway.cli import completion
-from headway.cli.flags import ANSWERS, DECODING, Named, check_fits, in_sections
-from headway.cli.given import (
+from headway.cli.data_arguments import (
     Device,
     Engine,
     RunNames,
@@ -28,6 +27,7 @@ from headway.cli.given import (
     settings_of,
     tell,
 )
+from headway.cli.flags import ANSWERS, DECODING, Named, check_fits, in_sections
 from headway.errors import DataError, UserError
 from headway.progress import SILENT, Progress, Stage
 from headway.settings.run import RunSettings
@@ -133,7 +133,7 @@ def predict(
 def _lines(settings: RunSettings, path: str) -> Iterator[Any]:
     """Of a file what was text in training; a stream holds a text (or the name of a file) a line."""
     from headway.data.files import is_stream, open_lines
-    from headway.data.unlabelled import questions
+    from headway.data.prediction_files import questions
 
     if is_stream(path):
         return open_lines(path, settings.data.encoding)
@@ -142,8 +142,8 @@ def _lines(settings: RunSettings, path: str) -> Iterator[Any]:
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
     """What the columns of a list of files are taken for; what is no list says nothing."""
+    from headway.data.prediction_files import columns_taken
     from headway.data.readers.media import is_list
-    from headway.data.unlabelled import columns_taken
     from headway.tasks.specs import spec_of
 
     if is_list(Path(name)) and Path(name).is_file():

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headway.cli.given import (
+from headway.cli.data_arguments import (
     Device,
     RunNames,
     Settings,

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import completion
+from headway.cli.data_arguments import (
+    Device,
+    Encoding,
+    FromRun,
+    Teacher,
+    Valid,
+    task_files_settings,
+)
 from headway.cli.flags import COLUMNS, FILES, VALID_FILES, Named, columns_named
-from headway.cli.given import Device, Encoding, FromRun, Teacher, Valid, task_files_settings
 from headway.errors import ConfigError, Stopped
 from headway.settings.asked import Asked
 from headway.settings.recipes import in_folder, recipe_path

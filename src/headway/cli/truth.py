@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headway.cli.data_arguments import Json, RunName
 from headway.cli.flags import Flag, Named, check_fits
-from headway.cli.given import Json, RunName
 from headway.cli.head_names import shown
 from headway.errors import UserError
 from headway.progress import Progress
@@ -180,7 +180,7 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
 
 
 def _show(found: Truth, n_texts: int) -> None:
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
     from headway.inside.measure.truth.measure import is_head
 
     scores = found.maps
@@ -221,7 +221,7 @@ def _items(found: Truth) -> str:
 
 
 def _show_times(times: dict[str, Any]) -> None:
-    from headway.cli.table import show_table
+    from headway.cli.print_table import show_table
 
     print(f"\nwhere {times['words']} words begin and end, median error\n")
     own = times.get("own_ms", {})

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from headway.data.check import listed
 from headway.data.check_report import Finding, Report
+from headway.data.checksummed import Facts
 from headway.data.example import Example, Source, TextKind, in_example_blocks
-from headway.data.sealed import Facts
+from headway.data.resumable import GrowingFiles
 from headway.data.token_store import lengths_file, side, token_dtype, tokens_file
 from headway.data.workers import each
-from headway.data.workplace import GrowingFiles
 from headway.errors import DataError
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.word_cache import Flat

@@ -32,6 +32,7 @@ from headway.data.check import (
     unit_of,
 )
 from headway.data.check_report import Report
+from headway.data.checksummed import Facts, read_sealed, seal
 from headway.data.encode import Encoder, Routed, Router, all_for_validation
 from headway.data.example import Example, Source, TextKind, WantedMedia, in_example_blocks, sources
 from headway.data.fingerprint import (
@@ -46,7 +47,7 @@ from headway.data.language_id import Profiles
 from headway.data.media.decoding import UNREADABLE, Decoder, read_facts
 from headway.data.media.open_item import Medium, is_there, leads_nowhere
 from headway.data.readers import lines
-from headway.data.sealed import Facts, read_sealed, seal
+from headway.data.resumable import Workplace, tidy, workplace
 from headway.data.split import split_off
 from headway.data.store import (
     DATA,
@@ -57,7 +58,6 @@ from headway.data.store import (
     open_columns,
 )
 from headway.data.survey import EMPTY, Survey, survey, survey_media
-from headway.data.workplace import Workplace, tidy, workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings

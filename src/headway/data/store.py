@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.check_report import Report
+from headway.data.checksummed import Facts, load_sealed
 from headway.data.hashing import Hashes
 from headway.data.media.decoding import UNREADABLE, VALUES, read_facts
 from headway.data.media.open_item import Form, What
 from headway.data.media.store import PictureStore, SoundStore
-from headway.data.sealed import Facts, load_sealed
 from headway.data.token_store import TokenStore, side
 from headway.errors import DataError
 from headway.tasks.specs import SEEN_AS

@@ -17,7 +17,7 @@ from headway.decode.completer import Completer, shared_length
 from headway.decode.search.searcher import Prefix, too_long
 from headway.decode.steps import read_prompts
 from headway.errors import DataError, UserError
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
 from headway.settings.listed import listed
 

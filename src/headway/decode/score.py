@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.decode.batching import batches
 from headway.decode.output import Score
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
 from headway.tokens.tokenizer import Tokenizer
 

@@ -24,7 +24,7 @@ from headway.decode.search.searcher import Recent, Searcher
 from headway.decode.sources import Lines, OnLong, Part, Pictures, Sources
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.linear import packing
 from headway.nn.positions import most_positions
 from headway.progress import OnProgress, unheard

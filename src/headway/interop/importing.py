@@ -20,10 +20,10 @@ from torch import Tensor
 
 from headway import __version__
 from headway.errors import ConfigError, UserError
+from headway.interop.detect_format import OpenedSource, open_source
 from headway.interop.families import Architecture
 from headway.interop.folder_files import sha256
 from headway.interop.name_pairs import Taken, to_ours
-from headway.interop.recognise import OpenedSource, open_source
 from headway.interop.weights import Weights
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights

@@ -33,9 +33,9 @@ from headway.settings.run import media_front
 from headway.settings.vision import PictureSettings
 from headway.tasks.intake import Cuts, Gone, Hiding, intake_of
 from headway.tasks.items import Batch, Draw
-from headway.tasks.media_given import what_of
+from headway.tasks.media_inputs import what_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import EachRow, OneVector, as_model, readout_of
+from headway.tasks.readout import EachRow, OneVector, as_model, readout_of
 from headway.tasks.text_items import TextItem, frame_tokens
 
 NEW_TOKENS = 16

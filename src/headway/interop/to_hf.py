@@ -19,20 +19,20 @@ from torch import Tensor
 from headway.decode.filters import never
 from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, UserError
-from headway.interop.convert import widened
+from headway.interop.convertible import widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import vision_encoder_decoder as hf_captioner
 from headway.interop.hf.bart import pegasus_tables
 from headway.interop.hf.generation import generation_config, whisper_generation
-from headway.interop.hf.modules import give_back_modules, write_modules
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
 from headway.interop.hf.proof import prove
+from headway.interop.hf.sentence_transformers_files import give_back_modules, write_modules
 from headway.interop.hf.tokenizer import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.name_pairs import to_theirs
 from headway.settings.folder import IMPORTED, WEIGHTS
+from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import family_of
-from headway.settings.pruned import ALL_HEADS
 from headway.storage import replace_text
 from headway.tasks.opened import Opened
 

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from headway import __version__
 from headway.errors import needs
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import prove_padded
+from headway.interop.graphs.padded_batches import prove_padded
 from headway.interop.graphs.record import describe, named, quickly, recorded
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session

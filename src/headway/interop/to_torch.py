@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from headway.interop.graphs.graphs import Graph, graphs_of
-from headway.interop.graphs.padded import Array, Call, prove_padded
+from headway.interop.graphs.padded_batches import Array, Call, prove_padded
 from headway.interop.graphs.record import describe, recorded
 from headway.interop.proof import Proof
 from headway.settings.folder import TOKENIZER

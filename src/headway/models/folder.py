@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from headway.errors import FolderError
 from headway.models.build import build_model
-from headway.models.compact import from_int8
+from headway.models.int8_weights import from_int8
 from headway.settings.folder import (
     CONFIG,
     WEIGHTS,

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from headway.nn.cpu_packed import ALL
 from headway.nn.embedding import Embedding
 from headway.nn.linear import Linear, linear
 from headway.nn.lora import merge_lora
-from headway.nn.packed import ALL
 
 
 class Rounded(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.nn.packed import ALL, Packed, can_pack
+from headway.nn.cpu_packed import ALL, Packed, can_pack
 
 
 class Linear(nn.Linear):
@@ -21,7 +21,7 @@ class Linear(nn.Linear):
     """
 
     packed: Packed | None = None
-    """Copies of the weight for quick products without a gradient; see `nn/packed.py`."""
+    """Copies of the weight for quick products without a gradient; see `nn/cpu_packed.py`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, self.bias)

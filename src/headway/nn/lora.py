@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.nn.block import Block
+from headway.nn.cpu_packed import ALL
 from headway.nn.linear import Linear, linear
-from headway.nn.packed import ALL
 
 Targets = Literal["attention", "all"]
 """Which matrices of a layer: those of attention, or those of the feed-forward too."""

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from headway.errors import ConfigError, suggest
-from headway.settings.pruned import ALL_HEADS, KeptHeads
+from headway.settings.kept_heads import ALL_HEADS, KeptHeads
 from headway.settings.value_types import check_least, setting_types, without_none
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "swiglu", "geglu", "geglu-tanh"]

@@ -18,9 +18,9 @@ from headway.settings.facts import DeviceFacts, Facts, Proposal, Survey, because
 from headway.settings.model import PictureSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
-from headway.tasks.fronts import picture_shape, pixel_statistics, stored_form
 from headway.tasks.intake_vision import PictureCuts
-from headway.tasks.parent import origin_of, tokenizer_of
+from headway.tasks.media_format import picture_shape, pixel_statistics, stored_form
+from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
 from headway.tasks.write import Exam, Some, Write

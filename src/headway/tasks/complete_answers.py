@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from headway.data.causal import Marks
-from headway.data.unlabelled import Question
+from headway.data.causal_lm import Marks
+from headway.data.prediction_files import Question
 from headway.decode.completer import Completer
 from headway.decode.fewshot import Choice, Chooser, Shots
 from headway.decode.output import Output, Written

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
-from headway.data.causal import USUAL, DocumentStream, FieldStream, Stream, mark_names
+from headway.data.causal_lm import USUAL, DocumentStream, FieldStream, Stream, mark_names
+from headway.data.document_windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.data.example import TextKind
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.sequences import ranges
 from headway.data.store import Columns, Prepared, load_prepared
-from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
@@ -39,8 +39,8 @@ from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
 from headway.tasks.losses import PLAIN, word_loss
 from headway.tasks.objective import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.opened import Opened
-from headway.tasks.parent import origin_of, tokenizer_of
-from headway.tasks.read import EachRow, Read
+from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.readout import EachRow, Read
 from headway.tasks.scores import Row, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Predictor, Task, Use

@@ -36,7 +36,6 @@ from headway.settings.model import PictureSettings
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.answers import Facts as Shown
 from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
-from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
 from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch, Draw, Pass, Unit, mean_by_owner, n_owners
@@ -52,10 +51,11 @@ from headway.tasks.label_defaults import (
     with_stem,
 )
 from headway.tasks.mask import check_unmixed
-from headway.tasks.media_given import what_of
+from headway.tasks.media_format import media_shape
+from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import Chosen, Objective, Part, TaskLoss
-from headway.tasks.parent import origin_of, tokenizer_of
-from headway.tasks.read import Read, readout_of
+from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Spec
 from headway.tasks.task import Predictor, Task, Use

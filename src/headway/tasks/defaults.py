@@ -9,10 +9,10 @@ from typing import Any
 
 from headway.nn.attention.attend import SHORT_LIMIT
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
-from headway.settings.inherit import gets_decoder
+from headway.settings.from_parent import gets_decoder
 from headway.settings.model import ModelSettings
 from headway.settings.run import RunSettings
-from headway.tasks.fronts import flat_front
+from headway.tasks.media_format import flat_front
 from headway.tasks.specs import spec_of
 
 FINE_TUNING: dict[str, Any] = {

@@ -18,14 +18,14 @@ from headway.models.parts.front import compute_in
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.facts import Origin
-from headway.settings.inherit import WITHOUT_VECTORS, check_same, with_changes
+from headway.settings.from_parent import WITHOUT_VECTORS, check_same, with_changes
 from headway.settings.model import ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
 from headway.tasks.objective import Objective
 from headway.tasks.opened import Opened, open_run
-from headway.tasks.read import readout_of
+from headway.tasks.readout import readout_of
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Note
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.unlabelled import questions
+from headway.data.prediction_files import questions
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.retrieval import Vectors, cosine
@@ -19,7 +19,7 @@ from headway.tasks.contrast import Side, unit_of, vectors_of
 from headway.tasks.intake import Line, intake_of
 from headway.tasks.items import Pass
 from headway.tasks.media_answers import note_silence, unread
-from headway.tasks.media_given import Given
+from headway.tasks.media_inputs import Given
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Use
 

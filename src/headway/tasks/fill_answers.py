@@ -20,9 +20,9 @@ from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
 from headway.settings.model import EncoderSettings
 from headway.tasks.answers import Facts, GapAnswer, Guess, Plain, mean_probability
-from headway.tasks.gaps import ENDS, room_of
+from headway.tasks.masked_text import ENDS, room_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import EachRow
+from headway.tasks.readout import EachRow
 from headway.tasks.task import Use
 from headway.tokens.tokenizer import MASK_NAMES, Tokenizer
 

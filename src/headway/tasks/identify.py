@@ -27,8 +27,8 @@ from headway.tasks.items import Pass
 from headway.tasks.label import Label, LabelItems, Labeller, Labelling, scores_of
 from headway.tasks.label_data import ScoredSet, scored_set
 from headway.tasks.media_answers import note_silence
-from headway.tasks.media_given import Given, given_media
-from headway.tasks.read import OneVector
+from headway.tasks.media_inputs import Given, given_media
+from headway.tasks.readout import OneVector
 from headway.tasks.scores import Row, Scores
 from headway.tasks.task import Predictor, Use
 

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from headway.data.media.arrays import npy_frames
 from headway.data.media.audio import one_channel
 from headway.data.media.image import sampled
-from headway.data.media.memory import Loose, pixels_of, samples_of
+from headway.data.media.in_memory import Loose, pixels_of, samples_of
 from headway.data.media.open_item import Form, Part, What, in_form, is_file, read_media
 from headway.data.media.resample import resample
+from headway.data.readers.array_stack import CHANNELS
 from headway.data.readers.jsonl import value_text
-from headway.data.readers.stack import CHANNELS
 from headway.data.table import shown_value, value_in
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_front
-from headway.tasks.media_given import Given, check_kind, found_file, what_of
+from headway.tasks.media_inputs import Given, check_kind, found_file, what_of
 from headway.tasks.specs import Modality, spec_of
 
 Array = NDArray[np.generic]

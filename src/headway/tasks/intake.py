@@ -30,7 +30,7 @@ from headway.settings.run import Resolved, RunSettings, media_front
 from headway.tasks.answers import Facts
 from headway.tasks.items import Batch, Draw, Items, Numbers, Unit
 from headway.tasks.media_answers import FIRST_WINDOW
-from headway.tasks.media_given import Given, given_media
+from headway.tasks.media_inputs import Given, given_media
 from headway.tasks.specs import FillSettings, Modality, front_reads
 from headway.tasks.thumbnails import Small, thumbnails
 from headway.tokens.tokenizer import Tokenizer

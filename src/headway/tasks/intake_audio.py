@@ -23,9 +23,9 @@ from headway.nn.layout import Layout
 from headway.nn.mel import SpecAugment
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import SoundSettings
-from headway.tasks.hiding import HiddenFrames
 from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Unit
+from headway.tasks.masked_media import HiddenFrames
 from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import Small, wave
 

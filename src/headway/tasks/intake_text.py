@@ -21,7 +21,7 @@ from headway.data.batches import (
     layout_of,
     with_ends,
 )
-from headway.data.causal import USUAL, FieldStream
+from headway.data.causal_lm import USUAL, FieldStream
 from headway.data.masking import Draws
 from headway.data.readers.jsonl import parse_object, value_text
 from headway.data.sequences import Flat, TextReader
@@ -37,10 +37,10 @@ from headway.nn.layout import Layout
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
 from headway.settings.run import Resolved
-from headway.tasks.gaps import Gaps, room_of
 from headway.tasks.intake import Intake, Line, Texts, WholeCuts
 from headway.tasks.items import Draw, Unit
-from headway.tasks.media_given import Given
+from headway.tasks.masked_text import Gaps, room_of
+from headway.tasks.media_inputs import Given
 from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 

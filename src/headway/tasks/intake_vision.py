@@ -23,9 +23,9 @@ from headway.nn.layout import Layout
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import PictureSettings
 from headway.settings.vision import GRID_STRIDE
-from headway.tasks.hiding import HiddenPatches
 from headway.tasks.intake import MediaIntake, WholeCuts
 from headway.tasks.items import Draw, Unit
+from headway.tasks.masked_media import HiddenPatches
 from headway.tasks.specs import FillSettings
 from headway.tasks.thumbnails import Small, data_uri
 

@@ -27,18 +27,18 @@ from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.run import Resolved, RunSettings, check_effect
 from headway.tasks.answers import Answer
-from headway.tasks.hard_teacher import Teacher, check_teacher
+from headway.tasks.hard_distil import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Pass, mean_by_owner, n_owners
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
 from headway.tasks.label_defaults import CHOICES, Head, answer_facts
+from headway.tasks.label_kinds import Known, Target, Truth, target_of
 from headway.tasks.media_answers import note_silence, unread
-from headway.tasks.media_given import Given
+from headway.tasks.media_inputs import Given
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
-from headway.tasks.read import Read, readout_of
+from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS, SPECS, spec_of
-from headway.tasks.targets import Known, Target, Truth, target_of
 from headway.tasks.task import Predictor, Task, Use
 
 SAMPLES = 8

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.data.causal import mark_names
+from headway.data.causal_lm import mark_names
 from headway.data.columns import number_of
 from headway.data.example import Source, TextKind, WantedMedia
 from headway.data.media.open_item import UNITS
@@ -20,13 +20,13 @@ from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.fronts import media_shape
 from headway.tasks.intake import Texts, front_of, intake_of
 from headway.tasks.label_defaults import check_token, with_words
-from headway.tasks.media_given import what_of
-from headway.tasks.parent import tokenizer_of
+from headway.tasks.label_kinds import Known, target_of
+from headway.tasks.media_format import media_shape
+from headway.tasks.media_inputs import what_of
+from headway.tasks.parent_run import tokenizer_of
 from headway.tasks.specs import Modality, spec_of
-from headway.tasks.targets import Known, target_of
 from headway.tokens.tokenizer import Tokenizer
 
 

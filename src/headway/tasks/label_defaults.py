@@ -15,7 +15,9 @@ from headway.settings.facts import DeviceFacts, Facts, Proposal
 from headway.settings.model import PictureSettings
 from headway.settings.run import RunSettings
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
-from headway.tasks.fronts import (
+from headway.tasks.intake_text import TextIntake
+from headway.tasks.label_kinds import TOP
+from headway.tasks.media_format import (
     SMALL_PICTURE,
     STANDARD,
     item_rows,
@@ -24,10 +26,8 @@ from headway.tasks.fronts import (
     sound_shape,
     stored_form,
 )
-from headway.tasks.intake_text import TextIntake
-from headway.tasks.parent import origin_of
+from headway.tasks.parent_run import origin_of
 from headway.tasks.specs import Modality, Spec, answering, spec_of
-from headway.tasks.targets import TOP
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 512

@@ -20,7 +20,7 @@ from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
 from headway.tasks.items import Batch
 from headway.tasks.objective import Objective, TaskLoss
-from headway.tasks.read import Read, divergence
+from headway.tasks.readout import Read, divergence
 
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 

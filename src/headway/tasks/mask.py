@@ -31,8 +31,6 @@ from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.model import EncoderSettings, PictureSettings, family_of
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
-from headway.tasks.fronts import media_shape
-from headway.tasks.gaps import ENDS, Gaps
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
 from headway.tasks.items import Batch, Pass, batches_of
 from headway.tasks.label_defaults import (
@@ -44,7 +42,9 @@ from headway.tasks.label_defaults import (
     sound_facts,
 )
 from headway.tasks.losses import PLAIN, word_loss
-from headway.tasks.media_given import what_of
+from headway.tasks.masked_text import ENDS, Gaps
+from headway.tasks.media_format import media_shape
+from headway.tasks.media_inputs import what_of
 from headway.tasks.objective import (
     TOKENS,
     Frequencies,
@@ -53,8 +53,8 @@ from headway.tasks.objective import (
     TaskLoss,
     text_frequencies,
 )
-from headway.tasks.parent import origin_of, tokenizer_of
-from headway.tasks.read import EachRow, Read
+from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.readout import EachRow, Read
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, Modality
 from headway.tasks.task import Predictor, Task, Use

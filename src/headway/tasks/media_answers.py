@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headway.tasks.answers import Answer, Facts, Plain, Printed, Show
-from headway.tasks.media_given import Given
+from headway.tasks.media_inputs import Given
 
 FIRST_WINDOW = 16
 """Items that are read before the first of them is answered."""

@@ -9,14 +9,14 @@ from headway.data.example import media_examples
 from headway.data.media.arrays import stack_item
 from headway.data.media.image import MOVING, n_frames
 from headway.data.media.open_item import ENDINGS, Medium, What
+from headway.data.readers.array_stack import CHANNELS, is_stack
 from headway.data.readers.media import is_list
-from headway.data.readers.stack import CHANNELS, is_stack
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.model import PictureSettings, SoundSettings
 from headway.settings.run import RunSettings
-from headway.tasks.media_given import what_of
-from headway.tasks.parent import origin_of
+from headway.tasks.media_inputs import what_of
+from headway.tasks.parent_run import origin_of
 from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 

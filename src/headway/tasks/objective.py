@@ -18,7 +18,7 @@ from headway.data.token_store import TokenStore
 from headway.metrics.language import perplexity, token_counts, unigram_loss
 from headway.settings.run import Resolved
 from headway.tasks.items import Batch, Draw, Items, Pass, n_owners
-from headway.tasks.read import Read
+from headway.tasks.readout import Read
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric
 from headway.tokens.tokenizer import Tokenizer

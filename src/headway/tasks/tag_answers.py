@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.data.prediction_files import Question
 from headway.data.readers.conll import DOCUMENT
 from headway.data.token_store import TokenStore
-from headway.data.unlabelled import Question
 from headway.decode.batching import windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme

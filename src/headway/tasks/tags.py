@@ -42,13 +42,13 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit
+from headway.tasks.label_kinds import class_frequencies, interval_text
 from headway.tasks.losses import label_loss
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
-from headway.tasks.parent import origin_of, tokenizer_of
-from headway.tasks.read import EachRow, Read, Scorer, as_model
+from headway.tasks.parent_run import origin_of, tokenizer_of
+from headway.tasks.readout import EachRow, Read, Scorer, as_model
 from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.targets import class_frequencies, interval_text
 from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.word_cache import Flat

@@ -21,10 +21,10 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal
 from headway.settings.model import SoundSettings
 from headway.settings.run import Resolved, RunSettings
-from headway.tasks.fronts import item_rows, sound_shape, stored_form
 from headway.tasks.intake import intake_of
 from headway.tasks.intake_audio import SoundCuts
-from headway.tasks.parent import origin_of, tokenizer_of
+from headway.tasks.media_format import item_rows, sound_shape, stored_form
+from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.scores import Scores
 from headway.tasks.task import Predictor, Use
 from headway.tasks.transcribe_defaults import (

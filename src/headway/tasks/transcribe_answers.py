@@ -10,10 +10,10 @@ from pathlib import Path
 from headway.data.example import Example, media_examples
 from headway.data.media.audio import SUFFIXES, stream_windows
 from headway.data.media.open_item import WHOLE, Form, is_file
+from headway.decode.speech.audio_windows import Samples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
 from headway.decode.speech.transcriber import Transcriber, Transcript
-from headway.decode.speech.windows import Samples
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import listed
 from headway.settings.model import SoundSettings
@@ -21,7 +21,7 @@ from headway.settings.run import RunSettings
 from headway.tasks.answers import Answer, Facts, Segment, Show, SpokenAnswer
 from headway.tasks.intake import front_of
 from headway.tasks.media_answers import unread
-from headway.tasks.media_given import Given, check_kind, found_file
+from headway.tasks.media_inputs import Given, check_kind, found_file
 from headway.tasks.task import Use
 
 BLOCK_S = 4.0

@@ -8,12 +8,12 @@ from headway.data.batches import POOL
 from headway.data.store import Prepared
 from headway.errors import ConfigError, DataError
 from headway.settings.facts import DeviceFacts, Facts, Origin, Proposal, because
-from headway.settings.inherit import n_words
+from headway.settings.from_parent import n_words
 from headway.settings.model import ModelSettings, SoundSettings, family_of
 from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import media_proposal, stored_front
-from headway.tasks.fronts import item_rows
-from headway.tasks.parent import model_named, origin_of
+from headway.tasks.media_format import item_rows
+from headway.tasks.parent_run import model_named, origin_of
 
 MIN_ROWS = 16
 """The shortest window: a tiny one may be all that a test has."""

@@ -26,7 +26,7 @@ from headway.tasks.defaults import (
     tuned_rate,
 )
 from headway.tasks.intake_text import SourceCuts
-from headway.tasks.parent import origin_of
+from headway.tasks.parent_run import origin_of
 from headway.tasks.scores import Scores
 from headway.tasks.sequence_distil import prepare_taught, with_taught
 from headway.tasks.specs import spec_of

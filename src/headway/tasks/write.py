@@ -24,7 +24,7 @@ from headway.metrics.language import perplexity
 from headway.models.parts.heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.loss import Smoothing
 from headway.progress import OnProgress
 from headway.settings.decode import DecodeSettings
@@ -40,7 +40,7 @@ from headway.tasks.objective import (
     TaskLoss,
     text_frequencies,
 )
-from headway.tasks.read import EachRow, Read, readout_of
+from headway.tasks.readout import EachRow, Read, readout_of
 from headway.tasks.scores import Baselines, Scores
 from headway.tasks.specs import METRICS
 from headway.tasks.task import Task

@@ -23,7 +23,7 @@ from headway.settings.model import PictureSettings, Seq2SeqSettings, family_of
 from headway.settings.run import media_front
 from headway.tasks.answers import Answer, Facts, Show, TextAnswer, mean_probability
 from headway.tasks.media_answers import FIRST_WINDOW, unread
-from headway.tasks.media_given import Given, given_media, what_of
+from headway.tasks.media_inputs import Given, given_media, what_of
 from headway.tasks.opened import Opened
 from headway.tasks.task import Use
 

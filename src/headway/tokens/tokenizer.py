@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from headway.errors import DataError
 from headway.settings.listed import listed
 from headway.tokens.charsmap import Preparation
-from headway.tokens.encoder import TextEncoder
 from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS, Facts, read_exactly
 from headway.tokens.json_limits import check_tokenizer
 from headway.tokens.pieces import SPACE_MARK, all_borders, readable
@@ -38,6 +37,7 @@ from headway.tokens.roles import (
     find_or_add_token,
     find_token,
 )
+from headway.tokens.text_encoder import TextEncoder
 from headway.tokens.word_cache import Flat, WordTable
 
 __all__ = [

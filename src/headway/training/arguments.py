@@ -20,7 +20,7 @@ from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
 
 if TYPE_CHECKING:
     from headway.data.check_report import Report
-    from headway.data.memory import Given
+    from headway.data.in_memory import Given
 
 
 def check_word(task: str) -> str:
@@ -67,7 +67,7 @@ def settings_for(
 def check_training(settings: RunSettings) -> None:
     """Refuse what cannot be trained or would have no effect, before any data is read."""
     check_beginning(settings)
-    from headway.settings.inherit import check_task
+    from headway.settings.from_parent import check_task
 
     spec = spec_of(settings)
     for field in fields(DecodeSettings):
@@ -94,8 +94,8 @@ def report_of(
 ) -> Report:  # fmt: skip
     """What is odd about the data: what training would do with it is done in a folder that goes.
     `steps`: one example after each stage on its way to a batch, too."""
-    from headway.data.memory import FOLDER
-    from headway.data.shown import Tables
+    from headway.data.binding_table import Tables
+    from headway.data.in_memory import FOLDER
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
     from headway.tasks.task import find_task
@@ -119,7 +119,7 @@ def report_of(
             else:
                 found = replace(prepared.report, fingerprint=prepared.fingerprint)
                 if steps:
-                    from headway.training.stages import steps_of
+                    from headway.training.example_stages import steps_of
 
                     found = replace(found, steps=steps_of(run, prepared))
         tables = Tables.of(run, row_of(run), given or {})

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from headway.errors import FolderError
 from headway.models.build import build_model
-from headway.models.compact import to_int8
 from headway.models.folder import describe_difference, load_weights, model_weights, save_weights
+from headway.models.int8_weights import to_int8
 from headway.nn.lora import merge_tensors
 from headway.settings.folder import CONFIG, TOKENIZER, file_in, load_run, load_settings
 from headway.storage import replace_file

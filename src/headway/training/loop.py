@@ -18,7 +18,7 @@ from torch import nn
 
 from headway.errors import Stopped, UserError, out_of_memory
 from headway.models.folder import load_weights, model_weights
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.stack import stacks
 from headway.progress import Stage
 from headway.settings.train import ResolvedTrain
@@ -32,8 +32,8 @@ from headway.training.budget import Budget, Decision
 from headway.training.checkpoint import Checkpoints, Snapshot
 from headway.training.distributed import Ranks
 from headway.training.feed import Cursor, Feed, StepItem, part_tokens
+from headway.training.no_learning import Plateau
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
-from headway.training.plateau import Plateau
 from headway.training.schedule import schedule_steps
 from headway.training.step import Step
 

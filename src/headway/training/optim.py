@@ -67,7 +67,7 @@ def build_optimizer(
 
 def _mark_changed(optimizer: Optimizer, *_: object) -> None:
     """Fused kernels change weights without telling: whoever keeps something that was computed from
-    a weight, as `nn/packed.py` does, sees by its version that it is out of date."""
+    a weight, as `nn/cpu_packed.py` does, sees by its version that it is out of date."""
     torch.autograd.graph.increment_version(_parameters(optimizer))
 
 

@@ -16,7 +16,7 @@ from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
 from headway.settings.asked import Asked, nest
 from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal
-from headway.settings.inherit import (
+from headway.settings.from_parent import (
     check_task,
     gets_decoder,
     model_from,

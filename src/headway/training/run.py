@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from headway.data.binding_table import Tables
 from headway.data.check_report import Report
-from headway.data.memory import FOLDER as GIVEN
-from headway.data.memory import Given, keep
-from headway.data.shown import Tables
+from headway.data.in_memory import FOLDER as GIVEN
+from headway.data.in_memory import Given, keep
 from headway.data.store import ImpossibleData, Prepared
 from headway.errors import FolderError, Stopped, needs
 from headway.models.folder import model_weights, save_weights
@@ -40,6 +40,7 @@ from headway.training import estimate as plan
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
+from headway.training.initial_weights import trainable
 from headway.training.log import Board, Heard, RunLog
 from headway.training.loop import Loop, State
 from headway.training.report import CARD, REPORT, Seldom, model_card, write_report
@@ -47,9 +48,8 @@ from headway.training.resolve import resolve_run
 from headway.training.run_folder import Home
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
-from headway.training.start import trainable
 from headway.training.threads import threads_here
-from headway.training.worker import Worker, choose
+from headway.training.trainer import Worker, choose
 
 
 @dataclass(kw_only=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from headway.data.checksummed import MANIFEST
 from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
-from headway.data.sealed import MANIFEST
 from headway.errors import ConfigError, FolderError, UserError
 from headway.settings.data import FILES, DataSettings
 from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, check_config

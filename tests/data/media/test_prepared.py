@@ -17,11 +17,11 @@ from PIL import Image
 
 from headway.data import prepare as preparing
 from headway.data import workers
+from headway.data.checksummed import seal
 from headway.data.example import Example, WantedMedia
 from headway.data.media import decoding
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
-from headway.data.sealed import seal
 from headway.data.split import choose_by_label
 from headway.data.store import ImpossibleData, Prepared, load_prepared
 from headway.errors import DataError

@@ -19,7 +19,7 @@ MakeQkv = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 @pytest.fixture
 def attend_short(interpreted: torch.device) -> Attend:
-    from headway.nn.kernels.short import attend_short
+    from headway.nn.kernels.short_attention import attend_short
 
     return attend_short
 
@@ -76,7 +76,7 @@ def test_few_programs_walk_over_many_sequences(
     same_as_explicit: Check,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from headway.nn.kernels import short
+    from headway.nn.kernels import short_attention as short
 
     monkeypatch.setattr(short, "TILES", tuple(t._replace(programs=1) for t in short.TILES))
     monkeypatch.setattr(short, "processors", lambda device: 3)
@@ -213,7 +213,7 @@ def test_its_operators_keep_torchs_contract(
     joined: bool, interpreted: torch.device, make_qkv: MakeQkv
 ) -> None:
     """What the compiler is told of their results, without running them, is true."""
-    from headway.nn.kernels.short import short_backward, short_forward
+    from headway.nn.kernels.short_attention import short_backward, short_forward
 
     queries = Layout.of([2, 1], interpreted)
     keys = queries if joined else Layout.of([3, 2], interpreted)

@@ -34,7 +34,7 @@ def inputs(
 def test_a_step_equals_the_definition(
     size: int, heads: tuple[int, int, int], kernel_device: torch.device
 ) -> None:
-    from headway.nn.kernels.step import attend_step
+    from headway.nn.kernels.decode_attention import attend_step
 
     tensors, queries, keys = inputs(kernel_device, *heads, size, torch.float32)
     for scope in (Scope(causal=True), Scope(scale=0.3)):
@@ -45,7 +45,7 @@ def test_a_step_equals_the_definition(
 
 
 def test_sixteen_bits_are_near(kernel_device: torch.device) -> None:
-    from headway.nn.kernels.step import attend_step
+    from headway.nn.kernels.decode_attention import attend_step
 
     tensors, queries, keys = inputs(kernel_device, 4, 2, 32, 90, torch.bfloat16)
     wide = attend(*(x.float() for x in tensors), queries, keys, Scope(), "explicit")

@@ -23,8 +23,8 @@ from headway.data.example import Example, WantedMedia
 from headway.data.media.audio import is_silent
 from headway.data.media.open_item import SHEETS, UNITS, Form, Medium
 from headway.data.media.store import to_int16
+from headway.data.resumable import GrowingFiles, Workplace
 from headway.data.workers import each
-from headway.data.workplace import GrowingFiles, Workplace
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 

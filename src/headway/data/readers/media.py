@@ -12,10 +12,10 @@ from headway.data.bind import Column
 from headway.data.files import STDIN
 from headway.data.media.arrays import is_idx
 from headway.data.media.open_item import ENDINGS, UNITS, Medium, Part, What, is_there
+from headway.data.readers.array_stack import idx_in_folder, is_stack, open_mnist, open_stack
 from headway.data.readers.folder import open_files, open_folder
 from headway.data.readers.jsonl import value_text
 from headway.data.readers.open import open_table
-from headway.data.readers.stack import idx_in_folder, is_stack, open_mnist, open_stack
 from headway.data.table import Table, shown_value
 from headway.errors import DataError
 from headway.settings.data import DataSettings

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headway.decode.search.beam_step import Beams, Continuations, grow, hypotheses
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.observer import Growth, Observer
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis, Phrase
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 from headway.errors import ConfigError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 

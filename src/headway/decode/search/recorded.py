@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from headway.decode.search.beam_step import Beams, hypotheses
-from headway.decode.search.fixed import FixedSearch, Shape, width_of
 from headway.decode.search.greedy import Paths, Watch
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
+from headway.decode.search.static import FixedSearch, Shape, width_of
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache

@@ -11,18 +11,18 @@ import torch
 
 from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
-from headway.decode.search.fixed import fits
 from headway.decode.search.greedy import Watch, most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.observer import Observer, seen_by
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.sample import sampler
+from headway.decode.search.static import fits
 from headway.decode.steps import DecoderSteps, Ensemble, Seq2SeqSteps, Steps, read_prompts
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway.decode.search.greedy import Watch, hypothesis
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.observer import Observer
 from headway.decode.search.sample import drawn, probabilities
 from headway.decode.search.searcher import Prefix, Searcher
@@ -23,7 +23,7 @@ from headway.decode.steps import read_prompts
 from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from headway.decode.align import attention_of_heads
 from headway.decode.search.beam import beam_search
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.searcher import Searcher
 from headway.decode.speech.ctc import CtcSteps, JointSearcher, Rows, best_path, said_rows
 from headway.decode.speech.guards import TEMPERATURES
@@ -26,7 +26,7 @@ from headway.models.audio import Listener
 from headway.models.parts.audio import SoundFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import PrefixScorer
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.layout import Layout
 from headway.settings.audio import SoundSettings
 from headway.settings.decode import DecodeSettings

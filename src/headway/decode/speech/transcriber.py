@@ -13,9 +13,9 @@ import numpy as np
 from headway.decode.align import word_numbers
 from headway.decode.batching import batches
 from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.speech.audio_windows import Samples, Window, windows_of
 from headway.decode.speech.guards import Doubt, compression_ratio, is_silent
 from headway.decode.speech.recognizer import Recognizer
-from headway.decode.speech.windows import Samples, Window, windows_of
 from headway.decode.speech.word_times import Word, snapped, words_of
 from headway.errors import DataError
 from headway.progress import OnProgress, unheard

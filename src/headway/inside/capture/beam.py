@@ -20,10 +20,10 @@ from headway.inside.capture.media import Media
 from headway.inside.capture.streams import Output, Reading, Stream
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
-from headway.tasks.read import EachRow, readout_of
+from headway.tasks.readout import EachRow, readout_of
 
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "search", "searches"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.search.hypothesis import Hypothesis
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.observer import Growth
 from headway.inside.capture.beam_tree import FATES, BeamTree, Count, Node, Option
 

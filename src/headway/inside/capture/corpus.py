@@ -19,10 +19,10 @@ from headway.data.example import Source, Target, TextKind, WantedMedia
 from headway.data.files import open_lines, shown
 from headway.data.media.open_item import UNITS
 from headway.data.pairs import read_pairs
+from headway.data.prediction_files import questions
 from headway.data.prepare import evaluation_media
 from headway.data.readers.jsonl import is_json
 from headway.data.store import Columns, load_prepared
-from headway.data.unlabelled import questions
 from headway.errors import DataError, FolderError
 from headway.inside.capture.media import Media
 from headway.settings.data import DataSettings
@@ -31,7 +31,7 @@ from headway.settings.run import media_front
 from headway.tasks.intake import front_of
 from headway.tasks.intake_text import texts_of
 from headway.tasks.label_data import labelled_examples
-from headway.tasks.media_given import check_kind, found_file, what_of
+from headway.tasks.media_inputs import check_kind, found_file, what_of
 from headway.tasks.opened import Opened
 
 MAX_CHARACTERS = 8_000_000

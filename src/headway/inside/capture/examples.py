@@ -21,7 +21,7 @@ from headway.inside.capture.streams import Output, Reading, Stream, shown
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
-from headway.tasks.read import readout_of
+from headway.tasks.readout import readout_of
 from headway.tasks.tag_answers import words_of
 from headway.tasks.text_items import text_items
 from headway.tasks.thumbnails import data_uri

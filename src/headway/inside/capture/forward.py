@@ -23,7 +23,7 @@ from headway.nn.layout import Layout
 from headway.tasks import items as tasks
 from headway.tasks.intake import Gone, Hiding, intake_of
 from headway.tasks.opened import Opened
-from headway.tasks.read import OneVector, Read, as_model, bernoulli, mean_square, readout_of
+from headway.tasks.readout import OneVector, Read, as_model, bernoulli, mean_square, readout_of
 
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""

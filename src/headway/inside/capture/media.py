@@ -21,7 +21,7 @@ from headway.inside.capture.streams import Stream
 from headway.settings.audio import SoundSettings
 from headway.settings.run import media_front
 from headway.settings.vision import PictureSettings
-from headway.tasks.media_given import check_kind, what_of
+from headway.tasks.media_inputs import check_kind, what_of
 from headway.tasks.opened import Opened
 
 Kind = Literal["picture", "sound"]

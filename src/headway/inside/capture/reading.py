@@ -37,8 +37,8 @@ from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 from headway.settings.run import media_front
 from headway.tasks.complete_answers import field_prompt
+from headway.tasks.label_kinds import target_of
 from headway.tasks.opened import Opened
-from headway.tasks.targets import target_of
 from headway.tasks.text_items import gapped_item, tagged_item, text_items
 from headway.tokens.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway.inside.capture.forward import Batch, gives_vector, read_out, vectors
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, bernoulli, readout_of
+from headway.tasks.readout import Read, bernoulli, readout_of
 
 AT_ONCE = 512
 """Rows whose word scores are held."""

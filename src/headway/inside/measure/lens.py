@@ -20,7 +20,7 @@ from headway.inside.measure.tuned_lens import Tuned, tune
 from headway.models.parts.text import TextFront
 from headway.nn.block import PostNorm
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, bernoulli
+from headway.tasks.readout import Read, bernoulli
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
 

@@ -15,12 +15,12 @@ from headway.errors import UserError
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.gradients import gradient_maps
 from headway.inside.measure.maps.integrated import integrated_gradients
 from headway.inside.measure.maps.map import Map, readout_RT, written_words
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.inside.measure.maps.slopes import gradient_maps
 from headway.tasks.opened import Opened
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400

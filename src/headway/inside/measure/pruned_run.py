@@ -16,7 +16,7 @@ from headway.inside.measure.pruning_curve import evaluate_quietly, headline
 from headway.models.summary import count
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
-from headway.tasks.media_given import Given
+from headway.tasks.media_inputs import Given
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.task import Use, find_task
 

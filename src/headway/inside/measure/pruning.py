@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from headway.errors import UserError, suggest
 from headway.inside.capture.anatomy import Anatomy
 from headway.models.build import build_model
-from headway.models.compact import SCALE, to_int8
 from headway.models.folder import load_weights, model_weights, save_weights
+from headway.models.int8_weights import SCALE, to_int8
 from headway.nn.attention.attention import Attention
 from headway.settings.folder import TOKENIZER, WEIGHTS, file_in, write_config
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import ModelSettings
-from headway.settings.pruned import KeptHeads
 from headway.settings.run import resolved_toml
 from headway.storage import replace_file
 from headway.tasks.opened import Opened

@@ -29,7 +29,7 @@ from headway.inside.capture.trace import trace
 from headway.nn.layout import Layout
 from headway.storage import replace_file
 from headway.tasks.opened import Opened
-from headway.tasks.read import Read, readout_of
+from headway.tasks.readout import Read, readout_of
 
 FEWEST = 20
 """Lines of text, without which nothing can be held out."""

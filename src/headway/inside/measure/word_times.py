@@ -25,7 +25,7 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import written_words
 from headway.nn.ctc import align
 from headway.tasks.opened import Opened
-from headway.tasks.read import as_model
+from headway.tasks.readout import as_model
 
 Rows = list[tuple[int, int]]
 """The first row of the sound of each output, and the one behind its last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headway.errors import ConfigError
+from headway.settings.kept_heads import ALL_HEADS
 from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
@@ -10,7 +11,6 @@ from headway.settings.model import (
     Seq2SeqSettings,
     TextSettings,
 )
-from headway.settings.pruned import ALL_HEADS
 from headway.tasks.specs import spec_of
 
 ACTIVATIONS = {

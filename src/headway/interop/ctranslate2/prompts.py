@@ -8,7 +8,7 @@ from typing import Any
 from headway.decode.engine import Tokens
 from headway.decode.search.greedy import Watch
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.searcher import Prefix, check_prompted, check_prompts
 from headway.interop.ctranslate2.options import check_options, search_options
 from headway.interop.ctranslate2.search import Ranking, spelled

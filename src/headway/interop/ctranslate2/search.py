@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from headway.decode.engine import Batch, Tokens
 from headway.decode.search.greedy import Watch
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Phrase, Specials, Wish
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.searcher import Prefix, with_begin
 from headway.errors import UserError
 from headway.interop.ctranslate2.options import check_options, divisors, power, search_options

@@ -37,7 +37,7 @@ from headway.settings.model import (
     SoundSeq2SeqSettings,
 )
 from headway.settings.run import RunSettings
-from headway.tasks.read import OneVector, Readout, readout_of
+from headway.tasks.readout import OneVector, Readout, readout_of
 from headway.tasks.specs import spec_of
 
 PLACES = "position_ids"

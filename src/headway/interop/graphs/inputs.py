@@ -18,7 +18,7 @@ from headway.models.parts.text import TextFront
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.mel import FLOOR, LogMel
-from headway.tasks.hiding import blank
+from headway.tasks.masked_media import blank
 
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
 PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", "bool_masked_pos"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convert import their_activation
+from headway.interop.convertible import their_activation
 from headway.interop.families import Architecture
 from headway.interop.foreign_config import Given
 from headway.interop.hf.encoders import (

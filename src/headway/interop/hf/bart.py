@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from headway.interop.convert import BIASES, check_kind, check_said, their_activation
+from headway.interop.convertible import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.hf.interleaved import in_halves
-from headway.interop.hf.sides import read_sides, said_of_sides
+from headway.interop.hf.side_sizes import read_sides, said_of_sides
 from headway.interop.name_pairs import Change, Pair, both, stacked
 from headway.nn.positions import sinusoids
 from headway.settings.model import Seq2SeqSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headway.errors import ConfigError, UserError
-from headway.interop.convert import BIASES, check_said
+from headway.interop.convertible import BIASES, check_said
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import Given
 from headway.interop.name_pairs import Pair, both

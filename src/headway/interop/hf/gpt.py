@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convert import BIASES, check_kind, check_said, their_activation
+from headway.interop.convertible import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import Given
 from headway.interop.hf.lm_heads import Label, label_head, language_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convert import GATES, check_kind, check_said
+from headway.interop.convertible import GATES, check_kind, check_said
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.lm_heads import Label, label_head, language_model

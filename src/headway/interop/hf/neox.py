@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from headway.interop.convert import check_kind, check_said, their_activation
+from headway.interop.convertible import check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convert import check_kind, check_said
+from headway.interop.convertible import check_kind, check_said
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.bart import first_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headway.errors import ConfigError, UserError
-from headway.interop.convert import BIASES, check_said
+from headway.interop.convertible import BIASES, check_said
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import Given
 from headway.interop.hf.generation import decode_settings

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.interop.convert import BIASES, check_said, their_activation
+from headway.interop.convertible import BIASES, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import Given
 from headway.interop.name_pairs import Change, Pair, both, stacked

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
-from headway.interop.convert import BIASES, check_said, their_activation
+from headway.interop.convertible import BIASES, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.generation import decode_settings
-from headway.interop.hf.sides import read_sides, said_of_sides
+from headway.interop.hf.side_sizes import read_sides, said_of_sides
 from headway.interop.name_pairs import Change, Pair, both
 from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
 from headway.settings.run import RunSettings

@@ -33,7 +33,7 @@ from headway.interop.graphs.graphs import (
     SOURCE_MASK,
     WRITER,
 )
-from headway.interop.graphs.padded import (
+from headway.interop.graphs.padded_batches import (
     Array,
     Growing,
     media_inputs,
@@ -41,7 +41,7 @@ from headway.interop.graphs.padded import (
     sources_of,
     text_inputs,
 )
-from headway.interop.onnx.answers import Answers, CtcAnswers, MediaAnswers
+from headway.interop.onnx.encoder import Answers, CtcAnswers, MediaAnswers
 from headway.interop.onnx.expected import check_graph, expected_graphs
 from headway.interop.onnx.session import Session
 from headway.models.audio import Listener

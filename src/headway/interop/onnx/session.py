@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from headway.errors import FolderError, needs
-from headway.interop.graphs.padded import Array
+from headway.interop.graphs.padded_batches import Array
 
 
 class Session:

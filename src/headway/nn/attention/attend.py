@@ -127,7 +127,7 @@ def _run_padded(
 def _run_short(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
-    from headway.nn.kernels.short import attend_short  # Triton is there only beside CUDA
+    from headway.nn.kernels.short_attention import attend_short  # Triton is there only beside CUDA
 
     return attend_short(q_NHK, k_MGK, v_MGK, queries, keys, scope)
 
@@ -135,7 +135,7 @@ def _run_short(
 def _run_step(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
-    from headway.nn.kernels.step import attend_step
+    from headway.nn.kernels.decode_attention import attend_step
 
     return attend_step(q_NHK, k_MGK, v_MGK, queries, keys, scope)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from headway.nn.augment.boxes import whole_boxes
+from headway.nn.augment.geometry import shift
 from headway.nn.augment.mixing import Mixed, mix_pictures
-from headway.nn.augment.places import shift
-from headway.nn.augment.policy import draw_operation
+from headway.nn.augment.rand_augment import draw_operation
 from headway.settings.augment import AugmentSettings
 
 ERASED = (0.02, 0.33)

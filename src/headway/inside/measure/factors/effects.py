@@ -15,7 +15,7 @@ from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, strea
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
-from headway.tasks.read import readout_of
+from headway.tasks.readout import readout_of
 
 if TYPE_CHECKING:
     from headway.inside.capture.examples import Passage

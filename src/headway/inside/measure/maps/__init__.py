@@ -12,12 +12,12 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.agreement import agreement, spearman
 from headway.inside.measure.maps.attention import head_maps, layer_maps
 from headway.inside.measure.maps.flow import flow
+from headway.inside.measure.maps.gradients import gradient_maps
 from headway.inside.measure.maps.integrated import baseline_TD, integrated_gradients
 from headway.inside.measure.maps.map import CAUTION, Map, readout_RT, written_words
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.inside.measure.maps.slopes import gradient_maps
 from headway.settings.listed import listed
 from headway.tasks.opened import Opened
 

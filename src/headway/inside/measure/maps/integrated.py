@@ -16,8 +16,8 @@ from headway.inside.capture.anatomy import Anatomy, StackPart
 from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
+from headway.inside.measure.maps.gradients import Fronts, fronts_of, slopes_of
 from headway.inside.measure.maps.map import Map
-from headway.inside.measure.maps.slopes import Fronts, fronts_of, slopes_of
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened

@@ -14,8 +14,8 @@ from headway.inside.measure.truth.measure import (
     measure,
     random_map,
 )
+from headway.inside.measure.truth.pointing import Spoken, recordings, scenes
 from headway.inside.measure.truth.repeats import repeats
-from headway.inside.measure.truth.seen import Spoken, recordings, scenes
 from headway.inside.measure.truth.times import boundary_errors, even_times, measure_times
 from headway.inside.measure.truth.words import Known, aligned, copied_words, read_known
 

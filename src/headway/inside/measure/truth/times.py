@@ -15,7 +15,7 @@ from headway.inside.measure.maps import COSTLY, Map, make
 from headway.inside.measure.media_maps import head_weights
 from headway.inside.measure.truth.case import Case
 from headway.inside.measure.truth.measure import Maker
-from headway.inside.measure.truth.seen import Spoken
+from headway.inside.measure.truth.pointing import Spoken
 from headway.inside.measure.word_times import (
     Rows,
     at_pauses,

@@ -13,11 +13,11 @@ from headway.inside.capture.streams import Reading
 from headway.inside.measure.maps import CAUTION, Map, agreement
 from headway.inside.measure.maps.attention import layer_maps
 from headway.inside.measure.maps.flow import flow
+from headway.inside.measure.maps.gradients import gradient_maps
 from headway.inside.measure.maps.integrated import integrated_gradients
 from headway.inside.measure.maps.norms import norm_maps
 from headway.inside.measure.maps.occlusion import occlusion
 from headway.inside.measure.maps.rollout import rollout
-from headway.inside.measure.maps.slopes import gradient_maps
 from headway.inside.page.sections import Section
 from headway.web.pack import Array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headway.settings.facts import Origin
 from headway.settings.folder import IMPORTED, TOKENIZER, file_in, load_run, run_folder
-from headway.settings.inherit import n_words
+from headway.settings.from_parent import n_words
 from headway.settings.model import ModelSettings
 from headway.settings.run import RunSettings
 from headway.tokens.tokenizer import Tokenizer, Vocabularies

@@ -13,7 +13,7 @@ from headway.decode.engine import Tokens
 from headway.errors import DataError
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
 from headway.interop.graphs.inputs import MASK
-from headway.interop.graphs.padded import Array, media_inputs, text_inputs
+from headway.interop.graphs.padded_batches import Array, media_inputs, text_inputs
 from headway.interop.onnx.session import Session
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
@@ -24,7 +24,7 @@ from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.layout import Layout
 from headway.settings.model import PictureSettings, SoundSettings
 from headway.settings.run import RunSettings, media_front
-from headway.tasks.read import OneVector, readout_of
+from headway.tasks.readout import OneVector, readout_of
 
 TOKENS_AT_ONCE = 4096
 """Of texts that are only read."""

@@ -26,7 +26,7 @@ from headway.settings.facts import Survey, Values
 from headway.settings.load import from_dict
 from headway.settings.model import PictureSettings, SoundSettings, family_of
 from headway.settings.run import RunSettings
-from headway.tasks.parent import model_named
+from headway.tasks.parent_run import model_named
 
 LOOKED_AT = 32
 """Items whose form is looked at where nobody says which form to bring them to."""

@@ -34,7 +34,7 @@ from headway.data.bind import (
     column_of,
     plain,
 )
-from headway.data.media.memory import Loose
+from headway.data.media.in_memory import Loose
 from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, suggest
 from headway.settings.data import FILES, DataSettings

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headway.data.batches import Fixed, Rows, StepPlan, filled, layout_of, moved
+from headway.data.document_windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.data.masking import Draws, Masker, Numbers, Texts
 from headway.data.sequences import ranges
 from headway.data.token_store import TokenStore
-from headway.data.windows import Cut, drawn_cut, whole_cut, window_limit, window_shapes
 from headway.errors import ConfigError
 from headway.models.parts.heads import Input
 from headway.nn.layout import loss_weights

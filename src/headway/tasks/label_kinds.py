@@ -16,7 +16,8 @@ from torch import Tensor
 from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.metrics import classification as metrics
-from headway.metrics import regression, several
+from headway.metrics import multilabel as several
+from headway.metrics import regression
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
 from headway.models.parts.heads import Angles
@@ -34,7 +35,7 @@ from headway.tasks.answers import (
 from headway.tasks.items import Numbers
 from headway.tasks.losses import number_loss, sets_loss, shared_loss
 from headway.tasks.objective import Frequencies, TaskLoss
-from headway.tasks.read import Read
+from headway.tasks.readout import Read
 from headway.tasks.scores import Answered, Row
 from headway.tasks.specs import spec_of
 

@@ -12,8 +12,8 @@ from headway.data.bind import DEFAULTS, Binding, is_blank
 from headway.data.check_report import Report
 from headway.data.example import TARGETS, Bound, Target, WantedMedia, sources
 from headway.data.files import is_stream
+from headway.data.in_memory import ROWS, Given
 from headway.data.media.open_item import Form
-from headway.data.memory import ROWS, Given
 from headway.data.readers.folder import FOLDER
 from headway.data.readers.media import is_list
 from headway.data.table import Table, is_missing, shown_value, value_in

@@ -19,7 +19,7 @@ from headway.errors import ConfigError
 from headway.models.parts.text import TextFront
 from headway.nn.lora import add_lora, merge_lora
 from headway.nn.stack import stacks
-from headway.settings.inherit import check_same, check_task, gets_decoder
+from headway.settings.from_parent import check_same, check_task, gets_decoder
 from headway.settings.model import family_of
 from headway.settings.run import Resolved
 from headway.tasks.distil import start_student

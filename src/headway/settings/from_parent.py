@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError
+from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import (
     FAMILY_SETTINGS,
     BodySettings,
@@ -16,7 +17,6 @@ from headway.settings.model import (
     TextSettings,
     family_of,
 )
-from headway.settings.pruned import KeptHeads
 from headway.settings.text import DECODER_KEYS
 from headway.tasks.specs import possible
 

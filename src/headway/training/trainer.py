@@ -17,7 +17,7 @@ from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.nn.attention.attend import suits_short
-from headway.nn.evaluating import evaluating
+from headway.nn.eval_mode import evaluating
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved
@@ -36,12 +36,12 @@ from headway.training.budget import FEW, PATIENCE, Budget, Final
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
 from headway.training.feed import Cursor, StepItem, part_tokens, walk
+from headway.training.initial_weights import begin, merge_adapters, rate_scales, restrict
 from headway.training.log import RunLog
 from headway.training.loop import Loop, State, interrupting, ranking
+from headway.training.no_learning import Plateau
 from headway.training.optim import build_optimizer
-from headway.training.plateau import Plateau
 from headway.training.schedule import learning_rate, schedule_steps
-from headway.training.start import begin, merge_adapters, rate_scales, restrict
 from headway.training.step import Step
 
 COMPILE_S = 60.0

@@ -24,7 +24,7 @@ from headway.inside.measure.maps.map import written_words
 from headway.inside.measure.truth.case import Case, Link, word_groups
 from headway.settings.run import media_front
 from headway.tasks.intake import front_of
-from headway.tasks.media_given import what_of
+from headway.tasks.media_inputs import what_of
 from headway.tasks.opened import Opened
 
 Box = tuple[float, float, float, float]

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.document_windows import Numbers
 from headway.data.token_store import TokenStore
-from headway.data.windows import Numbers
 from headway.tokens.tokenizer import Tokenizer
 
 USUAL = -1

@@ -16,7 +16,7 @@ from headway.settings.folder import load_run, run_folder
 from headway.settings.model import PictureEncoderSettings, PictureSettings
 from headway.settings.run import RunSettings
 from headway.tasks.opened import open_run
-from headway.tasks.read import OneClass
+from headway.tasks.readout import OneClass
 from headway.tasks.specs import spec_of
 
 

@@ -17,7 +17,7 @@ from headway.decode.filters import never
 from headway.decode.search.beam_step import Beams, Continuations, grow
 from headway.decode.search.fixed_models import Shape, body_of
 from headway.decode.search.greedy import Paths
-from headway.decode.search.job import Job
+from headway.decode.search.limits import Job
 from headway.decode.search.sample import chances, drawer
 from headway.decode.search.top_k import top_k
 from headway.models.decoder import Decoder

@@ -44,7 +44,7 @@ from headway.interop.proof_inputs import (
 from headway.models.parts.audio import FULL_SCALE
 from headway.settings.model import Seq2SeqSettings
 from headway.tasks.opened import Opened
-from headway.tasks.read import readout_of
+from headway.tasks.readout import readout_of
 from headway.tasks.text_items import TextItem
 
 One = TypeVar("One")

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headway.data.binding_table import media_target
 from headway.data.example import WantedMedia, sources
 from headway.data.media.open_item import Form, Medium
-from headway.data.shown import media_target
 from headway.data.store import Prepared
 from headway.data.table import Table, shown_value
 from headway.data.token_store import TokenStore

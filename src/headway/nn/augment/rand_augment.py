@@ -12,8 +12,8 @@ from math import pi
 import torch
 from torch import Tensor
 
-from headway.nn.augment import colours
-from headway.nn.augment.places import to_move, to_shear, to_turn, warp
+from headway.nn.augment import colour as colours
+from headway.nn.augment.geometry import to_move, to_shear, to_turn, warp
 
 MOVES = ("shear-x", "shear-y", "move-x", "move-y", "turn")
 BLENDS = ("brightness", "contrast", "colour", "sharpness")
