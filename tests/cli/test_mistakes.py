@@ -206,6 +206,9 @@ def test_an_unfinished_run_says_how_it_goes_on(here: Path) -> None:
     said = str(caught.value)
     assert "its newest checkpoint is of step 50 of 90" in said
     assert "To use what is there: headway average half --last 1 --out half-so-far" in said
+    (folder / "model.onnx").touch()  # an export has the settings of its run, and no training
+    with pytest.raises(FolderError, match=r"exported model without .*Use --engine onnx\.$"):
+        file_in(Path("half"), WEIGHTS)
 
 
 def test_labels_that_stand_first_are_suspected(here: Path, capsys: Output) -> None:

@@ -61,6 +61,26 @@ def test_what_is_not_whole_is_said_in_its_place(
     monkeypatch.chdir(tmp_path)
     Path("half").mkdir()
     shutil.copy(SHIPPED / "shapes" / "config.toml", "half")
-    assert "model.safetensors" in str(listed(capsys)["half"]["trouble"])
+    shutil.copytree("half", "fast")
+    Path("fast/decoder.onnx").touch()
+    shutil.copytree("half", "begun")
+    Path("begun/checkpoints/step-45").mkdir(parents=True)
+    Path("begun/checkpoints/step-45/manifest.json").write_text("{}")
+    shutil.copytree("half", "broken")
+    with Path("broken/config.toml").open("a") as file:
+        file.write("seed = 2\n")
+    found = listed(capsys)
+    assert "half is not finished: it has no model.safetensors" in str(found["half"]["trouble"])
+    assert found["half"]["task"] == "caption"
+    assert "Use engine=" in str(found["fast"]["trouble"])
+    assert main(["models", "."]) == 0
+    said = capsys.readouterr()
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in said.out.splitlines()}
+    assert rows["half"] == "not finished"
+    assert rows["begun"] == f"not finished: step 45 of {load_run('half').train.steps:,}"
+    assert rows["fast"] == "for --engine onnx"
+    assert rows["broken"] == "damaged"
+    assert "broken/config.toml has changed" in said.err
+    assert max(map(len, said.out.splitlines())) < 80
     assert main(["models", "nowhere"]) == 2
     assert "there is no folder nowhere" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import sys
 import time
 from dataclasses import asdict, dataclass
 from math import prod
@@ -15,10 +16,20 @@ import typer
 
 from headway.cli.data_arguments import Json
 from headway.errors import UserError
-from headway.settings.folder import CONFIG, RUNS, SHIPPED, WEIGHTS, shipped_names
+from headway.settings.folder import (
+    CONFIG,
+    RUNS,
+    SHIPPED,
+    WEIGHTS,
+    checkpoints_in,
+    engines_in,
+    load_run,
+    shipped_names,
+)
 from headway.tasks.specs import METRICS, spec_of
 
 CARD = "README.md"
+DAMAGED = "damaged"
 SCALE = ".row_scale"
 """Ends the names of what weights in 8 bits are multiplied by; no parameters."""
 
@@ -32,6 +43,9 @@ class Found:
     metric: str = ""
     score: float | None = None
     date: str = ""
+    state: str = ""
+    """In a few words, if it cannot answer as it is: not finished, exported, damaged."""
+
     trouble: str = ""
     """Why the rest is not known."""
 
@@ -64,6 +78,9 @@ def models(
         ["name", "task", "parameters", "MB", "score", "date"], list(map(_row, found)),
         {"parameters", "MB"},
     )  # fmt: skip
+    for one in found:
+        if one.state == DAMAGED:
+            print(f"headway models: {one.trouble}", file=sys.stderr)
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -81,7 +98,7 @@ def _found(folder: Path, name: str) -> Found:
         run = load(folder)
         task, known, spec = run.task, run.scores, spec_of(run.settings)
     except UserError as error:
-        return Found(name, "", 0, 0, trouble=str(error))
+        return _without_weights(folder, name, str(error))
     card = _card(folder)
     metric = next((one for one in spec.metrics if one.name in known), None)
     score = known[metric.name] if metric else None
@@ -94,6 +111,23 @@ def _found(folder: Path, name: str) -> Found:
         name, task, _parameters(weights), weights.stat().st_size, metric.name if metric else "",
         score, day,
     )  # fmt: skip
+
+
+def _without_weights(folder: Path, name: str, trouble: str) -> Found:
+    try:
+        settings = load_run(folder)
+    except UserError:
+        return Found(name, "", 0, 0, state=DAMAGED, trouble=trouble)
+    engines, steps = engines_in(folder), checkpoints_in(folder)
+    if (folder / WEIGHTS).is_file():
+        state = DAMAGED
+    elif engines:
+        state = f"for --engine {engines[0]}"
+    elif steps:
+        state = f"not finished: step {max(steps):,} of {settings.train.steps:,}"
+    else:
+        state = "not finished"
+    return Found(name, settings.task, 0, 0, state=state, trouble=trouble)
 
 
 def _card(folder: Path) -> dict[str, str]:
@@ -114,8 +148,8 @@ def _parameters(weights: Path) -> int:
 
 
 def _row(one: Found) -> tuple[str, ...]:
-    if one.trouble:
-        return one.name, "", "", "", one.trouble.split(". ")[0], ""
+    if one.state:
+        return one.name, one.task, "", "", one.state, ""
     score = ""
     if one.score is not None:
         metric = METRICS.get(one.metric)

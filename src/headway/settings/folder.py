@@ -28,6 +28,9 @@ TOKENIZER = "tokenizer.json"
 IMPORTED = "import.json"
 """Where the weights came from, if they are not our own."""
 
+EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
+"""The files by which a folder that was exported for an engine is recognised."""
+
 NOT_BEGUN = " Its training ended before the first step. The command that began it goes on."
 IMPORT_IT = " If it is a model of Hugging Face, make a run of it: headway import {folder} --out RUN"
 
@@ -142,6 +145,11 @@ def file_in(folder: Path, name: str) -> Path:
             CHECKS[name](folder / name)
         return folder / name
     if name == WEIGHTS and (folder / CONFIG).is_file():
+        engines = engines_in(folder)
+        if engines:
+            raise FolderError(
+                f"{folder} is an exported model without {WEIGHTS}. Use --engine {engines[0]}."
+            )
         settings = load_run_settings(folder / CONFIG, [])
         if "task" in settings.asked:
             raise FolderError(_unfinished(folder, settings))
@@ -162,12 +170,22 @@ def file_in(folder: Path, name: str) -> Path:
     raise FolderError(f"there is no folder {folder}. {near} holds: {_listing(near)}.")
 
 
-def _unfinished(folder: Path, settings: RunSettings) -> str:
-    """A run whose training has not ended: how to go on, and what can be used already."""
-    found = {
+def engines_in(folder: Path) -> list[str]:
+    """Those that a folder was exported for."""
+    return [name for name, mark in EXPORTED.items() if any(folder.glob(mark))]
+
+
+def checkpoints_in(folder: Path) -> dict[int, Path]:
+    """What whole checkpoints list of themselves, by their steps."""
+    return {
         int(path.parent.name.removeprefix("step-")): path
         for path in (folder / "checkpoints").glob("step-*/manifest.json")
     }
+
+
+def _unfinished(folder: Path, settings: RunSettings) -> str:
+    """A run whose training has not ended: how to go on, and what can be used already."""
+    found = checkpoints_in(folder)
     text = f"{folder} is not finished: it has no {WEIGHTS} yet"
     if found:
         text += f", and its newest checkpoint is of step {max(found):,} of {settings.train.steps:,}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.errors import FolderError, UserError, suggest
-from headway.settings.folder import SHIPPED, WEIGHTS
+from headway.settings.folder import SHIPPED, WEIGHTS, engines_in, file_in
 from headway.settings.run import RunSettings, media_front
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ Make = Callable[[Path, RunSettings], "Engine"]
 TEXT_ALONE = ("ctranslate2",)
 """Those that run no models of pictures or recordings."""
 
-MARKS = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
-"""The files by which an exported folder is recognised."""
-
 
 def check_engine(name: str) -> None:
     if name not in ENGINES:
@@ -41,9 +38,11 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
     """The engine of this name for the folder; None is torch itself."""
     check_engine(name)
     if name == "torch":
-        _check_for_torch(folder)
+        if engines_in(folder):
+            file_in(folder, WEIGHTS)
         return None
-    if not _holds(folder, name):
+    held = engines_in(folder)
+    if name not in held:
         if name in TEXT_ALONE and media_front(settings) is not None:
             raise FolderError(
                 f"--engine {name} runs models that read text, and {folder} is of the task "
@@ -51,10 +50,10 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
                 "--out DIR), or --engine torch with the run."
             )
         shown = folder.name if folder.parent == SHIPPED else str(folder)
-        other = next((known for known in MARKS if _holds(folder, known)), None)
-        if other is not None and not (folder / WEIGHTS).exists():
+        if held and not (folder / WEIGHTS).exists():
             raise FolderError(
-                f"{folder} was exported for --engine {other}, not {name}. Use --engine {other}, or "
+                f"{folder} was exported for --engine {held[0]}, not {name}. "
+                f"Use --engine {held[0]}, or "
                 f"export the run that it was made of: headway export RUN --to {name} --out DIR"
             )
         raise FolderError(
@@ -64,16 +63,3 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
     module, function = ENGINES[name].split(":")
     make: Make = getattr(importlib.import_module(module), function)
     return make(folder, settings)
-
-
-def _holds(folder: Path, name: str) -> bool:
-    return any(folder.glob(MARKS[name]))
-
-
-def _check_for_torch(folder: Path) -> None:
-    """An exported folder has no weights of ours; say what it has instead."""
-    fitting = [name for name in MARKS if _holds(folder, name)]
-    if fitting and not (folder / WEIGHTS).exists():
-        raise FolderError(
-            f"{folder} is an exported model without {WEIGHTS}. Use --engine {fitting[0]}."
-        )
