@@ -26,7 +26,8 @@ from benchmarks.machine import alternating, pick_device, save
 from headway.data.media.audio import read_sound, stream_windows
 from headway.data.media.resample import resample
 from headway.models.parts.audio import SoundFront
-from headway.nn.mel import SpecAugment, mel_filters
+from headway.nn.augment import SpecAugment
+from headway.nn.mel import mel_filters
 from headway.settings.audio import SoundSettings
 
 RATE = 16_000

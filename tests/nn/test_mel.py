@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway.nn.augment import SpecAugment
 from headway.nn.mel import (
     FRAMES_AT_ONCE,
     LogMel,
     Scale,
-    SpecAugment,
     log_mel,
     mel_filters,
 )

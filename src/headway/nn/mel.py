@@ -1,4 +1,4 @@
-"""Log-mel pictures of sound on flat batches, with Whisper's numbers, and SpecAugment on them.
+"""Log-mel pictures of sound on flat batches, with Whisper's numbers.
 
 Recordings stand side by side in `samples_S`; a frame is a window around its middle sample, which
 reflects at the ends of its own recording as `torch.stft(center=True)` does. All in fp32: a
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
@@ -145,13 +144,13 @@ def _whisper_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Ten
 
 def _standard_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
     log_AF = power_AF.clamp(min=FLOOR).log()
-    centred_AF = log_AF - _means(log_AF, number_A, n_recordings)[number_A]
-    variance_BF = _means(centred_AF.square(), number_A, n_recordings)
+    centred_AF = log_AF - means_of_recordings(log_AF, number_A, n_recordings)[number_A]
+    variance_BF = means_of_recordings(centred_AF.square(), number_A, n_recordings)
     # A band without change, as in digital silence, becomes zeros.
     return centred_AF * variance_BF.clamp(min=1e-6).rsqrt()[number_A]
 
 
-def _means(x_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
+def means_of_recordings(x_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
     # Sums on a GPU are taken in any order; in fp64 the mean is the same fp32 number each time.
     total_BF = x_AF.new_zeros(n_recordings, x_AF.shape[1], dtype=torch.float64)
     total_BF = total_BF.index_add(0, number_A, x_AF.double())
@@ -187,58 +186,3 @@ def log_mel(
     log_AF = power_AF.clamp(min=FLOOR).log()
     variance_F, mean_F = torch.var_mean(log_AF, 0, correction=0)
     return (log_AF - mean_F) / variance_F.clamp(min=1e-6).sqrt()
-
-
-@dataclass(frozen=True)
-class SpecAugment:
-    """Hides bands and spans of time of each recording behind its mean (Park et al. 2019).
-
-    How wide a mask is and where it lies is drawn for each recording, on the device of the frames.
-    """
-
-    bands: int = 2
-    """Masks over bands, for each recording ..."""
-
-    band_width: int = 27
-    """... and each hides up to this many."""
-
-    spans: int = 2
-    span_width: int = 40
-    """In frames ..."""
-
-    most: float = 0.2
-    """... and never more than this share of the recording."""
-
-    def __call__(self, mel_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
-        """`number_A`: the recording of each frame, in order."""
-        number_A = number_A.long()
-        every_B = torch.arange(n_recordings, device=mel_AF.device)
-        first_B = torch.searchsorted(number_A, every_B)
-        length_B = torch.searchsorted(number_A, every_B, right=True) - first_B
-        place_A = torch.arange(len(mel_AF), device=mel_AF.device) - first_B[number_A]
-        n_bands = mel_AF.shape[1]
-        whole_B = torch.full_like(length_B, n_bands)
-        masks_BF = _drawn(
-            torch.arange(n_bands, device=mel_AF.device).expand(n_recordings, -1),
-            *_masks(whole_B, self.bands, whole_B.clamp(max=self.band_width)),
-        )
-        widest_B = (length_B * self.most).long().clamp(max=self.span_width)
-        first_BM, width_BM = _masks(length_B, self.spans, widest_B)
-        masks_A = _drawn(place_A[:, None], first_BM[number_A], width_BM[number_A])
-        hidden_AF = masks_BF[number_A] | masks_A
-        mean_B1 = _means(mel_AF, number_A, n_recordings).mean(1, keepdim=True)
-        return torch.where(hidden_AF, mean_B1[number_A], mel_AF)
-
-
-def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Tensor]:
-    """First place and width (B M) of masks that lie within each length."""
-    draw_2BM = torch.rand(2, len(length_B), n_masks, device=length_B.device)
-    width_BM = (draw_2BM[0] * (widest_B[:, None] + 1)).long()
-    first_BM = (draw_2BM[1] * (length_B[:, None] - width_BM + 1)).long()
-    return first_BM, width_BM
-
-
-def _drawn(place_BP: Tensor, first_BM: Tensor, width_BM: Tensor) -> Tensor:
-    """Whether each place lies under one of the masks of its row."""
-    distance_BPM = place_BP[:, :, None] - first_BM[:, None]
-    return ((distance_BPM >= 0) & (distance_BPM < width_BM[:, None])).any(-1)

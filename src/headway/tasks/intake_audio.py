@@ -18,9 +18,9 @@ from headway.data.media.store import SoundStore
 from headway.data.store import Columns
 from headway.models.parts.audio import Sound, SoundFront, collate_sounds
 from headway.models.parts.heads import Input
+from headway.nn.augment import SpecAugment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
-from headway.nn.mel import SpecAugment
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import SoundSettings
 from headway.tasks.intake import MediaIntake, WholeCuts
