@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headway.cli.data_arguments import RunName
+from headway.cli.data_arguments import RunName, say
 from headway.errors import UserError
 from headway.settings.folder import CONFIG, WEIGHTS, file_in, run_folder
 
@@ -35,6 +33,5 @@ def average(
     file_in(run, CONFIG)  # what is no run is said before torch is there
     from headway.training.average import average_run
 
-    say = partial(print, file=sys.stderr)
     taken = average_run(run, None if best else last or 5, out or run, int8=int8, log=say)
     print(f"{(out or run) / WEIGHTS}: {taken}")

@@ -222,6 +222,11 @@ def media_files(
     return [] if list(files) == ["-"] else list(files)
 
 
-def tell(command: str, text: str) -> None:
+def say(text: str) -> None:
     """For people: results alone go to standard output."""
-    print(f"headway {command}: {text}", file=sys.stderr)
+    print(text, file=sys.stderr, flush=True)
+
+
+def tell(command: str, text: str) -> None:
+    """The same, with the name of the command before it."""
+    say(f"headway {command}: {text}")

@@ -47,6 +47,11 @@ def shipped_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
+def is_shipped(folder: Path) -> bool:
+    """Whether it is in the package, where nothing is written."""
+    return SHIPPED in folder.parents
+
+
 RUNS = Path("runs")
 """Where people keep their runs: those too answer to their names."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.errors import FolderError, UserError, suggest
-from headway.settings.folder import SHIPPED, WEIGHTS, engines_in, file_in
+from headway.settings.folder import WEIGHTS, engines_in, file_in, is_shipped
 from headway.settings.run import RunSettings, media_front
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
                 f"{settings.task}. Use --engine onnx with an export (headway export RUN --to onnx "
                 "--out DIR), or --engine torch with the run."
             )
-        shown = folder.name if folder.parent == SHIPPED else str(folder)
+        shown = folder.name if is_shipped(folder) else str(folder)
         if held and not (folder / WEIGHTS).exists():
             raise FolderError(
                 f"{folder} was exported for --engine {held[0]}, not {name}. "

@@ -23,6 +23,12 @@ from headway.tasks.opened import Opened
 FEW = 40
 """Cases that costly maps are measured on, unless asked."""
 
+ENOUGH = 50
+"""Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
+
+BASELINES = ("random", "diagonal", "centre")
+"""Maps that know nothing of what was read."""
+
 Maker = Callable[[Opened, Case], list[Map]]
 
 
@@ -63,6 +69,36 @@ class Truth:
     facts: dict[str, Any] = field(default_factory=dict)
     unit: str = "words"
     """What the things are that were judged: words, tokens or atoms."""
+
+    @property
+    def is_telling(self) -> bool:
+        return self.n >= ENOUGH
+
+    @property
+    def chance(self) -> float:
+        """How often it is right, computed."""
+        return self.maps["random"].random
+
+    @property
+    def items(self) -> str:
+        """What was read."""
+        if "times" in self.facts:
+            return "recordings"
+        return "pictures" if "centre" in self.maps else "texts"
+
+    @property
+    def heads(self) -> list[str]:
+        """The best first."""
+        return [name for name in self._ranked() if is_head(name)]
+
+    def leading(self, n_heads: int) -> list[str]:
+        """All maps, the best first, but of the heads only so many; last what knows nothing."""
+        left_out = {*self.heads[n_heads:], *BASELINES}
+        chosen = [name for name in self._ranked() if name not in left_out]
+        return chosen + [name for name in BASELINES if name in self.maps]
+
+    def _ranked(self) -> list[str]:
+        return sorted(self.maps, key=lambda name: -self.maps[name].p1)
 
     def save(self, path: Path) -> None:
         try:

@@ -1,0 +1,84 @@
+"""From a run, and a file where one is needed, to what is true of its maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from headway.errors import UserError
+from headway.inside.measure.maps import METHODS
+from headway.inside.measure.truth.atoms import atom_maps
+from headway.inside.measure.truth.case import Case
+from headway.inside.measure.truth.measure import FEW, Truth, measure
+from headway.inside.measure.truth.pointing import Spoken, recordings, scenes
+from headway.inside.measure.truth.repeats import TEXTS, repeats
+from headway.inside.measure.truth.times import measure_times, with_aligning
+from headway.inside.measure.truth.words import aligned, copied_words, read_known
+from headway.models.build import build_model
+from headway.models.seq2seq import Seq2Seq
+from headway.progress import SILENT, Progress
+from headway.tasks.opened import Opened
+
+
+@dataclass(frozen=True)
+class Cases:
+    kind: str
+    """What the truth is, in words."""
+
+    cases: list[Case]
+    spoken: tuple[Spoken, ...] = ()
+    """Of recordings also when words were said."""
+
+
+def find_cases(
+    run: Opened, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
+    media: Path | None = None,
+) -> Cases:  # fmt: skip
+    """At most so many; without a file they are random text that repeats itself."""
+    if media is not None:
+        return _media_cases(run, media, most)
+    if reactions is not None:
+        return Cases("atoms of reactions", atom_maps(run, reactions)[:most])
+    if pairs is None:
+        return Cases("tokens copied from random text", repeats(run, min(most, TEXTS)))
+    known = read_known(pairs)
+    if any(pair.links for pair in known):
+        return Cases("words with a known alignment", aligned(run, known[:most]))
+    copied = copied_words(run, [(pair.source, pair.target) for pair in known])
+    return Cases("names and numbers copied", copied[:most])
+
+
+def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
+    if run.settings.task != "transcribe":
+        return Cases("things with known boxes", scenes(run, manifest, most))
+    if not isinstance(run.model, Seq2Seq):
+        raise UserError("a model with CTC alone looks at nothing word by word: no maps to judge.")
+    spoken = recordings(run, manifest, most)
+    cases = [each.case for each in spoken if each.case.links]
+    return Cases("words with known times", cases, tuple(spoken))
+
+
+def validate(
+    run: Opened, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
+    progress: Progress = SILENT,
+) -> Truth:  # fmt: skip
+    """Every map on every case, and of recordings how far word times are from the truth."""
+    maker = with_aligning(methods, few) if found.spoken else None
+    with progress.stage("measuring", len(found.cases), "texts") as stage:
+        truth = measure(
+            run, found.cases, methods, task=found.kind, few=few, maker=maker, note=stage.update
+        )
+    if not found.spoken:
+        return truth
+    with progress.stage("measuring when words are said"):
+        times = measure_times(run, found.spoken)
+    return replace(truth, facts={**truth.facts, "times": times})
+
+
+def with_fresh_weights(run: Opened) -> Opened:
+    """What a map finds there is in the shape of the model, not in what it has learned."""
+    torch.manual_seed(1)
+    return run.with_model(build_model(run.shape).eval())
