@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json, RunName
+from headway.cli.data_arguments import Json, RunName, say
 from headway.cli.evaluate import TEST_SET, files_of_test
 from headway.cli.flags import Named, check_fits
 from headway.cli.head_names import head_given, shown
-from headway.errors import FolderError, UserError
+from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.folder import SHIPPED, load_run, run_folder
+from headway.settings.folder import is_shipped, load_run, run_folder
+from headway.settings.model import ModelSettings
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -74,26 +74,30 @@ def prune(
     if curve and files is None:
         raise UserError(f"--curve needs a test set to score on: give FILES or {ways}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
+    from headway.inside.measure.pruned_run import find_examples
+    from headway.inside.measure.pruning_curve import least_important
     from headway.storage import check_free
     from headway.tasks.opened import open_plain
 
     if out is not None:
         check_free(out)
     whole = open_plain(folder, settings)
-    explicit = not isinstance(wanted, int) and wanted is not None
-    readings, where = _readings(whole, files, importance_from, needed=curve or not explicit)
-    found = _judged(whole, readings, where) if curve or not explicit else None
+    judging = curve or isinstance(wanted, int)
+    readings, where = find_examples(whole, importance_from, files, needed=judging)
+    found = _judged(whole, readings, where) if judging else None
     if curve:
         assert files is not None
         assert found is not None
         _curve(whole, files, found, folder)
     if out is not None:
         assert wanted is not None
-        gone = _chosen(whole, wanted, kind, found)
-        _write(whole, gone, out, readings, files, as_json)
+        if isinstance(wanted, int):
+            assert found is not None
+            wanted = least_important(whole.shape, found, wanted, kind)
+        _write(whole, wanted, out, readings, files, as_json)
 
 
-def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
+def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[Head]:
     """A number of heads, or the heads themselves."""
     from headway.inside.measure.pruning import all_heads, prunable, without
 
@@ -128,35 +132,10 @@ def _wanted(text: str, model: Any, kind: str | None) -> int | frozenset[Head]:
     return n_gone
 
 
-def _readings(
-    run: Opened, files: DataSettings | None, given: list[str] | None, *, needed: bool
-) -> tuple[list[Reading], str]:
-    """Examples to judge heads by, and where they come from."""
-    from headway.inside.capture.corpus import Corpus, keeps_data
-    from headway.inside.capture.examples import examples
-
-    if given and run.spec.reads == "documents":
-        texts = replace(run.settings.data, text=tuple(given), valid_text=())
-        return examples(run, Corpus.of_test_set(texts, run)), ", ".join(given)
-    if given:
-        return examples(run, Corpus.of(given, run)), ", ".join(given)
-    if keeps_data(run):
-        return examples(run, Corpus.own(run)), "the run's validation data"
-    if files is not None:
-        found = examples(run, Corpus.of_test_set(files, run))
-        return found, "the test set, on which the score is measured, too"
-    if needed:
-        raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: give FILES or "
-            f"{run.spec.file_options}, or --importance-from FILE with examples."
-        )
-    return [], ""
-
-
 def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
     from headway.inside.measure.heads import heads
 
-    _say(f"importance of the heads from {len(readings):,} {readings[0].unit}: {where}")
+    say(f"importance of the heads from {len(readings):,} {readings[0].unit}: {where}")
     with Progress().stage("measuring heads"):
         return replace(heads(run, readings), source=where)
 
@@ -166,43 +145,27 @@ def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None
     from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
     with Progress().stage("measuring without heads"):
-        measured = curve(run, files, found, note=_say)
+        measured = curve(run, files, found, note=say)
     rows = [
         (p.order, p.kind, f"{p.share:.0%}", str(p.gone), f"{p.score:.2f}") for p in measured.points
     ]
     show_table(["order", "attention", "share", "heads out", measured.metric], rows,
                {"share", "heads out", measured.metric})  # fmt: skip
-    if SHIPPED in folder.parents:
-        _say(f"{folder.name} comes with headway, so nothing is kept. Copy it to keep the curve.")
+    if is_shipped(folder):
+        say(f"{folder.name} comes with headway, so nothing is kept. Copy it to keep the curve.")
         return
     save_found(folder, found, measured)
-    _say(f"{folder / CURVE}: kept for `headway look`")
-
-
-def _chosen(
-    run: Opened, wanted: int | frozenset[Head], kind: str | None, found: Heads | None
-) -> frozenset[Head]:
-    if not isinstance(wanted, int):
-        return wanted
-    from headway.inside.measure.pruning import least
-    from headway.inside.measure.pruning_curve import order_units
-
-    assert found is not None
-    return least(order_units(run.shape, found.importance(), kind or "all"), wanted, run.shape)
+    say(f"{folder / CURVE}: kept for `headway look`")
 
 
 def _write(
     run: Opened, gone: frozenset[Head], out: Path, readings: list[Reading],
     files: DataSettings | None, as_json: bool,
 ) -> None:  # fmt: skip
-    from headway.inside.measure.pruned_run import compare
-    from headway.inside.measure.pruning import name_of, save_pruned
-    from headway.storage import new_folder
-    from headway.tasks.opened import open_plain
+    from headway.inside.measure.pruned_run import prune_run
+    from headway.inside.measure.pruning import name_of
 
-    with new_folder(out) as folder:
-        save_pruned(run, gone, folder)
-    lines = compare(run, open_plain(out), readings, files)
+    lines = prune_run(run, gone, out, readings, files)
     names = [name_of(head) for head in sorted(gone)]
     if as_json:
         print(json.dumps({"heads": names, "lines": [asdict(line) for line in lines]}, indent=2))
@@ -212,7 +175,7 @@ def _write(
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
     print(f"\nheads out: {', '.join(map(shown, names))}")
-    _say(f"{out}: a run like any other; train it on with `headway train … --from {out}`")
+    say(f"{out}: a run like any other; train it on with `headway train … --from {out}`")
 
 
 def _row(line: Line) -> tuple[str, ...]:
@@ -221,7 +184,3 @@ def _row(line: Line) -> tuple[str, ...]:
     if not line.digits and line.before:
         change = f"{100 * (line.after / line.before - 1):+.1f} %"
     return line.name, before, after, change, line.note
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
+from headway.errors import FolderError
+from headway.inside.capture.corpus import Corpus, keeps_data
+from headway.inside.capture.examples import examples
 from headway.inside.capture.forward import Batch, say, vectors
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.ablation import unit
+from headway.inside.measure.pruning import Head, save_pruned
 from headway.inside.measure.pruning_curve import evaluate_quietly, headline
 from headway.models.summary import count
 from headway.settings.data import DataSettings
 from headway.settings.folder import WEIGHTS
+from headway.storage import new_folder
 from headway.tasks.media_inputs import Given
-from headway.tasks.opened import Opened, open_run
+from headway.tasks.opened import Opened, open_plain, open_run
 from headway.tasks.task import Use, find_task
 
 ROUNDS = 5
@@ -39,6 +45,41 @@ class Line:
     after: float
     note: str = ""
     digits: int = 0
+
+
+def find_examples(
+    run: Opened, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
+) -> tuple[list[Reading], str]:
+    """Examples to judge heads by, and where they come from: given files, else the run's own data,
+    else a test set. The score is measured on that, too, so it is the last choice."""
+    if given:
+        where = ", ".join(given)
+        texts = replace(run.settings.data, text=tuple(given), valid_text=())
+        whole = run.spec.reads == "documents"
+        corpus = Corpus.of_test_set(texts, run) if whole else Corpus.of(given, run)
+    elif keeps_data(run):
+        corpus, where = Corpus.own(run), "the run's validation data"
+    elif files is not None:
+        corpus = Corpus.of_test_set(files, run)
+        where = "the test set, on which the score is measured, too"
+    elif needed:
+        raise FolderError(
+            f"{run.folder.name} keeps no data to judge heads by: give FILES or "
+            f"{run.spec.file_options}, or --importance-from FILE with examples."
+        )
+    else:
+        return [], ""
+    return examples(run, corpus), where
+
+
+def prune_run(
+    run: Opened, gone: Collection[Head], out: Path, readings: Sequence[Reading],
+    files: DataSettings | None,
+) -> list[Line]:  # fmt: skip
+    """Write the run without these heads into a new folder, and compare both."""
+    with new_folder(out) as folder:
+        save_pruned(run, gone, folder)
+    return compare(run, open_plain(out), readings, files)
 
 
 def compare(

@@ -78,6 +78,13 @@ def order_units(
     return sorted(total, key=lambda unit: (total[unit], unit))
 
 
+def least_important(
+    settings: ModelSettings, found: Heads, n_heads: int, kind: str | None = None
+) -> frozenset[Head]:
+    """So many heads, of one kind of attention or of all."""
+    return least(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
+
+
 def _worth(settings: ModelSettings, worth: Mapping[Head, float], head: Head) -> float:
     if getattr(settings, "share_layers", False):
         return sum(value for (_, _, place), value in worth.items() if place == head[2])
