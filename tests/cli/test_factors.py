@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from headway.cli.factors import FLAGS, factors, telling
+from headway.cli.factors import FLAGS, factors
 from headway.cli.flags import declare
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.inside.measure.factors.dictionary import Factors
@@ -41,7 +41,7 @@ def test_it_writes_factors_and_says_how_good_they_are(
     assert f"{found.figures['explained']:.1%}" in said.out
     for name in ("explained variance", "dead factors", "loss recovered", "layer 2", "embedding"):
         assert name in said.out
-    assert len(telling(found)) == 10
+    assert len(found.telling(10)) == 10
     assert "tokens in 89 texts" in said.err
     assert "headway look" in said.out
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.data_arguments import Device, RunName
+from headway.cli.data_arguments import Device, RunName, tell
 from headway.cli.flags import Flag, Named, check_fits
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
-from headway.settings.folder import SHIPPED, run_folder
+from headway.settings.folder import is_shipped, run_folder
 from headway.settings.load import parse_override
 
 if TYPE_CHECKING:
@@ -61,20 +61,23 @@ def factors(
     """
     settings = _settings(words or [])
     folder = run_folder(run)
-    place = _place(folder, out)
+    # Nothing is written into the package.
+    place = out or (Path(f"{folder.name}-factors") if is_shipped(folder) else folder / "factors")
     _check_free(place, restart)
     from headway.inside.capture.corpus import Corpus
     from headway.inside.measure.factors.dictionary import factors as learn
     from headway.nn.devices import pick_device
     from headway.tasks.opened import open_plain
 
-    loaded = open_plain(run)
+    loaded = open_plain(folder)
     check_fits(named, FLAGS, loaded.spec)
     given = named.get("text") or named.get("media")
     corpus = Corpus.of(given, loaded) if given else Corpus.own(loaded)
     where = pick_device(device)
     with Progress().stage("learning factors"):
-        found = learn(loaded, corpus, device=where, note=_say, method=method, **settings)
+        found = learn(
+            loaded, corpus, device=where, note=partial(tell, "factors"), method=method, **settings
+        )
     found.save(place)
     _show(found)
     way = "--text '…'" if corpus.lines else "--file …"
@@ -94,14 +97,6 @@ def _settings(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def _place(folder: Path, out: Path | None) -> Path:
-    if out is not None:
-        return out
-    if folder.parent == SHIPPED:  # nothing is written into the package
-        return Path(f"{folder.name}-factors")
-    return folder / "factors"
-
-
 def _check_free(place: Path, restart: bool) -> None:
     if place.exists() and not place.is_dir():
         raise FolderError(f"{place} is a file; --out names a folder.")
@@ -110,10 +105,6 @@ def _check_free(place: Path, restart: bool) -> None:
             f"{place} is there already. Give another folder with --out, or replace what is in it "
             "with --restart."
         )
-
-
-def _say(line: str) -> None:
-    print(f"headway factors: {line}", file=sys.stderr)
 
 
 def _show(found: Factors) -> None:
@@ -141,26 +132,13 @@ def _show(found: Factors) -> None:
     print()
     show_table(
         ["factor", "fires", "layer", "effect", "where it fires most"],
-        [_line(found, number) for number in telling(found)],
+        [_line(found, number) for number in found.telling(TELLING)],
         {"factor", "fires", "effect"},
     )
 
 
 def _share(value: float | None) -> str:
     return "none" if value is None else f"{value:.1%}"
-
-
-def telling(found: Factors, n: int = TELLING) -> list[int]:
-    """Those that move the output most when removed: the best of each layer, then the second …"""
-    strong = [a for a, entry in enumerate(found.entries) if entry["effect"] is not None]
-    strong.sort(key=lambda a: -found.entries[a]["effect"]["kl"])
-    turns: dict[int, int] = {}
-    ranked = []
-    for factor in strong:
-        site = found.entries[factor]["site"]
-        turns[site] = turns.get(site, 0) + 1
-        ranked.append((turns[site], site, factor))
-    return [factor for _, _, factor in sorted(ranked)[:n]]
 
 
 def _line(found: Factors, number: int) -> tuple[str, ...]:

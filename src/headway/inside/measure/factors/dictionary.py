@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,18 @@ class Factors:
                 f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} "
                 f"{run.spec.file_options}"
             )
+
+    def telling(self, n: int) -> list[int]:
+        """Those that move the output most when removed: the best of each layer, the second …"""
+        strong = [a for a, entry in enumerate(self.entries) if entry["effect"] is not None]
+        strong.sort(key=lambda a: -self.entries[a]["effect"]["kl"])
+        seen: Counter[int] = Counter()
+        ranked = []
+        for factor in strong:
+            site = self.entries[factor]["site"]
+            seen[site] += 1
+            ranked.append((seen[site], site, factor))
+        return [factor for _, _, factor in sorted(ranked)[:n]]
 
     def save(self, folder: Path) -> None:
         tensors = {"atoms": self.atoms_AD, "mean": self.mean_SD, "scale": self.scale_S}
