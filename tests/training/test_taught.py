@@ -138,6 +138,6 @@ def test_what_a_teacher_says_is_cut_to_what_its_positions_reach(
 ) -> None:
     """The text of an output may have more tokens than the output had."""
     prepared, settings = school
-    monkeypatch.setattr(module, "learned", lambda front: 4)
+    monkeypatch.setattr(module, "most_positions", lambda front: 4)
     made = make_taught(prepared, settings, tmp_path / "run", CPU, SILENT)
     assert int(made.train["target"].lengths.max()) == 3

@@ -179,7 +179,7 @@ def given(
     for name in needs:
         if name not in known:
             raise ConfigError(
-                f"--{name} is nothing that the task {task} reads from its data."
+                f"{name!r} is nothing that the task {task} reads from its data."
                 f"{suggest(name, known)}"
             )
     if table is None:
