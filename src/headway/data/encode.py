@@ -339,7 +339,9 @@ class Encoder:
                 waiting.append(routed)
                 yield self._given(routed)
 
-        for encoded in each(self.encode, given()):
+        # Where there are no texts, a worker takes longer to start than all of it.
+        work = each if self.encode.columns else map
+        for encoded in work(self.encode, given()):
             routed = waiting.popleft()
             self._add(routed, encoded)
             done(routed)
