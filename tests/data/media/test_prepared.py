@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from headway.data import prepare as preparing
 from headway.data import workers
 from headway.data.checksummed import seal
 from headway.data.example import Example, WantedMedia
-from headway.data.media import decoding
+from headway.data.media import decoding, open_item
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.prepare import EvaluationMedia, evaluation_media, prepare
 from headway.data.split import choose_by_label
@@ -227,6 +228,49 @@ def test_the_number_of_threads_does_not_matter(
         monkeypatch.setattr(workers, "cores", lambda threads=threads: threads)
         prints.append(prepared(settings, tmp_path / f"run{threads}").fingerprint)
     assert prints[0] == prints[1]
+
+
+def test_rows_of_an_array_are_the_same_alone_and_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(0)
+    arrays = {
+        "pictures": draw.integers(0, 255, (70, 11, 14, 3), np.uint8),
+        "same": draw.integers(0, 255, (70, 8, 8), np.uint8),
+        "videos": draw.integers(0, 255, (70, 5, 9, 12), np.uint8),
+    }
+    shape = replace(SHAPE, frames=2)
+    for name, values in arrays.items():
+        np.save(tmp_path / f"{name}.npy", values)
+        what = "videos" if name == "videos" else "pictures"
+        settings = run(tmp_path / f"{name}.npy")
+        prints = []
+        for most in (1, 7, 64):
+            monkeypatch.setattr(decoding, "MOST_ITEMS", most)
+            monkeypatch.setattr(open_item, "ROWS_BYTES", 1000 * most)
+            folder = tmp_path / f"{name}{most}"
+            made = prepared(settings, folder, what=what, shape=shape, target="none")
+            prints.append(made.fingerprint)
+        assert len(set(prints)) == 1
+
+
+def test_of_rows_that_are_read_together_the_unreadable_one_is_named(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((40, 8, 8))
+    values[7] = np.nan
+    np.save(tmp_path / "s.npy", values)
+    made = prepared(run(tmp_path / "s.npy"), tmp_path / "run", target="none")
+    [finding] = [one for one in made.report.findings if one.name == "unreadable"]
+    assert finding.count == 1
+    assert "s.npy, item 7 holds numbers" in finding.examples[0].source
+    assert made.train.n + made.valid.n == 39
+
+
+def test_labels_alone_need_no_worker_processes(
+    pictures: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "ALONE", 0)
+    monkeypatch.setattr(workers, "Workers", None)
+    assert prepared(run(pictures(n=30)), tmp_path / "run").train.n
 
 
 def test_unreadable_files_are_left_out_and_listed(pictures: Make, tmp_path: Path) -> None:

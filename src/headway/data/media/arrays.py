@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -62,31 +63,57 @@ def _mapped(path: str, *state: int) -> NDArray[Any]:
     return values
 
 
+def _opened(path: str) -> NDArray[Any]:
+    return open_idx(Path(path)) if is_idx(path) else open_npy(path)
+
+
 def stack_item(path: str, index: int | None) -> NDArray[Any]:
     """The whole array, or one of the stack."""
-    values: NDArray[Any] = open_idx(Path(path)) if is_idx(path) else open_npy(path)
+    values = _opened(path)
     if index is None:
         return values
-    if not 0 <= index < len(values):
-        raise DataError(f"{path} has {len(values):,} items; there is no item {index} from 0 on.")
+    _check_index(path, index, len(values))
     item: NDArray[Any] = values[index]
     return item
 
 
+def stack_items(path: str, indices: Sequence[int], most: int) -> Iterator[NDArray[Any]]:
+    """Some of the stack, as many at once as have so many bytes."""
+    values = _opened(path)
+    for index in (min(indices), max(indices)):
+        _check_index(path, index, len(values))
+    step = max(1, most // max(1, values.nbytes // len(values)))
+    for first in range(0, len(indices), step):
+        yield values[list(indices[first : first + step])]
+
+
+def _check_index(path: str, index: int, n: int) -> None:
+    if not 0 <= index < n:
+        raise DataError(f"{path} has {n:,} items; there is no item {index} from 0 on.")
+
+
 def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
     """T C Y X of a picture Y X [C] or a video T Y X [C]."""
+    frames: Pixels = stack_frames(values[None], moving, channels, where)[0]
+    return frames
+
+
+def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
+    """N T C Y X of several that are alike: pictures N Y X [C] or videos N T Y X [C]."""
+    n, *shape = values.shape
     axes = "T Y X [C]" if moving else "Y X [C]"
-    n_axes = values.ndim - moving
+    n_axes = len(shape) - moving
     if n_axes not in (2, 3):
         raise DataError(
-            f"{where} has the shape {values.shape}; a {'video' if moving else 'picture'} has the "
+            f"{where} has the shape {tuple(shape)}; a {'video' if moving else 'picture'} has the "
             f"axes {axes}, and a stack of them one more in front, whose item `index` names."
         )
-    if prod(values.shape) > 4 * MAX_PIXELS:
-        raise DataError(f"{where} has {prod(values.shape):,} numbers: too many for one item.")
-    with_channels = values if n_axes == 3 else values[..., None]
-    frames = with_channels if moving else with_channels[None]
-    return to_frames(np.asarray(frames), channels, where)
+    if prod(shape) > 4 * MAX_PIXELS:
+        raise DataError(f"{where} has {prod(shape):,} numbers: too many for one item.")
+    t = shape[0] if moving else 1
+    one = (*shape[moving:], 1) if n_axes == 2 else tuple(shape[moving:])
+    frames = to_frames(np.asarray(values).reshape(n * t, *one), channels, where)
+    return frames.reshape(n, t, *frames.shape[1:])
 
 
 @lru_cache(maxsize=64)

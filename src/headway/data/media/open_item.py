@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headway.data.media.arrays import is_idx, npy_frames, stack_item
+from headway.data.media.arrays import is_idx, stack_frames, stack_item, stack_items
 from headway.data.media.audio import SUFFIXES as SOUNDS
 from headway.data.media.audio import read_sound
 from headway.data.media.image import (
@@ -42,6 +43,9 @@ ENDINGS: dict[What, frozenset[str]] = {
 SHEET_BYTES = 64_000_000
 """What decoded sheets may take, whose parts are items."""
 
+ROWS_BYTES = 4_000_000
+"""Of an array that are brought to the form at once."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -64,8 +68,7 @@ class Form:
         return cls(what, shape.channels, shape.frames if what == "videos" else 1, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What of a file is the item; all of it, if nothing is said."""
 
     box: tuple[int, int, int, int] | None = None
@@ -75,15 +78,20 @@ class Part:
     """Seconds of a recording."""
 
     end: float | None = None
-    index: int | None = None
+    index: int | None = None  # type: ignore[assignment] # no one looks for a value in it
     """Of an item of a stack (.npy, IDX), from 0 on."""
 
     rate: int | None = None
     """Of an .npy array of samples."""
 
     @property
+    def is_row(self) -> bool:
+        """Whether its number is all that says what it is."""
+        return self.box is None and self.start is None and self.end is None
+
+    @property
     def values(self) -> tuple[object, ...]:
-        return self.box, self.start, self.end, self.index, self.rate
+        return tuple(self)
 
 
 WHOLE = Part()
@@ -99,8 +107,7 @@ def register(ending: str, what: What, read: Callable[[str, Form], Reading]) -> N
     OPENERS[ending] = read
 
 
-@dataclass(frozen=True, slots=True)
-class Medium:
+class Medium(NamedTuple):
     """A picture, a video or a recording that has not been read yet: a value of a table."""
 
     path: str
@@ -124,12 +131,9 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     if part.start is not None or part.end is not None:
         raise DataError(f"{path}: `start` and `end` are for recordings.")
     if stacked:
-        moving = form.what == "videos"
         where = path if part.index is None else f"{path}, item {part.index}"
-        pixels = npy_frames(stack_item(path, part.index), moving, form.channels, where)
-        if moving and len(pixels) != form.frames:
-            pixels = pixels[(2 * np.arange(form.frames) + 1) * len(pixels) // (2 * form.frames)]
-        return in_form(pixels, form)
+        values, height, width = _stacked(stack_item(path, part.index)[None], form, where)
+        return Reading(values[0], height, width)
     if part.index is not None:
         raise DataError(f"{path}: `index` is for stacks in .npy files.")
     if part.box is not None:
@@ -137,6 +141,40 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
     if form.what == "videos":
         return video_reading(path, form.frames, form.channels, form.size)
     return picture_reading(path, form.channels, form.size)
+
+
+def rows_of_arrays(media: Sequence[Medium | None], form: Form) -> dict[str, dict[int, int]]:
+    """Of each file that is an array which of these are rows of it, with their indices."""
+    found: dict[str, dict[int, int]] = {}
+    for number, one in enumerate(media):
+        if one is not None and (index := one.part.index) is not None and one.part.is_row:
+            found.setdefault(one.path, {})[number] = index
+    known = form.what != "sounds"
+    return {path: rows for path, rows in found.items() if known and _is_array(path)}
+
+
+def read_rows(path: str, indices: Sequence[int], form: Form) -> Reading:
+    """Items of one array in the wanted form, N T C Y X, all as large as one another. A `DataError`
+    says that one of them cannot be read, not which."""
+    parts = [_stacked(some, form, path) for some in stack_items(path, indices, ROWS_BYTES)]
+    values = [one.values for one in parts]
+    return parts[0]._replace(values=np.concatenate(values) if len(values) > 1 else values[0])
+
+
+def _is_array(path: str) -> bool:
+    ending = Path(path).suffix.lower()
+    return (ending == ".npy" or is_idx(path)) and ending not in OPENERS
+
+
+def _stacked(values: NDArray[Any], form: Form, where: str) -> Reading:
+    moving = form.what == "videos"
+    pixels = stack_frames(values, moving, form.channels, where)
+    n, t, *shape = pixels.shape
+    if moving and t != form.frames:
+        pixels = pixels[:, (2 * np.arange(form.frames) + 1) * t // (2 * form.frames)]
+        t = form.frames
+    frames, height, width = in_form(pixels.reshape(n * t, *shape), form)
+    return Reading(frames.reshape(n, t, *frames.shape[1:]), height, width)
 
 
 def is_file(path: Path) -> bool:
