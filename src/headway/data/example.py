@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -128,9 +129,9 @@ class Bound:
         rows = self.table.read(list(self.binding))
         names, file = self._names, self.table.file
         new = tuple.__new__  # the usual way takes as long as all the rest
-        simple = not self.absent and all(one.kind == "text" for one in self.binding.values())
+        is_plain = self._plain
         for raw in rows:
-            if simple and raw.values is not None and self._are_sound(raw.values):
+            if is_plain is not None and raw.values is not None and is_plain(raw.values):
                 values = dict(zip(names, raw.values, strict=True))
                 yield new(Example, (values, f"{file}:{raw.line}", "", raw.ends, 0))
                 continue
@@ -141,6 +142,17 @@ class Bound:
                 others = (one.problem for one in map(self.example, rows) if one is not None)
                 raise refused(example.problem, sum(map(bool, others)), self._what)
             yield example
+
+    @property
+    def _plain(self) -> Callable[[Sequence[object]], bool] | None:
+        """Tells rows whose values are those of the example as they are, where many can be."""
+        kinds = [one.kind for one in self.binding.values()]
+        if self.absent:
+            return None
+        if all(kind == "text" for kind in kinds):
+            return self._are_sound
+        rows = kinds[0] in MEDIA and kinds[1:] in ([], ["label"]) and self.table.named is None
+        return _are_rows if rows else None
 
     def _are_sound(self, values: Sequence[object]) -> bool:
         """Whether they are texts of which there is nothing to say, as nearly all are; what was
@@ -215,6 +227,13 @@ class Bound:
                 "Name them with data.fields=…"
             )
         return found
+
+
+def _are_rows(values: Sequence[object]) -> bool:
+    """Whether they are a row of an array, and a label, if any, that is nothing but a word."""
+    return type(values[0]) is Medium and all(
+        type(one) is str and one.isascii() and one.isalnum() for one in values[1:]
+    )
 
 
 def _written(value: object, name: str, where: str) -> list[str]:
@@ -294,7 +313,11 @@ def media_examples(
     answers: str = "label",
 ) -> Iterator[Example]:  # fmt: skip
     """What they hold; what has several texts comes as often, with one each time."""
-    for bound in media_tables(paths, data, what, target, answers):
+    return _text_by_text(media_tables(paths, data, what, target, answers))
+
+
+def _text_by_text(tables: Iterable[Bound]) -> Iterator[Example]:
+    for bound in tables:
         for example in bound:
             texts = example.values.get("text")
             if isinstance(texts, list):
@@ -334,7 +357,27 @@ class Source:
     @cached_property
     def _held(self) -> list[Example]:
         """Of media all: what they hold is not read yet, and lists are read many times."""
-        return list(media_examples(*self._asked))
+        return list(_text_by_text(self._opened))
+
+    @cached_property
+    def _opened(self) -> list[Bound]:
+        return list(media_tables(*self._asked))
+
+    @property
+    def in_arrays(self) -> bool:
+        """Whether all media are rows of arrays, which are there: they were opened to count them."""
+        tables = [one.table for one in self._opened]
+        known = all(one.n is not None and one.named is None for one in tables)
+        return bool(tables) and known
+
+    def spread(self, most: int) -> list[Example]:
+        """About so many of the media, from all over; of arrays the other rows are not listed."""
+        if not self.in_arrays:
+            return self._held[:: max(1, len(self._held) // most)]
+        n = sum(one.table.n or 0 for one in self._opened)
+        rows = ((one, raw) for one in self._opened for raw in one.table.read(list(one.binding)))
+        some = (one.example(raw) for one, raw in islice(rows, 0, None, max(1, n // most)))
+        return [one for one in some if one is not None]
 
     @property
     def _asked(self) -> tuple[Sequence[str], DataSettings, What, Target, str]:
@@ -346,7 +389,7 @@ class Source:
     def tables(self) -> Iterator[Bound]:
         """Each file with its columns bound."""
         if self.media is not None:
-            yield from media_tables(*self._asked)
+            yield from self._opened
             return
         data, columns = self.settings.data, needed(self.kind, self.settings)
         holds = HOLDS.get(self.kind, "table")

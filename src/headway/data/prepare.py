@@ -137,7 +137,7 @@ def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
     settings, media = both[0].settings, both[0].media
     assert media is not None
     if settings.data.bad == "error":
-        check_there(*both)
+        check_there(*(one for one in both if not one.in_arrays))
     splits = [list(one) for one in both]
     try:
         seen = json.loads((folder / DATA / SEEN).read_text(encoding="utf-8"))
@@ -281,8 +281,9 @@ class Build:
             held_out = split_off(seen, self.settings.data.valid_size, report)
         if self.media is not None:
             some = [list(compress(self.training, rows)) for rows in (seen.filled, held_out)]
-            named = [{name for one in part for name in one.labels} for part in some]
-            report.findings += absent_labels(named[1], named[0]) if held is None else []
+            if held is None:
+                named = [{name for one in part for name in one.labels} for part in some]
+                report.findings += absent_labels(named[1], named[0])
             characters = sum(len(one.text("text")) for one in some[0])
             characters -= sum(len(one.text("text")) for one in some[1])
         np.save(split, np.stack([held_out, ~seen.filled]))
@@ -369,7 +370,7 @@ def stored_examples(source: Source, folder: Path, first: int = 0) -> list[Exampl
     stored = np.cumsum(read_facts(folder)["marks"] & UNREADABLE == 0) - 1
     rows = stored.reshape(-1, len(names))[first:].tolist()
     return [
-        one._replace(values={**one.values, **dict(zip(names, row, strict=True))})
+        Example({**one.values, **dict(zip(names, row, strict=True))}, *one[1:])
         for one, row in zip(source, rows, strict=False)
     ]
 

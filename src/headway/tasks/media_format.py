@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.example import Example, WantedMedia, sources
+from headway.data.example import Source, WantedMedia, sources
 from headway.data.media.audio import SUFFIXES, sound_info
 from headway.data.media.open_item import UNITS, Form, What
 from headway.data.media.store import PictureStore, SoundStore
@@ -122,15 +122,14 @@ def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.ui
     """Some of them, spread over all, as large as they come. The check names those that cannot be
     read; here they are passed over."""
     form = Form(what, frames=FRAMES if what == "videos" else 1)
-    items = _items(settings, what)
-    for one in items[:: max(1, len(items) // LOOKED_AT)]:
+    for one in _source(settings, what).spread(LOOKED_AT):
         with suppress(DataError):
             yield one.medium.read(form).values
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
     """Samples a second of some recordings, by their headers, or as a list of arrays says."""
-    items = [one.medium for one in _items(settings, "sounds") if not one.problem]
+    items = [one.medium for one in _source(settings, "sounds") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
     paths = [path for path in found if path.suffix.lower() in SUFFIXES]
     rates = [item.part.rate for item in items if item.part.rate]
@@ -140,16 +139,17 @@ def _first_rates(settings: RunSettings) -> list[int]:
     return rates
 
 
-def _items(settings: RunSettings, what: What) -> list[Example]:
+def _source(settings: RunSettings, what: What) -> Source:
     """All there are; none of them is read yet."""
     source, _ = sources("media", settings, WantedMedia(Form(what)))
+    if source.in_arrays:
+        return source
     if settings.data.bad == "error":
         check_there(source)
-    found = list(source)
-    if not found:
+    if not list(source):
         files = settings.data.media
         raise DataError(f"{', '.join(files)} name{'s' * (len(files) == 1)} no {UNITS[what]}.")
-    return found
+    return source
 
 
 def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:

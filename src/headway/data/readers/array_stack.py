@@ -3,7 +3,7 @@ their labels in another file beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -44,23 +44,22 @@ def open_mnist(path: Path, *, labelled: bool) -> Table:
         raise DataError(
             f"{path} has {len(pictures):,} pictures, but {beside} has {len(labels):,} labels."
         )
-    return _table(path, len(pictures), lambda i: str(int(labels[i])))
+    return _table(path, len(pictures), list(map(str, labels.tolist())))
 
 
-def _table(path: Path, n: int, label: Callable[[int], str] | None = None) -> Table:
-    columns = (FILE,) if label is None else (FILE, LABEL)
-
+def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:
+    columns = (FILE,) if labels is None else (FILE, LABEL)
     name = str(path)
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
         for i in range(n):
             item = Medium(name, Part(index=i))
-            yield Raw([item if one == FILE or label is None else label(i) for one in names], i)
+            yield Raw([item if one == FILE or labels is None else labels[i] for one in names], i)
 
     sample = [
         dict(zip(columns, raw.values or (), strict=True)) for raw in islice(read(columns), SAMPLE)
     ]
-    form = "a stack" if label is None else "a stack, with labels"
+    form = "a stack" if labels is None else "a stack, with labels"
     return Table(columns, sample, read, name=name, form=form, header=False, n=n)
 
 
