@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli import completion
-from headway.errors import ConfigError, UserError, suggest
+from headway.errors import ConfigError, UserError
 from headway.settings.folder import CONFIG, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings, load_resolved
+from headway.tasks import engines
 from headway.tasks.specs import ALIASES, SPECS, spec_of
 
 COLUMNS = tuple(
@@ -79,12 +80,17 @@ def is_setting(word: str) -> bool:
     return bool(sign) and " " not in key and not Path(word).exists()
 
 
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Files and settings: the words that are no `key=value` name files."""
+    settings = [word for word in words if is_setting(word)]
+    return [word for word in words if word not in settings], settings
+
+
 def task_files_settings(
     words: Sequence[str], task: str | None = None, *, recipe: bool = False
 ) -> tuple[str | None, list[str], list[str]]:
     """`translate pairs.tsv train.lr=1e-3 …`: the task, where one is named, files, and the rest."""
-    settings = [word for word in words if is_setting(word)]
-    rest = [word for word in words if word not in settings]
+    rest, settings = split_words(words)
     if task is None and rest and (rest[0] in (*SPECS, *ALIASES) or not recipe):
         task, *rest = rest
         if task not in (*SPECS, *ALIASES) and Path(task).is_file():
@@ -131,9 +137,8 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
 
 
 def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that are no `key=value` name files."""
-    overrides = [word for word in words if is_setting(word)]
-    files = [word for word in words if word not in overrides]
+    """The same of what asks a model that is there."""
+    files, overrides = split_words(words)
     check_settings([word for word in overrides if word.partition("=")[0] != BAD])
     return files, overrides
 
@@ -171,10 +176,7 @@ def only_decoding(words: Sequence[str]) -> list[str]:
 
 
 def check_engine(name: str, device: str) -> None:
-    from headway.tasks.engines import ENGINES
-
-    if name not in ENGINES:
-        raise UserError(f"--engine has no choice {name!r}.{suggest(name, ENGINES)}")
+    engines.check_engine(name)
     if name != "torch" and device not in ("auto", "cpu"):
         raise UserError(
             f"--device {device} does not go with --engine {name}, which computes on the CPU here. "

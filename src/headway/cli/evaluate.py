@@ -17,9 +17,9 @@ from headway.cli.data_arguments import (
     check_decoding,
     check_engine,
     check_settings,
-    is_setting,
     run_folders,
     settings_of,
+    split_words,
 )
 from headway.cli.flags import (
     COLUMNS,
@@ -31,6 +31,7 @@ from headway.cli.flags import (
     columns_named,
     in_sections,
 )
+from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
@@ -77,8 +78,7 @@ def evaluate(
     decode, rest = in_sections(named)
     if run is None and "hypotheses" not in rest:
         raise UserError("name a run to evaluate, or give its output with --hypotheses FILE.")
-    overrides = [word for word in words or [] if is_setting(word)]
-    paths = [word for word in words or [] if word not in overrides]
+    paths, overrides = split_words(words or [])
     check_settings(overrides)
     folders = [] if run is None else run_folders(run)
     resolved = settings_of(folders[0], overrides, decode) if folders else None
@@ -136,8 +136,6 @@ def files_of_test(
 
 
 def _show(found: Scores) -> None:
-    from headway.cli.print_table import show_table
-
     show_table(["score", "value", ""], found.rows, {"value"})
     confusion = found.figures.get("confusion")
     if confusion:

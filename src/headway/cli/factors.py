@@ -10,6 +10,7 @@ import typer
 
 from headway.cli.data_arguments import Device, RunName, tell
 from headway.cli.flags import Flag, Named, check_fits
+from headway.cli.print_table import show_table
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
 from headway.settings.folder import is_shipped, run_folder
@@ -108,8 +109,6 @@ def _check_free(place: Path, restart: bool) -> None:
 
 
 def _show(found: Factors) -> None:
-    from headway.cli.print_table import show_table
-
     figures, unit = found.figures, found.figures["unit"]
     many = figures.get("rows", "tokens")
     held = "held-out text" if many == "tokens" else "held-out examples"

@@ -11,6 +11,7 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import Json
+from headway.cli.print_table import show_table
 from headway.errors import FolderError, UserError, suggest
 from headway.settings.folder import load_settings, run_folder, shipped_names
 from headway.settings.model import (
@@ -57,8 +58,6 @@ def info(
     if as_json:
         print(json.dumps(_facts(settings, summary), indent=2))
         return
-    from headway.cli.print_table import show_table
-
     show_table(["model", model, ""], _shape_rows(settings), set())
     print()
     show_table(["part", "parameters", ""], _part_rows(summary), {"parameters"})

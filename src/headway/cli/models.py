@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from headway.cli.data_arguments import Json
+from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.settings.folder import (
     CONFIG,
@@ -72,8 +73,6 @@ def models(
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False))
         return
-    from headway.cli.print_table import show_table
-
     show_table(
         ["name", "task", "parameters", "MB", "score", "date"], list(map(_row, found)),
         {"parameters", "MB"},

@@ -10,6 +10,7 @@ import typer
 
 from headway.cli import completion
 from headway.cli.data_arguments import Json
+from headway.cli.print_table import show_table
 from headway.errors import ConfigError, suggest
 from headway.settings.model import FAMILY_SETTINGS, family_of
 
@@ -40,8 +41,6 @@ def presets(
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    from headway.cli.print_table import show_table
-
     numbers = {"layers", "width", "heads", "d_ff", "vocabulary", "parameters", "published"}
     show_table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows], numbers)
 

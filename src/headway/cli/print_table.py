@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-
 WIDE = 10_000
 
 
@@ -16,6 +12,10 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: s
 
     A table wider than the terminal is left to the terminal to break: rich would shorten numbers.
     """
+    from rich.console import Console  # which is slow to import
+    from rich.measure import Measurement
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
         table.add_column(header, justify="right" if header in numbers else "left", no_wrap=True)

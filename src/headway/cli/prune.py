@@ -13,6 +13,7 @@ from headway.cli.data_arguments import Json, RunName, say
 from headway.cli.evaluate import TEST_SET, files_of_test
 from headway.cli.flags import Named, check_fits
 from headway.cli.head_names import head_given, shown
+from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.data import DataSettings
@@ -141,7 +142,6 @@ def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
 
 
 def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None:
-    from headway.cli.print_table import show_table
     from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
     with Progress().stage("measuring without heads"):
@@ -170,8 +170,6 @@ def _write(
     if as_json:
         print(json.dumps({"heads": names, "lines": [asdict(line) for line in lines]}, indent=2))
         return
-    from headway.cli.print_table import show_table
-
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
     print(f"\nheads out: {', '.join(map(shown, names))}")

@@ -12,6 +12,7 @@ import typer
 from headway.cli.data_arguments import Json, RunName, say
 from headway.cli.flags import Flag, Named, check_fits
 from headway.cli.head_names import shown
+from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.folder import is_shipped, load_run, run_folder
@@ -106,8 +107,6 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
 
 
 def _show(found: Truth, n_texts: int) -> None:
-    from headway.cli.print_table import show_table
-
     scores, items = found.maps, found.items
     print(
         f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance is right "
