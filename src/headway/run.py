@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from headway.tasks.history import History
     from headway.tasks.opened import Opened
     from headway.tasks.scores import Scores
-    from headway.tasks.task import Use
+    from headway.tasks.task import Predictor, Use
     from headway.tokens.tokenizer import Tokenizer
 
 Errors = Literal["raise", "keep"]
@@ -241,6 +241,13 @@ class Run:
         """The same on another device; this one stays where it is."""
         return _again(self.names, {**self._options, "device": device})
 
+    def with_settings(self, settings: Resolved) -> Run:
+        """The same, told otherwise; read anew only where weights are held in another precision."""
+        run, held = _again(self.names, self._options, settings), self._held
+        if held is not None and held.precision == settings.decode.precision:
+            object.__setattr__(run, "_held", held)
+        return run
+
     def close(self) -> None:
         """Give back the memory of the models. Whoever asks again opens them again."""
         with self._lock:
@@ -379,6 +386,12 @@ class Run:
 
         use = Use(self.opened, self.settings, options, progress)
         return Stream(use, map(Asked, questions), keep=True, again=False, live=live)
+
+    def predictor(self, options: Mapping[str, object]) -> Predictor:
+        """What answers line after line, for whoever has a line at a time."""
+        from headway.tasks.task import Use, find_task
+
+        return find_task(self.settings).predictor(Use(self.opened, self.settings, options))
 
     def score(
         self, files: DataSettings, options: Mapping[str, object], progress: Progress = SILENT
@@ -607,10 +620,13 @@ def test_files(
     return test_set(settings.data, found.settings(Path()))
 
 
-def _again(names: tuple[str, ...], options: Mapping[str, str]) -> Run:
+def _again(
+    names: tuple[str, ...], options: Mapping[str, str], settings: Resolved | None = None
+) -> Run:
     return Run(
-        names, device=options["device"], precision=options["precision"], engine=options["engine"]
-    )
+        names, device=options["device"], precision=options["precision"], engine=options["engine"],
+        settings=settings,
+    )  # fmt: skip
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def test_shipped_models_answer_to_their_name(facts: Any) -> None:
 def test_a_preset_wins_over_a_shipped_model_of_its_name(
     facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.info.shipped_names", lambda: ["bert-tiny"])
+    monkeypatch.setattr("headway.settings.folder.shipped_names", lambda: ["bert-tiny"])
     assert facts("info", "bert-tiny")["family"] == "encoder"
 
 

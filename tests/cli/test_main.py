@@ -129,7 +129,7 @@ def test_an_interrupt_exits_with_130_and_says_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headway.cli.info.load_model_settings", interrupted)
+    monkeypatch.setattr("headway.settings.folder.load_model_settings", interrupted)
     assert main(["info", "gpt2"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
@@ -150,7 +150,7 @@ def test_a_lack_of_memory_is_one_line_with_the_way_out(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("headway.cli.info.load_model_settings", fail)
+    monkeypatch.setattr("headway.settings.folder.load_model_settings", fail)
     if not is_one:
         with pytest.raises(RuntimeError, match="mat1"):
             main(["info", "gpt2"])

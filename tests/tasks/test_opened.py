@@ -18,6 +18,7 @@ from headway.cli.main import main
 from headway.cli.play import Player
 from headway.errors import FolderError, UserError
 from headway.nn.layout import Layout
+from headway.run import load
 from headway.settings import run as config_run
 from headway.settings.run import RunSettings
 from headway.tasks import opened as opened_module
@@ -281,7 +282,7 @@ def test_a_setting_that_is_changed_while_playing_reads_no_weights_unless_it_is_t
     runs: Path, reads: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = runs / "translate"
-    player = Player([run], [], open_run(run).settings, "cpu")
+    player = Player(load(run, device="cpu"), [])
     for line in ("ba de", "/set decode.beam=1", "ba de"):
         player.take(line)
     assert reads == [run]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,7 @@ import typer
 from headway.cli import completion
 from headway.cli.data_arguments import Json
 from headway.cli.print_table import show_table
-from headway.errors import FolderError, UserError, suggest
-from headway.settings.folder import load_settings, run_folder, shipped_names
+from headway.settings.folder import find_settings
 from headway.settings.model import (
     ModelSettings,
     PictureEncoderSettings,
@@ -24,7 +22,6 @@ from headway.settings.model import (
     TextSettings,
     family_of,
 )
-from headway.settings.run import load_model_settings
 
 if TYPE_CHECKING:
     from headway.models.summary import Part, Summary
@@ -51,37 +48,19 @@ def info(
     ] = 4096,
 ) -> None:
     """Show a model's shape, parameters by part, and memory."""
-    settings = _settings(model, overrides or [])  # mistakes surface here, before torch loads
+    settings = find_settings(model, overrides or [])  # mistakes surface here, before torch loads
     from headway.models.summary import summarise
 
     summary = summarise(settings, batch_tokens)
     if as_json:
-        print(json.dumps(_facts(settings, summary), indent=2))
+        facts = {"family": family_of(settings), "settings": asdict(settings), **summary.facts()}
+        print(json.dumps(facts, indent=2))
         return
     show_table(["model", model, ""], _shape_rows(settings), set())
     print()
     show_table(["part", "parameters", ""], _part_rows(summary), {"parameters"})
     print()
     show_table(["memory", "size", ""], _memory_rows(settings, summary), {"size"})
-
-
-def _settings(model: str, overrides: list[str]) -> ModelSettings:
-    """A preset wins over a folder and a folder over a shipped model of the same name."""
-    path = Path(model)
-    from headway.settings.presets import PRESETS
-
-    if model in PRESETS:
-        return load_model_settings(None, [f"model.preset={model}", *overrides])
-    if path.suffix == ".toml" and not path.is_dir():
-        return load_model_settings(path, overrides)
-    try:
-        folder = run_folder(model)
-    except FolderError:
-        folder = path
-    if not folder.is_dir():
-        near = suggest(model, [*PRESETS, *shipped_names()])
-        raise UserError(f"{model!r} is no preset, run folder, shipped model or .toml file.{near}")
-    return load_settings(folder, overrides)
 
 
 def _shape_rows(settings: ModelSettings) -> list[Row]:
@@ -187,22 +166,3 @@ def _size(n_bytes: int) -> str:
         size /= 1024
         units.pop(0)
     return f"{size:.1f} {units[0]}" if units[0] != "bytes" else f"{n_bytes} bytes"
-
-
-def _facts(settings: ModelSettings, summary: Summary) -> dict[str, object]:
-    return {
-        "family": family_of(settings),
-        "settings": asdict(settings),
-        "parameters": summary.parameters,
-        "parts": [asdict(part) for part in summary.parts],
-        "bytes": {
-            "training": summary.training_bytes,
-            "activations": asdict(summary.activations),
-            "weights_fp32": 4 * summary.parameters,
-            "weights_bf16": 2 * summary.parameters,
-            "cache_per_token_fp32": 4 * summary.cache_numbers,
-            "cache_per_token_bf16": 2 * summary.cache_numbers,
-            "cache_per_source_token_fp32": 4 * summary.memory_numbers,
-            "cache_per_source_token_bf16": 2 * summary.memory_numbers,
-        },
-    }

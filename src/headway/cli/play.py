@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headway.cli.data_arguments import (
     Device,
@@ -14,14 +13,14 @@ from headway.cli.data_arguments import (
     Settings,
     only_decoding,
     run_folders,
+    say,
     settings_of,
 )
 from headway.errors import UserError, suggest
-from headway.settings.run import Resolved
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
-    from headway.tasks.opened import Opened
+    from headway.run import Run
     from headway.tasks.task import Predictor
 
 PROMPT = "> "
@@ -42,13 +41,14 @@ def play(
     device: Device = "auto",
 ) -> None:
     """Try a model: type a line, see its answer. `/help` says what else there is."""
-    folders = run_folders(run)
-    changes = only_decoding(words or [])
+    from headway.run import Run
+
+    folders, changes = run_folders(run), only_decoding(words or [])
     settings = settings_of(folders[0], changes, {})
-    player = Player(folders, changes, settings, device)
+    player = Player(Run(tuple(map(str, folders)), device=device, settings=settings), changes)
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line
     if sys.stdin.isatty():
-        note(f"{settings.task} with {run}. /help says what there is to do.")
+        say(f"{settings.task} with {run}. /help says what there is to do.")
     try:
         for line in _lines():
             if not player.take(line):
@@ -60,16 +60,8 @@ def play(
 class Player:
     """Answers lines and does what `/commands` say."""
 
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        changes: Sequence[str],
-        settings: Resolved,
-        device: str,
-    ) -> None:
-        self.folders, self.changes, self.settings = folders, list(changes), settings
-        self.device = device
-        self._opened: Opened | None = None
+    def __init__(self, run: Run, changes: Sequence[str]) -> None:
+        self.run, self.changes = run, list(changes)
         self._predictor: Predictor | None = None
         self.shown = False
         self.number = 0
@@ -79,26 +71,12 @@ class Player:
     def predictor(self) -> Predictor:
         """Made anew after every change of a setting."""
         if self._predictor is None:
-            from headway.tasks.task import Use, find_task
-
-            use = Use(self.opened, self.settings, self._options())
-            self._predictor, self.number = find_task(self.settings).predictor(use), 0
+            self._predictor, self.number = self.run.predictor(self._options()), 0
         return self._predictor
 
-    @property
-    def opened(self) -> Opened:
-        """Opened anew only where weights are to be held in another precision."""
-        precision = self.settings.decode.precision
-        if self._opened is None or self._opened.precision != precision:
-            from headway.tasks.opened import open_run
-
-            self._opened = open_run(*self.folders, device=self.device, settings=self.settings)
-        return self._opened
-
-    def _options(self) -> dict[str, Any]:
-        known = spec_of(self.settings).options
-        options: dict[str, Any] = dict.fromkeys([*known, "scores", "json"])
-        decode = self.settings.decode
+    def _options(self) -> dict[str, object]:
+        known, decode = spec_of(self.run.settings).options, self.run.settings.decode
+        options: dict[str, object] = dict.fromkeys([*known, "scores", "json"])
         if "stream" in known and decode.n_best == decode.beam == 1:
             options["stream"] = self._show
         return options
@@ -114,7 +92,7 @@ class Player:
                 return self._command(line)
             self._answer(line[1:] if line.startswith("//") else line)
         except UserError as error:
-            note(f"error: {error}")
+            say(f"error: {error}")
         return True
 
     def _answer(self, line: str) -> None:
@@ -124,13 +102,13 @@ class Player:
         try:
             for answer in self.predictor.answers([line]):
                 self.number += 1
-                show = Show(numbered=self.settings.decode.n_best > 1)
+                show = Show(numbered=self.run.settings.decode.n_best > 1)
                 print("" if self.shown else answer.lines(show, self.number), flush=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise
             print()
-            note("stopped.")
+            say("stopped.")
 
     def _command(self, line: str) -> bool:
         name, *words = line.split()
@@ -139,25 +117,20 @@ class Player:
         if name == "/set":
             self._set(words)
         elif name == "/help":
-            note(HELP)
+            say(HELP)
         else:
             raise UserError(f"there is no command {name}.{suggest(name, COMMANDS)}")
         return True
 
     def _set(self, words: Sequence[str]) -> None:
         if not words:
-            note(" ".join(self.changes) or "everything is as the run has it.")
+            say(" ".join(self.changes) or "everything is as the run has it.")
             return
         changes = [*self.changes, *only_decoding(words)]
         latest = {word.split("=", 1)[0]: word for word in changes}
         changes = list(latest.values())
-        self.settings = settings_of(self.folders[0], changes, {})
+        self.run = self.run.with_settings(settings_of(self.run.folder, changes, {}))
         self.changes, self._predictor = changes, None
-
-
-def note(text: str) -> None:
-    """For people: results alone go to standard output."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _lines() -> Iterator[str]:

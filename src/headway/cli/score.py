@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -48,19 +48,17 @@ def score(
             "See headway evaluate."
         )
     from headway.data.pairs import read_pairs
-    from headway.tasks.opened import open_run
+    from headway.run import Run
     from headway.tasks.write_answers import writer_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
-    opened = open_run(*folders, device=device, settings=run_settings)
-    writer = writer_of(opened, run_settings.decode)
+    model = Run(tuple(map(str, folders)), device=device, settings=run_settings)
+    pairs = read_pairs(data.source, data.target, (), data)
     total, n_tokens, n_pairs = 0.0, 0, 0
-    for found in writer.score(read_pairs(data.source, data.target, (), data)):
+    for found in writer_of(model.opened, run_settings.decode).score(pairs):
         total, n_tokens, n_pairs = total + found.log_prob, n_tokens + found.n_tokens, n_pairs + 1
         if as_json:
-            facts: dict[str, Any] = {"log_prob": found.log_prob, "per_token": found.per_token}
-            facts |= {"tokens": found.n_tokens, "token_log_probs": found.token_log_probs}
-            print(json.dumps(facts))
+            print(json.dumps(found.facts()))
         else:
             print(f"{found.log_prob:.4f}\t{found.per_token:.4f}\t{found.n_tokens}")
     mean = f", {total / n_tokens:.4f} a token" if n_tokens else ""

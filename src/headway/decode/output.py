@@ -95,6 +95,10 @@ class Score:
     def per_token(self) -> float:
         return self.log_prob / self.n_tokens
 
+    def facts(self) -> dict[str, float | list[float]]:
+        found = {"log_prob": self.log_prob, "per_token": self.per_token, "tokens": self.n_tokens}
+        return {**found, "token_log_probs": self.token_log_probs}
+
 
 @dataclass
 class Summary:

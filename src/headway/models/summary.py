@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -72,6 +72,21 @@ class Summary:
     @property
     def training_bytes(self) -> int:
         return TRAINING_BYTES * self.parameters
+
+    def facts(self) -> dict[str, object]:
+        used = {
+            "weights": self.parameters,
+            "cache_per_token": self.cache_numbers,
+            "cache_per_source_token": self.memory_numbers,
+        }
+        in_bytes = {
+            f"{name}_{kind}": n_bytes * numbers
+            for name, numbers in used.items()
+            for kind, n_bytes in (("fp32", 4), ("bf16", 2))
+        }
+        trained = {"training": self.training_bytes, "activations": asdict(self.activations)}
+        parts = [asdict(part) for part in self.parts]
+        return {"parameters": self.parameters, "parts": parts, "bytes": {**trained, **in_bytes}}
 
 
 def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:

@@ -6,9 +6,10 @@ import hashlib
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from headway.errors import FolderError
+from headway.errors import FolderError, UserError, suggest
 from headway.settings.data import FILES
 from headway.settings.listed import listed
 from headway.settings.model import ModelSettings
@@ -93,6 +94,24 @@ def load_run(folder: str | Path) -> Resolved:
 
 def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSettings:
     return load_model_settings(file_in(run_folder(folder), CONFIG), list(listed(overrides)))
+
+
+def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
+    """Of a preset, which wins over a folder, and a folder over a shipped model of the same name; or
+    of a .toml file."""
+    from headway.settings.presets import PRESETS
+
+    path = Path(name)
+    if name in PRESETS:
+        return load_model_settings(None, [f"model.preset={name}", *overrides])
+    if path.suffix == ".toml" and not path.is_dir():
+        return load_model_settings(path, list(overrides))
+    with suppress(FolderError):
+        path = run_folder(name)
+    if not path.is_dir():
+        near = suggest(name, [*PRESETS, *shipped_names()])
+        raise UserError(f"{name!r} is no preset, run folder, shipped model or .toml file.{near}")
+    return load_settings(path, overrides)
 
 
 def write_config(folder: Path, text: str) -> None:
