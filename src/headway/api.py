@@ -165,7 +165,7 @@ class Wish:
         if self.task is not None:
             check_word(self.task)
         elif self.recipe is None:
-            raise ConfigError(f"name a task ({', '.join(SPECS)}), or a recipe=.")
+            raise ConfigError(f"name a task ({', '.join(SPECS)}), or a --recipe NAME.")
         said = _settings(self.settings) | Asked.from_words(self.words)
         if self.preset is not None:
             said |= Asked({"model.preset": self.preset}, "train(preset=…)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ContextDecorator
 from types import ModuleType
 
@@ -20,6 +20,25 @@ class ConfigError(UserError):
 
 class DataError(UserError):
     """Text that cannot be read, or cannot be learned from."""
+
+
+class NoColumn(ConfigError, DataError):
+    """Of a file, which may be another one, and of settings, which may name the column."""
+
+    def __init__(self, text: str, file: str = "", options: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.file = file
+        self.options = dict(options or {})
+        """Of the settings in the text: what names the same column of a file without an option."""
+
+    def by_option(self) -> str:
+        """As one says it who named the file without an option."""
+        text = str(self)
+        for setting, option in self.options.items():
+            text = text.replace(f"{setting}=…", f"{option} NAME").replace(
+                f"{setting}=", f"{option} "
+            )
+        return text
 
 
 class FolderError(UserError):

@@ -44,6 +44,7 @@ FILES = {
     "array.json": json.dumps([{"text": "good", "label": "pos"}] * 3).encode(),
     "file": b"",
     "comma.txt": b"Hello, this is text\nand more\tpos\n" * 9,
+    "named.csv": b"review,stars\na good film,1\na bad film,0\n" * 9,
     "bad.tsv": b"".join(b"good %d\tpos\nbad %d\tneg\n" % (i, i) for i in range(9))
     + b"alone\na\tb\tc\n",
     "bad.jsonl": b'{"text": "a", "label": "b"}\n{"text":\n',
@@ -105,7 +106,18 @@ def classify(name: str) -> list[str]:
         (classify("utf16.tsv"), "utf16.tsv is in UTF-16. Say so: --encoding utf-16"),
         (classify("lines.json"), "lines.json, line 1 begins a JSON array"),
         (classify("array.json"), "Make lines of it: python -c 'import json, sys;"),
-        (classify("comma.txt"), "comma.txt: which column is the label?"),
+        (classify("comma.txt"), "which column is the label? Name it, or give its number: data.lab"),
+        (["check", "classify", "comma.txt"], "label? Name it, or give its number: --label NAME. "),
+        (
+            ["check", "classify", "named.csv", "--text", "revew"],
+            "error: --text 'revew': named.csv ",
+        ),
+        (
+            ["check", "classify", "named.csv", "data.text_field=revew"],
+            "data.text_field='revew': named.csv has no such column. Did you mean 'review'?",
+        ),
+        (["check", "caption", "named.csv", "--image", "x"], "error: --image 'x': named.csv has no"),
+        (["train"], "classify, tag, embed, caption, transcribe, identify), or a --recipe NAME."),
         (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or, "),
         (classify("bad.jsonl"), "leave such lines out: data.bad=skip"),
         (

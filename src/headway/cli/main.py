@@ -36,7 +36,7 @@ from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
 from headway.cli.truth import truth
-from headway.errors import UserError, out_of_memory
+from headway.errors import NoColumn, UserError, out_of_memory
 from headway.settings.synonyms import NOTHING, option_here
 
 TAKES = {
@@ -165,7 +165,17 @@ def _message(error: Exception, words: list[str]) -> str:
                 return f"there is no option {option}. {said}."
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
+    if isinstance(error, NoColumn) and _without_option(error.file, words):
+        settings = {word.partition("=")[0] for word in words}
+        return str(error) if settings & set(error.options) else error.by_option()
     return str(error)
+
+
+def _without_option(file: str, words: list[str]) -> bool:
+    """Whether a file is named behind the task or the run, where options name its columns."""
+    if _name(words).partition(" ")[2] not in ("train", "check", "evaluate") or file not in words:
+        return False
+    return not words[words.index(file) - 1].startswith("--")
 
 
 def _called_here(option: str, words: list[str]) -> str | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
-from headway.errors import ConfigError, DataError, suggest
+from headway.errors import ConfigError, NoColumn, suggest
 from headway.settings.data import DataSettings
 from headway.tasks.specs import SEEN_AS, Need, Spec
 
@@ -67,6 +67,11 @@ class Column:
     @property
     def usual(self) -> tuple[str, ...]:
         return (*filter(None, [self.own]), self.name, *self.also)
+
+    @property
+    def option(self) -> str:
+        """What the command line calls it."""
+        return self.name if self.kind in MEDIA else self.setting.removesuffix("_field")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -154,6 +159,7 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
             table,
             f"{said}={column.own!r}: {table.called} has no such column.{near} "
             f"It has {table.shown() or 'none'}.",
+            [column],
         )
     lower = {name.lower(): name for name in reversed(table.columns)}
     for name in column.usual:
@@ -201,7 +207,7 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
         if len(table.columns) == 1 < len(needed) and not table.typed:
             text += " It has one column; a tab stands between columns, or lines are JSON."
     shown = f" {'The data' if not table.name else 'It'} has {table.shown()}."
-    return _error(table, text + shown)
+    return _error(table, text + shown, open_)
 
 
 def _has_number(table: Table) -> bool:
@@ -213,12 +219,11 @@ def _has_number(table: Table) -> bool:
     )
 
 
-def _error(table: Table, text: str) -> ConfigError:
-    return NoColumn(text) if table.name else ConfigError(text)
-
-
-class NoColumn(ConfigError, DataError):
-    """Of a file, which may be another one, and of settings, which may name the column."""
+def _error(table: Table, text: str, columns: Sequence[Column]) -> ConfigError:
+    if not table.name:
+        return ConfigError(text)
+    options = {f"data.{one.setting}": f"--{one.option}" for one in columns if one.setting}
+    return NoColumn(text, table.name, options)
 
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
