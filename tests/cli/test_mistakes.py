@@ -60,6 +60,9 @@ PREDICT = ["predict", "tatoeba-de-en", "a.de"]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, data in FILES.items():
         (tmp_path / name).write_bytes(data)
+    for label in "ab":
+        (tmp_path / "junk" / label).mkdir(parents=True)
+        (tmp_path / "junk" / label / "1.png").write_bytes(b"no picture")
     for split in ("test", "train"):
         folder = tmp_path / "photos" / split / "cat"
         folder.mkdir(parents=True)
@@ -117,6 +120,10 @@ def classify(name: str) -> list[str]:
             "data.text_field='revew': named.csv has no such column. Did you mean 'review'?",
         ),
         (["check", "caption", "named.csv", "--image", "x"], "error: --image 'x': named.csv has no"),
+        (
+            ["check", "classify", "junk"],
+            "at can be read. The first: junk/a/1.png is no picture of a",
+        ),
         (["train"], "classify, tag, embed, caption, transcribe, identify), or a --recipe NAME."),
         (classify("bad.tsv"), "'alone'. 2 lines of this file are like that. Mend that, or, "),
         (classify("bad.jsonl"), "leave such lines out: data.bad=skip"),

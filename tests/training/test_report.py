@@ -109,6 +109,14 @@ def test_it_holds_scores_curves_samples_data_settings_and_events(tmp_path: Path)
     assert found["log"]["evaluations"][0][:3] == [10, 10.0, 12.0]
 
 
+def test_of_equal_scores_the_one_that_training_keeps_is_marked(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('task = "translate"\n[train]\nsteps = 90\n')
+    lines = [one | {"bleu": 20.0} if one["kind"] == "valid" else one for one in entries()[:-1]]
+    found = written(tmp_path, lines)
+    assert charts(found)["Validation BLEU and chrF"]["best"] == [40, 20.0, "best 20.00"]
+    assert found["summary"]["tiles"][0]["note"] == "best validation, step 40"
+
+
 def test_a_run_that_has_not_ended_is_readable_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('task = "translate"\n[train]\nsteps = 90\n')
     found = written(tmp_path, entries()[:5])

@@ -120,11 +120,19 @@ def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSet
 
 def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.uint8]]:
     """Some of them, spread over all, as large as they come. The check names those that cannot be
-    read; here they are passed over."""
+    read; here they are passed over, unless there is no other."""
     form = Form(what, frames=FRAMES if what == "videos" else 1)
+    wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
-        with suppress(DataError):
-            yield one.medium.read(form).values
+        try:
+            found = one.medium.read(form).values
+        except DataError as error:
+            wrong = wrong or error
+            continue
+        yield found
+        read += 1
+    if wrong is not None and not read:
+        raise DataError(f"none of the {what} that were looked at can be read. The first: {wrong}")
 
 
 def _first_rates(settings: RunSettings) -> list[int]:

@@ -167,9 +167,10 @@ class Report:
 
     def _score_tiles(self) -> list[Section]:
         tiles: list[Section] = []
+        losses = dict(self.history.points("valid", "loss"))
         for metric in self.metrics:
             name, kept = metric.name, number(self.history.kept.get(metric.name))
-            best = _best(metric, self.history.points("valid", name))
+            best = _best(metric, self.history.points("valid", name), losses)
             if name == "loss":  # which has its curve, and is no score
                 continue
             if math.isfinite(kept):
@@ -293,7 +294,7 @@ class Report:
         for nothing."""
         first = metrics[0]
         points = [self.history.points("valid", one.name) for one in metrics]
-        best = _best(first, points[0])
+        best = _best(first, points[0], dict(self.history.points("valid", "loss")))
         unit = f", {first.unit}" if first.unit else ""
         levels = [
             (name, one[first.name]) for name, one in self._baselines.items()
@@ -423,9 +424,16 @@ def _short(values: Sequence[float]) -> float | None:
     return float(f"{sum(values) / len(values):.6g}") if values else None
 
 
-def _best(metric: Metric, points: Sequence[Point]) -> Point | None:
-    choose = min if metric.lower else max
-    return choose(finite(points), key=lambda point: point[1], default=None)
+def _best(
+    metric: Metric, points: Sequence[Point], loss: Mapping[float, float] | None = None
+) -> Point | None:
+    """Of equal ones that of the least loss, whose weights training keeps too."""
+    sign = 1 if metric.lower else -1
+    return min(
+        finite(points),
+        key=lambda point: (sign * point[1], (loss or {}).get(point[0], math.inf)),
+        default=None,
+    )
 
 
 def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
