@@ -90,7 +90,7 @@ def load(
                 f"{name!r} is no run folder, and no name of a model. Several are arguments of "
                 "their own: load(one, other)."
             )
-    return Run(tuple(map(str, names)), device=device, precision=precision, engine=engine)
+    return Run(names, device=device, precision=precision, engine=engine)
 
 
 def available() -> list[str]:
@@ -124,7 +124,7 @@ class Run:
 
     def __init__(
         self,
-        names: tuple[str, ...],
+        names: Sequence[str | PathLike[str]],
         *,
         device: str = "auto",
         precision: str = "auto",
@@ -134,7 +134,8 @@ class Run:
         """`settings`: of the first, where they have been read already, and perhaps changed."""
         check_held(device, precision)
         check_engine(engine)
-        folders = tuple(run_folders(names))
+        known = tuple(map(str, names))
+        folders = tuple(run_folders(known))
         settings = load_run(folders[0]) if settings is None else settings
         check_together(folders, [settings, *map(load_run, folders[1:])])
         for folder in folders:
@@ -143,7 +144,7 @@ class Run:
             if media_front(settings) is None:
                 file_in(folder, TOKENIZER)
         options = {"device": device, "precision": precision, "engine": engine}
-        values = (None, threading.RLock(), options, folders, names, settings)
+        values = (None, threading.RLock(), options, folders, known, settings)
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 

@@ -102,11 +102,10 @@ def evaluate(
     with progress.stage("evaluating"):
         if others:
             precision = settings.decode.precision
-            beside = Run(tuple(map(str, others)), device=device, precision=precision)
+            beside = Run(others, device=device, precision=precision)
             options["against_runs"] = beside.opened
         if resolved is not None:
-            names = tuple(map(str, folders))
-            model = Run(names, device=device, engine=engine, settings=resolved)
+            model = Run(folders, device=device, engine=engine, settings=resolved)
             found = model.score(files, options, progress)
         else:
             from headway.tasks.write_scores import evaluate_translations

@@ -81,21 +81,16 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
         ("width", f"{settings.d_model:,}", ""),
         ("heads", " + ".join(map(str, settings.each("n_heads"))), heads),
         ("feed-forward", hidden, " and ".join(kinds)),
-        *_words(settings),
         *_front(settings),
         ("wiring", settings.wiring, f"{settings.norm} norm"),
         ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
     ]
 
 
-def _words(settings: ModelSettings) -> list[Row]:
-    n_words = getattr(settings, "vocab_size", None)
-    return [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
-
-
 def _front(settings: ModelSettings) -> list[Row]:
     """What goes in, and how it knows its place."""
-    rows: list[Row] = []
+    n_words = getattr(settings, "vocab_size", None)
+    rows: list[Row] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
     if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
         shape = settings.picture
         many = f"{shape.frames} frames of " if shape.frames > 1 else ""

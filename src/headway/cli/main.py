@@ -13,6 +13,7 @@ import typer
 from headway import __version__
 from headway.cli.average import average
 from headway.cli.check import check
+from headway.cli.data_arguments import say
 from headway.cli.evaluate import FLAGS as EVALUATE
 from headway.cli.evaluate import TEST_SET, evaluate
 from headway.cli.export import export
@@ -97,28 +98,27 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (UserError, UsageError) as error:
-        if debug:
-            traceback.print_exc()
-        print(f"{_name(words)}: error: {_message(error, words)}", file=sys.stderr)
-        return 2
+        return _fail(2, words, _message(error, words), debug)
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except BrokenPipeError:  # the reader has left, as `head` does
         _close_stdout()
         return 141
     except OSError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"{_name(words)}: error: {error}", file=sys.stderr)
+        code = _fail(1, words, str(error), debug)
         _close_stdout()
-        return 1
+        return code
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        if debug:
-            traceback.print_exc()
-        print(f"{_name(words)}: error: {_no_room(error)}", file=sys.stderr)
-        return 1
+        return _fail(1, words, _no_room(error), debug)
+
+
+def _fail(code: int, words: list[str], message: str, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    say(f"{_name(words)}: error: {message}")
+    return code
 
 
 @cache

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import struct
-import sys
 import time
 from dataclasses import asdict, dataclass
 from math import prod
@@ -14,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json
+from headway.cli.data_arguments import Json, tell
 from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.settings.folder import (
@@ -79,7 +78,7 @@ def models(
     )  # fmt: skip
     for one in found:
         if one.state == DAMAGED:
-            print(f"headway models: {one.trouble}", file=sys.stderr)
+            tell("models", one.trouble)
 
 
 def _runs(folder: Path) -> list[Path]:

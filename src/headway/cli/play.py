@@ -45,7 +45,7 @@ def play(
 
     folders, changes = run_folders(run), only_decoding(words or [])
     settings = settings_of(folders[0], changes, {})
-    player = Player(Run(tuple(map(str, folders)), device=device, settings=settings), changes)
+    player = Player(Run(folders, device=device, settings=settings), changes)
     player.predictor  # noqa: B018  what cannot be loaded is said before the first line
     if sys.stdin.isatty():
         say(f"{settings.task} with {run}. /help says what there is to do.")
@@ -127,8 +127,7 @@ class Player:
             say(" ".join(self.changes) or "everything is as the run has it.")
             return
         changes = [*self.changes, *only_decoding(words)]
-        latest = {word.split("=", 1)[0]: word for word in changes}
-        changes = list(latest.values())
+        changes = list({word.partition("=")[0]: word for word in changes}.values())
         self.run = self.run.with_settings(settings_of(self.run.folder, changes, {}))
         self.changes, self._predictor = changes, None
 

@@ -109,8 +109,8 @@ def predict(
     given_lines = names or text
     live = not given_lines and is_stream(path)
     with progress.stage("reading the model"):
-        model = Run(tuple(map(str, folders)), device=device, engine=engine, settings=settings)
-        lines = given_lines if given_lines else _lines(settings, path)
+        model = Run(folders, device=device, engine=engine, settings=settings)
+        lines = given_lines or _lines(settings, path)
         answers = model.ask(lines, {**options, "json": as_json}, progress=progress, live=live)
     for note in () if model.opened.engine is None else model.opened.engine.notes:
         _tell(note)
@@ -144,7 +144,6 @@ def _tell_columns(name: str, settings: RunSettings) -> None:
     """What the columns of a list of files are taken for; what is no list says nothing."""
     from headway.data.prediction_files import columns_taken
     from headway.data.readers.media import is_list
-    from headway.tasks.specs import spec_of
 
     if is_list(Path(name)) and Path(name).is_file():
         with suppress(DataError):  # which is said in its place, beside the answers of the others

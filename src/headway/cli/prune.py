@@ -105,7 +105,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
         raise UserError(f"--kind {kind}: this model has the attention {has}.")
-    if "." in text.removesuffix("%") and not text.endswith("%"):
+    if "." in text and not text.endswith("%"):
         gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
             raise UserError("--kind has no effect where --heads names the heads. Leave it out.")
@@ -116,8 +116,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
     of = f"the {total} heads" + ("" if kind is None else f" of {kind} attention")
     try:
         share = text.endswith("%")
-        number = float(text.removesuffix("%")) / 100 * total if share else float(int(text))
-        n_gone = round(number)
+        n_gone = round(float(text[:-1]) / 100 * total if share else float(int(text)))
     except (ValueError, OverflowError) as error:
         raise UserError(
             f"--heads {text!r} is no share (40%), no number (12), and no list of heads "

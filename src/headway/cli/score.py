@@ -52,7 +52,7 @@ def score(
     from headway.tasks.write_answers import writer_of
 
     data = DataSettings(source=tuple(source), target=tuple(target), encoding=encoding)
-    model = Run(tuple(map(str, folders)), device=device, settings=run_settings)
+    model = Run(folders, device=device, settings=run_settings)
     pairs = read_pairs(data.source, data.target, (), data)
     total, n_tokens, n_pairs = 0.0, 0, 0
     for found in writer_of(model.opened, run_settings.decode).score(pairs):
