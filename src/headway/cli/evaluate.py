@@ -101,8 +101,7 @@ def evaluate(
     progress = Progress()
     with progress.stage("evaluating"):
         if others:
-            precision = settings.decode.precision
-            beside = Run(others, device=device, precision=precision)
+            beside = Run(others, device=device, precision=settings.decode.precision)
             options["against_runs"] = beside.opened
         if resolved is not None:
             model = Run(folders, device=device, engine=engine, settings=resolved)

@@ -24,7 +24,7 @@ from headway.settings.model import (
 )
 
 if TYPE_CHECKING:
-    from headway.models.summary import Part, Summary
+    from headway.models.summary import Summary
 
 Row = tuple[str, str, str]
 
@@ -108,18 +108,14 @@ def _front(settings: ModelSettings) -> list[Row]:
 
 def _part_rows(summary: Summary) -> list[Row]:
     rows: list[Row] = []
-    children = list(dict.fromkeys(part.child for part in summary.parts))
-    for child in children:
+    for child in dict.fromkeys(part.child for part in summary.parts):
         inside = [part for part in summary.parts if part.child == child]
         size = sum(part.parameters for part in inside)
         rows.append((child, f"{size:,}", f"{size / summary.parameters:.1%}"))
-        rows += [_part_row(part) for part in inside]
+        for part in inside:
+            note = f"shared with {part.shared_with}" if part.shared_with else ""
+            rows.append((f"  {part.kind}", f"{part.parameters:,}", note))
     return [*rows, ("total", f"{summary.parameters:,}", "")]
-
-
-def _part_row(part: Part) -> Row:
-    note = f"shared with {part.shared_with}" if part.shared_with else ""
-    return f"  {part.kind}", f"{part.parameters:,}", note
 
 
 def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
@@ -134,10 +130,8 @@ def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
     if settings.attention_dropout:
         note = "the same on a CPU, where attention dropout keeps the attention weights"
         rows.append(("  or", _size(kept.written_out_bytes), note))
-    rows += [
-        ("inference", _size(4 * summary.parameters), "fp32 weights"),
-        ("", _size(2 * summary.parameters), "bf16 weights"),
-    ]
+    rows.append(("inference", _size(4 * summary.parameters), "fp32 weights"))
+    rows.append(("", _size(2 * summary.parameters), "bf16 weights"))
     if summary.cache_numbers:
         rows += [
             (name, _size(n_bytes * summary.cache_numbers), kind + _of_source(summary, n_bytes))

@@ -189,9 +189,8 @@ def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
         hidden.add((stream if dot else anatomy.stacks[0].stream, number_given(place, word) - 1))
     heads = set()
     for word in off:
-        kind, layer, head = head_given(word, "--off")
-        anatomy.head(kind, layer, head)
-        heads.add((kind, layer, head))
+        heads.add(head := head_given(word, "--off"))
+        anatomy.head(*head)  # which says what is not there
     return Change(frozenset(hidden), frozenset(heads))
 
 
