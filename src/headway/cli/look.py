@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -164,17 +164,16 @@ def _show_trace(folder: Path, out: Path, page: Named) -> None:
 
 
 def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
-    from headway.inside.capture.reading import Ask
+    from headway.inside.capture.reading import NEW_TOKENS, Ask, greedy_unless
 
     only_decoding(words)
-    new = page.get("new", 24)
+    new = page.get("new", NEW_TOKENS)
     if new < 0:
         raise UserError(f"--new {new} must be 0 or more.")
     found = settings_of(run.folder, words, decode).decode if words or decode else None
     if found is not None and run.spec.continues:
         named = {*decode, *(word.partition("=")[0].removeprefix("decode.") for word in words)}
-        if not named & {"beam", "sample"}:
-            found = replace(found, sample=False, beam=1)
+        found = greedy_unless(named, found)
     return Ask(output=page.get("output"), begin=page.get("begin", ""), decode=found, new=new)
 
 

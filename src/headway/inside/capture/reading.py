@@ -3,7 +3,7 @@ them, and what the run answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -66,6 +66,11 @@ class Ask:
 
 
 PLAINLY = Ask()
+
+
+def greedy_unless(named: Collection[str], decode: DecodeSettings) -> DecodeSettings:
+    """A language model is looked at greedily, unless a beam or sampling was named."""
+    return decode if {"beam", "sample"} & {*named} else replace(decode, sample=False, beam=1)
 
 
 def read(
