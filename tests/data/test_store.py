@@ -8,7 +8,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from headway.data import example, workers
 from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
-from headway.data.token_store import TokenStore, token_dtype, write_tokens
+from headway.data.token_store import TokenStore, lengths_file, token_dtype, tokens_file
 from headway.errors import ConfigError, DataError
 from headway.settings.run import RunSettings, run_settings
 from headway.storage import identity
@@ -30,6 +30,17 @@ from .conftest import sentences
 
 Write = Callable[[str, list[str]], str]
 Pairs = list[tuple[str, str]]
+
+
+def write_tokens(name: Path, dtype: str, blocks: Iterable[Flat]) -> int:
+    """The two files of a store. Returns how many tokens it has."""
+    n_tokens = 0
+    with tokens_file(name).open("wb") as tokens, lengths_file(name).open("wb") as lengths:
+        for block in blocks:
+            lengths.write(block.lengths.astype("<i4").tobytes())
+            tokens.write(block.ids.astype(dtype).tobytes())
+            n_tokens += len(block.ids)
+    return n_tokens
 
 
 @pytest.fixture

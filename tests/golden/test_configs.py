@@ -1,6 +1,6 @@
 """Settings that older versions wrote are read for ever, and mean the same.
 
-`configs/` has the config.toml of every tiny run as the code of the tag `before-house` wrote it:
+`configs/` has the config.toml of every tiny run as 06b66eb wrote it:
 format 1, from before files said their format. These files are never renewed.
 """
 

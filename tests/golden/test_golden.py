@@ -1,7 +1,8 @@
 """Nothing that people rely on has changed unseen.
 
-`expected/` has what the code of the tag `before-house` made. Where a change is meant, renew just
-that piece (`python -m tests.golden.make --only answers/classify`) and say why in CHANGES.md.
+`expected/` has what small models of every kind do, first written by 06b66eb. Where a change is
+meant, renew just that piece (`python -m tests.golden.make --only answers/classify`) and say why in
+CHANGES.md.
 """
 
 from __future__ import annotations

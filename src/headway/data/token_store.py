@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headway.tokens.word_cache import Flat
-
 Tokens = NDArray[np.integer[Any]]
 
 
@@ -64,17 +62,6 @@ class TokenStore:
         index = np.arange(ends[-1] if len(ends) else 0)
         index += np.repeat(starts - (ends - lengths), lengths)
         return self.tokens[index].astype(np.int64), lengths
-
-
-def write_tokens(name: Path, dtype: str, blocks: Iterable[Flat]) -> int:
-    """The two files of a store. Returns how many tokens it has."""
-    n_tokens = 0
-    with tokens_file(name).open("wb") as tokens, lengths_file(name).open("wb") as lengths:
-        for block in blocks:
-            lengths.write(block.lengths.astype("<i4").tobytes())
-            tokens.write(block.ids.astype(dtype).tobytes())
-            n_tokens += len(block.ids)
-    return n_tokens
 
 
 def token_dtype(vocab_size: int) -> str:

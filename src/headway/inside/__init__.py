@@ -13,6 +13,7 @@ from headway.inside.measure import maps
 from headway.inside.measure.factors.dictionary import factors
 from headway.inside.measure.heads import heads
 from headway.inside.measure.lens import lens
+from headway.inside.measure.tuned_lens import tune
 from headway.inside.page.look import look
 from headway.tasks.opened import open_plain as load
 
@@ -29,4 +30,5 @@ __all__ = [
     "maps",
     "read",
     "trace",
+    "tune",
 ]

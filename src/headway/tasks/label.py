@@ -1,7 +1,7 @@
 """Classes of what any front reads: texts, pairs and fields of texts, pictures, videos, recordings.
 
 Training, evaluation and answers read the same items. What depends on the front is its intake's
-(`intake.py`), what depends on the kind of answer its target's (`targets.py`).
+(`intake.py`), what depends on the kind of answer its target's (`label_kinds.py`).
 """
 
 from __future__ import annotations
