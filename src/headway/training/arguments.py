@@ -81,11 +81,20 @@ def check_training(settings: RunSettings) -> None:
 
 
 def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSettings, float]:
-    """Asked for too, and its seconds: a run that goes on must have the same."""
+    """Asked for too, and its seconds: a run that goes on must have the same. What a recipe says of
+    the length is only usual; who says it beside a budget wants two things."""
     from headway.training.estimate import seconds
 
+    length = seconds(budget)
+    for key in ("train.steps", "train.epochs"):
+        said = settings.asked.whence(key) if key in settings.asked else ""
+        if said.startswith((f"{key}=", "train(")):
+            raise ConfigError(
+                f"{key}={settings.asked[key]} and --budget {budget} both say how long to train. "
+                "Leave one of them out."
+            )
     asked = settings.asked | Asked({"budget": budget}, whence)
-    return replace(settings, asked=asked), seconds(budget)
+    return replace(settings, asked=asked), length
 
 
 def report_of(
