@@ -139,11 +139,7 @@ def test_another_thread_can_train(tmp_path: Path) -> None:
         ({"data": None, "label": None, "text": None, "valid": TEXTS}, ConfigError, "valid= goes"),
         ({"start": "nowhere"}, UserError, "nowhere"),
         ({"budget": "soon"}, ConfigError, "soon"),
-        (
-            {"budget": "9s", "settings": {"train.epochs": 2}},
-            ConfigError,
-            'and budget="9s" both say',
-        ),
+        ({"budget": "9s"}, ConfigError, 'train.steps=6 and budget="9s" both say'),
     ],
 )
 def test_mistakes_are_named(
