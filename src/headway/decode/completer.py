@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from headway.decode.batching import batches, windows
 from headway.decode.engine import Engine, Search
-from headway.decode.output import Output, Summary, Written
+from headway.decode.output import Output, WritingSummary, Written
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Prefix, Recent, Searcher, too_long
 from headway.decode.search.speculative import SpeculativeSearcher
@@ -52,7 +52,7 @@ class Completer:
         `recent`: where searches of these models are kept for the next completer.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
-        self.summary = Summary()
+        self.summary = WritingSummary()
         self.asked = 0
         """Prompts so far. A draw depends on this number and the seed, whatever stands around it."""
 

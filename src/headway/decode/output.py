@@ -101,7 +101,7 @@ class Score:
 
 
 @dataclass
-class Summary:
+class WritingSummary:
     """What was written so far."""
 
     sources: int = 0

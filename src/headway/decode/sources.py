@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.decode.align import Pair, align_words, source_words, word_numbers
 from headway.decode.batching import LAST_WINDOW
 from headway.decode.constraints import NOTHING, TextWish
-from headway.decode.output import Box, Look, Output, Summary, Written
+from headway.decode.output import Box, Look, Output, WritingSummary, Written
 from headway.errors import UserError
 from headway.settings.vision import GRID_STRIDE, PictureSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -80,7 +80,7 @@ class Lines:
     """Tokens of a line that is not too long."""
 
     on_long: OnLong = "split"
-    summary: Summary = field(default_factory=Summary)
+    summary: WritingSummary = field(default_factory=WritingSummary)
     at_once: int = LAST_WINDOW
 
     def parts(

@@ -17,7 +17,7 @@ from headway.decode.align import Attention, attention_of
 from headway.decode.batching import FIRST_WINDOW, LAST_WINDOW, batches, one_ahead, windows
 from headway.decode.constraints import TextWish, broken_bans, next_wishes
 from headway.decode.engine import AheadSearch, Batch, Engine, Search
-from headway.decode.output import Output, Score, Summary, Written
+from headway.decode.output import Output, Score, WritingSummary, Written
 from headway.decode.score import target_scores
 from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.searcher import Recent, Searcher
@@ -88,7 +88,7 @@ class Writer:
         """
         self.models, self.target, self.settings = models, vocab.target, settings
         self.align = align
-        self.summary = Summary()
+        self.summary = WritingSummary()
         specials = Specials.of(vocab.target)
         self.searcher: Search
         self.attention: Attention

@@ -52,8 +52,8 @@ class Reader:
 
 
 @dataclass
-class Written:
-    """An output as far as it has come."""
+class WrittenTokens:
+    """Of an output, as far as it has come."""
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
@@ -142,7 +142,7 @@ class _Text:
     ) -> tuple[list[int], list[float]]:
         assert self.job.prompts is not None
         prompt, limit = list(self.job.prompts[self.place]), self.job.limits[self.place]
-        written, eos = Written(), self.job.specials.eos
+        written, eos = WrittenTokens(), self.job.specials.eos
         while True:
             text = prompt + written.tokens
             guesses, guessed = self._guesses(draft, text, limit - len(written.tokens) - 1)
@@ -176,7 +176,7 @@ class _Text:
         return tokens, chances
 
     def _checked(
-        self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: Written
+        self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: WrittenTokens
     ) -> list[tuple[int, float]]:
         """The guesses that are right, and one token more: instead of the first wrong one, or
         behind the last."""

@@ -85,7 +85,7 @@ class Transcript:
 
 
 @dataclass
-class Summary:
+class TranscriptionSummary:
     recordings: int = 0
     seconds: float = 0.0
     windows: int = 0
@@ -125,7 +125,7 @@ class Transcriber:
         self.tokenizer, self.settings, self.shape = tokenizer, settings, shape
         self.times, self.guard, self.between = times, guard, between
         self.recognizer = recognizer
-        self.summary = Summary()
+        self.summary = TranscriptionSummary()
 
     @property
     def window_s(self) -> float:
