@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headway.cli.main import main
 from headway.data import example as reading
 from headway.data.check import check
-from headway.data.check_report import Finding, Report
+from headway.data.check_report import Finding, Report, counted
 from headway.data.example import Source, pair_source
 from headway.data.language_id import Profiles
 from headway.data.survey import survey
@@ -182,3 +184,29 @@ def test_a_report_survives_json_and_reads_well(write: Write) -> None:
     assert "warning: 1 of 400 pairs: a side is empty; left out." in text
     assert "    train.de:2: '' | 'x'" in text
     assert Report(n_pairs=5).lines() == ["5 pairs", "nothing to remark"]
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["p.tsv"], "--valid FILE"),
+        (["--pairs", "p.tsv"], "--valid-pairs"),
+        (["--source", "a", "--target", "b"], "--valid-source, --valid-target"),
+    ],
+)
+def test_validation_data_is_asked_for_as_the_rest_was_given(
+    words: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, text in (("p.tsv", "ja\tyes\n"), ("a", "ja\n"), ("b", "yes\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "translate", *words]) == 2
+    said = capsys.readouterr().out
+    assert "1 usable pair cannot be split" in said
+    assert f"of their own ({option})." in said
+
+
+def test_one_is_counted_as_one() -> None:
+    assert counted(1, "pairs", "validation ") == "1 validation pair"
+    assert counted(1200, "texts") == "1,200 texts"

@@ -128,9 +128,9 @@ def test_where_everything_hangs_together_sources_alone_are_kept_apart() -> None:
 
 
 def test_what_cannot_be_split_is_refused_with_a_way_out() -> None:
-    with pytest.raises(DataError, match=r"1 usable pairs cannot be split.*--valid-source"):
+    with pytest.raises(DataError, match=r"^1 usable pair cannot be split.*--valid FILE"):
         validation_rows([("a", "b")], 5)
-    with pytest.raises(DataError, match=r"have the same source.*--valid-source"):
+    with pytest.raises(DataError, match=r"have the same source.*--valid FILE"):
         validation_rows([("Ja.", f"b{i}") for i in range(20)], 5)
     assert choose_rows(*np.arange(4, dtype=np.uint64).reshape(2, 2), 5).sum() == 1
 

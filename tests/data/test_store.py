@@ -348,7 +348,7 @@ def test_standard_input_and_pipes_are_read_once(
         ([("", "b"), ("a", "")], {}, "none of the 2 pairs has text on both sides"),
         ([("Ja.", "Yes.")] * 30, {}, "all the same"),
         ([("Ja.", f"Yes {i}.") for i in range(30)], {}, "no validation pairs can be split off"),
-        ([("a", "b")], {}, "1 usable pairs cannot be split"),
+        ([("a", "b")], {}, "1 usable pair cannot be split"),
         ([(f"{i} " * 9, "b") for i in range(30)], {"max_len": 2}, "no training pairs are left: 2"),
     ],
 )

@@ -439,7 +439,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         ("documents", [], None, "there are no documents: every file is empty"),
         ("documents", ["", "  "], None, "none of the 1 documents has text"),
         ("labelled", ["good\tpos", "fine\tpos"] * 9, None, r"every label is 'pos'.*label_field"),
-        ("labelled", ["good\tpos", "bad\t"], None, r"1 examples have no label \('label'\).*a:2"),
+        ("labelled", ["good\tpos", "bad\t"], None, r"1 example has no label \('label'\).*a:2"),
         ("labelled", ["\tpos", " \tneg"], None, "none of the 2 examples has text"),
         ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], r"1 label .* lacks: 'bad' \(v:1\)"),
         ("labelled", ["g\tpos", "b\tneg"], ["\tneg"], "none of the 1 validation examples has text"),
@@ -449,7 +449,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
         ("tagged", ["a B-X", "b O"], ["c B-Y"], r"1 tag .* lacks: 'B-Y' \(v:1\)"),
         ("fields", ['{"body": "x"}'] * 3, None, "no document has a field 'title'"),
         ("fields", ['{"title": "t", "body": "x", "label": 1}', '{"title": "t", "body": "y"}'], None,
-         "1 documents have no label"),
+         "1 document has no label"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(

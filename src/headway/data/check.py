@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check_report import Example, Finding, Level, Report
+from headway.data.check_report import Example, Finding, Level, Report, counted
 from headway.data.example import Source, TextKind
 from headway.data.hashing import Hashes
 from headway.data.media.decoding import FLAT, UNREADABLE
@@ -72,6 +72,17 @@ def unit_of(source: Source) -> str:
     if source.media is None:
         return UNITS[source.kind]
     return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.what]
+
+
+def valid_option(source: Source) -> str:
+    """What gives validation data of its own, beside what was given to learn from: files behind the
+    task have one option, those behind `--text` or another one its like."""
+    data, asked = source.settings.data, source.settings.asked
+    name = next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
+    whence = asked.whence(f"data.{name}") if f"data.{name}" in asked else ""
+    if not whence or whence.startswith(("headway ", "train(data)")):
+        return "--valid FILE"
+    return "--valid-source, --valid-target" if name == "source" else f"--valid-{name}"
 
 
 @dataclass
@@ -235,20 +246,23 @@ class TextFindings(Findings):
         if wanted and names.without and "label" in source.kinds:  # several may be none
             where = "" if source.media else f" ({source.settings.data.label_field!r})"
             text = (
-                f"{names.without:,} {self.which}{self.unit} have no label{where}; "
+                f"{counted(names.without, self.unit, self.which)} "
+                f"{'has' if names.without == 1 else 'have'} no label{where}; "
                 f"the first is {names.first_without}."
             )
             self.say("error", "no-label", names.without, text)
         if names.without and "labels" in source.kinds:
             text = (
-                f"{names.without:,} {self.which}{self.unit} have none of the labels; the first is "
+                f"{counted(names.without, self.unit, self.which)} "
+                f"{'has' if names.without == 1 else 'have'} none of the labels; the first is "
                 f"{names.first_without}."
             )
             self.say("note", "no-label", names.without, text)
         if names.misfits:
             text = (
-                f"{names.misfits:,} {self.which}tags do not fit the scheme {source.scheme} and are "
-                f"read as they best can; the first is at {names.first_misfit}."
+                f"{counted(names.misfits, 'tags', self.which)} "
+                f"{'does' if names.misfits == 1 else 'do'} not fit the scheme {source.scheme} "
+                f"(read as best can be); the first is at {names.first_misfit}."
             )
             self.say("warning", "misfits", names.misfits, text)
 

@@ -7,6 +7,12 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
+
+def counted(n: int, unit: str, which: str = "") -> str:
+    """`1 pair`, `2 pairs`, `1 validation pair`."""
+    return f"{n:,} {which}{unit.removesuffix('s') if n == 1 else unit}"
+
+
 Level = Literal["error", "warning", "note"]
 
 
@@ -73,9 +79,10 @@ class Report:
 
     def counts(self) -> list[str]:
         """How much data there is, for people."""
-        valid = "" if self.n_valid is None else f", {self.n_valid:,} validation {self.unit}"
-        one = self.n_pairs == 1
-        shown = [f"{self.n_pairs:,} {self.unit.removesuffix('s') if one else self.unit}{valid}"]
+        valid = (
+            "" if self.n_valid is None else f", {counted(self.n_valid, self.unit, 'validation ')}"
+        )
+        shown = [counted(self.n_pairs, self.unit) + valid]
         if self.sizes.get("source_tokens"):
             shown.append(_tokens(self.sizes, self.n_pairs))
         elif self.sizes.get("tokens"):

@@ -14,8 +14,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import listed
-from headway.data.check_report import Finding, Report
+from headway.data.check import listed, valid_option
+from headway.data.check_report import Finding, Report, counted
 from headway.data.checksummed import Facts
 from headway.data.example import Example, Source, TextKind, in_example_blocks
 from headway.data.resumable import GrowingFiles
@@ -498,7 +498,10 @@ class Encoder:
         count, data = self.count, self.source.settings.data
         for number, which in enumerate(("training", "validation")):
             if not count.n[number]:
-                text = f"no {which} {report.unit} are left. Give more, or others with --valid-text."
+                text = (
+                    f"no {which} {report.unit} are left. Give more, or others with "
+                    f"{valid_option(self.source)}."
+                )
                 if self.pairs:
                     text = (
                         f"no {which} pairs are left: {self._reasons()}. data.max_len is "
@@ -551,13 +554,13 @@ class Encoder:
         for which, name in (("", "over_long"), ("validation ", "validation_over_long")):
             if n := dropped[name]:
                 text = (
-                    f"{n:,} {which}pair{'s' * (n > 1)} of more than {data.max_len} tokens a side "
+                    f"{counted(n, 'pairs', which)} of more than {data.max_len} tokens a side "
                     f"(data.max_len) {'are' if n > 1 else 'is'} left out."
                 )
                 report.findings.append(Finding("warning", name.replace("_", "-"), n, text))
         if n := dropped["ratio"]:
             text = (
-                f"{n:,} pairs are left out because one side has more than "
+                f"{counted(n, 'pairs')} left out because one side has more than "
                 f"{data.max_ratio:g} times the tokens of the other (data.max_ratio)."
             )
             report.findings.append(Finding("note", "uneven", n, text))
@@ -583,12 +586,12 @@ def _files(split: str, column: str, facts: Mapping[str, str]) -> list[str]:
 
 
 def unknown_text(n: int, characters: set[str]) -> str:
-    text = f"{n:,} tokens are unknown to the tokenizer"
+    text = f"{counted(n, 'tokens')} unknown to the tokenizer"
     if characters:
         shown = sorted(characters)[:20]
         more = ", …" if len(characters) > 20 else ""
         text += (
-            f", which lacks {len(characters):,} characters: "
+            f", which lacks {counted(len(characters), 'characters')}: "
             + ", ".join(f"{c} U+{ord(c):04X}" for c in shown)
             + more
         )

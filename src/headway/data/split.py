@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import unit_of
-from headway.data.check_report import Finding, Report
+from headway.data.check import unit_of, valid_option
+from headway.data.check_report import Finding, Report, counted
 from headway.data.hashing import Hashes, Numbers, mixed
 from headway.data.store import ImpossibleData
 from headway.data.survey import Survey
 from headway.errors import DataError
-
-OPTIONS = "--valid-source, --valid-target"
-"""How validation data of its own is given."""
 
 SOME = 1_000_000
 """Rows that are worked on at once where all of them would take much memory."""
@@ -41,14 +38,14 @@ def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
     rows = slice(None) if filled.all() else filled
     kind = seen.source.kind
     media = seen.source.media
-    options = OPTIONS if kind == "pairs" else "--valid-media" if media else "--valid-text"
     # Voices are also compared with each other: one recording of a voice would say nothing.
     each = 2 if media and media.form.what == "sounds" else 1
     labels = seen.label[rows] if seen.names.counts and kind != "tagged" else None
     try:
         keys = seen.key[rows], seen.other[rows]
         unit = unit_of(seen.source)
-        chosen = choose_rows(*keys, size, unit, options, labels=labels, each=each)
+        option = valid_option(seen.source)
+        chosen = choose_rows(*keys, size, unit, option, labels=labels, each=each)
     except DataError as error:
         report.findings.append(Finding("error", "no-split", 0, str(error)))
         raise ImpossibleData(report) from error
@@ -79,7 +76,7 @@ def choose_rows(
     target: Hashes,
     size: int,
     unit: str = "pairs",
-    options: str = OPTIONS,
+    option: str = "--valid FILE",
     labels: NDArray[np.int32] | None = None,
     each: int = 1,
 ) -> NDArray[np.bool_]:
@@ -89,8 +86,8 @@ def choose_rows(
     """
     if len(source) < 2:
         raise DataError(
-            f"{len(source)} usable {unit} cannot be split into training and validation. "
-            f"Give more {unit}, or validation {unit} of their own ({options})."
+            f"{counted(len(source), unit, 'usable ')} cannot be split into training and "
+            f"validation. Give more {unit}, or validation {unit} of their own ({option})."
         )
     limit = max(1, min(size, len(source) // 10))
     chosen = _chosen(groups(source, target), source, limit, labels, each)
@@ -101,13 +98,13 @@ def choose_rows(
         raise DataError(
             f"no validation {unit} can be split off the {len(source):,} {unit}: they are too few, "
             "or most of them are the same, or the only ones of their class. Give some of their own "
-            f"({options})."
+            f"({option})."
         )
     if not chosen.any():
         raise DataError(
             f"no validation {unit} can be split off: all or most of the {len(source):,} {unit} "
             f"have the same {'source' if unit == 'pairs' else 'text'}. Give validation {unit} of "
-            f"their own ({options})."
+            f"their own ({option})."
         )
     return chosen
 
