@@ -18,7 +18,6 @@ from pathlib import Path
 from headway.settings.run import run_settings
 from headway.data.prepare import prepare
 from headway.data.workers import Workers
-from headway.tokens import train
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

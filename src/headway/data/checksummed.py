@@ -64,7 +64,7 @@ def _verified(folder: Path) -> Facts:
     try:
         values = dict(json.loads(path.read_text(encoding="utf-8")))
         if not 1 <= values["version"] <= VERSION:
-            raise FolderError(f"{folder} was made by another version.")
+            raise FolderError(f"{path} was made by another version of headway.")
         mark = "fingerprint" if values["version"] == 1 else "seal"
         if values.pop(mark) != _sum(values):
             raise ValueError

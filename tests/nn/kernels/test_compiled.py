@@ -14,11 +14,11 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from headway.nn.kernels import short
+from headway.nn.kernels import short_attention
 
 numbers = dict(REPEATS=2, HEADS=4, WIDTH=64, WIDE=64, TILE=64, ROWS=64, CAUSAL=True, WINDOW=9,
                DROPOUT=True, PRECISION="tf32", LOWER=32)
-kernel = getattr(short, sys.argv[1])
+kernel = getattr(short_attention, sys.argv[1])
 
 def kind(name):
     if name in numbers:
