@@ -358,3 +358,10 @@ def test_what_is_there_already_stays(tmp_path: Path) -> None:
         keep(folder, {"rows": given("see", broken)})
     assert (folder / "rows.jsonl").read_text() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["given"]
+
+
+@pytest.mark.parametrize("name", ["train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "."])
+def test_digits_of_mnist_are_pictures_without_being_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train-images-idx3-ubyte.gz").touch()
+    assert given("classify", str(tmp_path / name), {}).files == "media"
+    assert given("classify", str(tmp_path / "texts.tsv"), {}).files == "text"

@@ -34,6 +34,7 @@ from headway.data.bind import (
     column_of,
     plain,
 )
+from headway.data.media.arrays import is_idx
 from headway.data.media.in_memory import Loose
 from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, suggest
@@ -343,11 +344,15 @@ def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any])
 
 def _looks_like_media(path: str, column: Column) -> bool:
     """A folder of them, or one: what a task may also do without is told by what it is given."""
-    wanted = SOUNDS if column.kind == "audio" else (*PICTURES, ".npy")
+
+    def is_one(name: str) -> bool:
+        if column.kind == "audio":
+            return name.lower().endswith(SOUNDS)
+        return name.lower().endswith((*PICTURES, ".npy")) or is_idx(name)
+
     if not Path(path).is_dir():
-        return path.lower().endswith(wanted)
-    some = (name for _, _, names in os.walk(path) for name in names)
-    return any(name.lower().endswith(wanted) for name in some)
+        return is_one(path)
+    return any(is_one(name) for _, _, names in os.walk(path) for name in names)
 
 
 def _named(value: object, names: Sequence[str]) -> object:
