@@ -292,7 +292,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "complete", "--out", "x"], "behind the task, or --text FILE."),
+        (["train", "complete", "--out", "x"], "Give FILES behind the task."),
         (["train", "detect", "--text", "@rows.jsonl", "--out", "x"],
          "detect reads documents with fields. Start from a run that has them (--from RUN)"),
         (["train", "detect", "--text", "@text", "--from", "@plain", "--out", "x"],
@@ -318,7 +318,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
         (["train", "complete", "--text", "@text", "--out", "x", "complete.context=80",
           "model.max_len=64"], "complete.context=80 is more than the model reads"),
         (["train", "compleet", "--text", "@text", "--out", "x"], "Did you mean 'complete'?"),
-        (["evaluate", "@plain"], "give a test set: FILES or --text FILE"),
+        (["evaluate", "@plain"], "give a test set: FILES."),
         (["evaluate", "@plain", "--text", "@text", "--lowercase"],
          "--lowercase has no effect on a run of the task complete"),
         (["evaluate", "@plain", "--text", "@text", "train.lr=1"], "only decode.* settings have"),

@@ -173,7 +173,7 @@ def test_pairs_may_stand_in_one_file(
     ("words", "message"),
     [
         ([], "name a run to evaluate, or give its output with --hypotheses"),
-        (["RUN"], "give a test set: FILES or --source FILE --target FILE"),
+        (["RUN"], "give a test set: FILES, or --source FILE --target FILE"),
         (["RUN", "--target", "TARGET"], "the sources are needed to translate them"),
         (["RUN", "--source", "SOURCE"], "target is missing"),
         (["RUN", "train.lr=1", "--pairs", "x"], "'train.lr=1' has no effect here"),

@@ -66,7 +66,7 @@ def test_what_is_there_is_not_overwritten_unless_asked(place: Path) -> None:
         ("ba de\n" * 10, [], DataError, "too small for 512 factors: tokens 30"),
         ("ba\tB-x\nde\tO\n", [], DataError, "a tab in every line"),
         ("ba de\n", ["m=5"], ConfigError, "unknown setting 'm'"),
-        ("ba de\n", ["corpus.txt"], UserError, "Files go to --text"),
+        ("ba de\n", ["corpus.txt"], UserError, "do not go together"),
         ("ba de\n", ["--method", "pca"], ConfigError, "method"),
         ("ba de\n", ["method=topk"], UserError, "--method"),
         ("ba de\n", ["n=many"], ConfigError, "whole number"),

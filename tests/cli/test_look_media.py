@@ -39,7 +39,7 @@ def test_what_was_measured_stands_on_the_page(
     captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest, page = str(tmp_path / "scenes.jsonl"), tmp_path / "look.html"
-    assert main(["truth", str(captioner), "--media", manifest, "--maps", "heads,rollout"]) == 0
+    assert main(["truth", str(captioner), manifest, "--maps", "heads,rollout"]) == 0
     printed = capsys.readouterr().out
     assert "things with known boxes: 8 words in 4 pictures; chance is right 0.500" in printed
     assert "centre" in printed

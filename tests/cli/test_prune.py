@@ -133,7 +133,7 @@ BAD = [
     (["--heads", "50%", "--kind", "self"], "has the attention encoder, decoder, cross"),
     (["--heads", "4", "--kind", "cross"], "3 can go, which is 75 %"),
     (["--heads", "cross.1.1", "--kind", "cross"], "has no effect where --heads names"),
-    (["--heads", "40%"], "keeps no data to judge heads by: give FILES or --source FILE --targ"),
+    (["--heads", "40%"], "keeps no data to judge heads by: give FILES, or --source FILE --targ"),
     (["--heads", "40%", "--text", "x"], "--text has no effect on a run of the task translate"),
 ]
 

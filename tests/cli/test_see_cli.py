@@ -148,7 +148,7 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["evaluate", "RUN"], "give a test set: FILES or --media PATH"),
+        (["evaluate", "RUN"], "give a test set: FILES."),
         (["evaluate", "RUN", "--text", "a.tsv"], "--text has no effect"),
         (["evaluate", "RUN", "--media", "nowhere"], "nowhere"),
         (["predict", "RUN", "a.png", "--beam", "4"], "--beam has no effect"),
@@ -156,7 +156,7 @@ def test_scores_on_a_test_set(folder: Path, capsys: Output) -> None:
         (["predict", "RUN", "a.png", "model.n_layers=2"], "only decode.* settings"),
         (["predict", "shapes", "--with", "RUN", "a.png"], "of the task classify and"),
         (["predict", "RUN", "--with", "shapes", "a.png"], "of the task caption and"),
-        (["train", "see", "--out", "x"], "behind the task, or --media PATH"),
+        (["train", "see", "--out", "x"], "Give FILES behind the task."),
         (["train", "see", "--media", "FOLDER/pictures/left", "--out", "x"], "no folders"),
         (["check", "see", "--media", "nowhere"], "nowhere"),
     ],
@@ -226,4 +226,4 @@ def test_an_old_recipe_is_understood_too(
     assert main(["train", "--recipe", "old.toml", "--out", "run"]) == 2
     said = capsys.readouterr().err
     assert "watch is called classify now; classify.what=videos" in said
-    assert "or --media PATH" in said
+    assert "Give FILES behind the task" in said

@@ -90,7 +90,7 @@ def test_a_run_is_studied_on_its_own_validation_data(
 def test_a_page_of_a_picture_has_what_a_corpus_says(tmp_path: Path) -> None:
     run, listed = studied(tmp_path, "see")
     first, page = json.loads(listed.read_text().split("\n")[0])["path"], tmp_path / "look.html"
-    assert main(["factors", str(run), "--media", str(listed), *SMALL]) == 0
+    assert main(["factors", str(run), str(listed), *SMALL]) == 0
     words = ["--corpus", str(listed), "--factors", str(run / "factors"), "--out", str(page)]
     assert main(["look", str(run), "--file", first, *words]) == 0
     sections = unpack(page.read_text())["looks"][0]["sections"]
@@ -127,9 +127,9 @@ def test_the_curve_of_a_run_that_sees(tmp_path: Path, capsys: pytest.CaptureFixt
     ("given", "said"),
     [
         (["prune", "--heads", "2", "--text", "x.txt"], "--text has no effect on a run of the task"),
-        (["prune", "--heads", "2"], "keeps no data to judge heads by: give FILES or --media PATH"),
+        (["prune", "--heads", "2"], "keeps no data to judge heads by: give FILES, or --imp"),
         (["factors", "--text", "x.txt"], "--text has no effect on a run of the task"),
-        (["factors"], "keeps no data of its own to study it on. Give some: --media PATH"),
+        (["factors"], "keeps no data of its own to study it on. Give some: FILES"),
         (["factors", "--media", "nowhere"], "nowhere"),
     ],
 )

@@ -74,7 +74,7 @@ def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
     pairs = pairs_file(tmp_path, "ba de\tde ba\t0-1 1-0\nko fi\tfi ko\t0-1 1-0\n")
     truth(str(folder), named={"pairs": pairs}, few=0, untrained=True)
     assert not (folder / "truth.json").exists()
-    truth(str(folder), named={"pairs": pairs}, few=0)
+    truth(str(folder), [str(pairs)], named={}, few=0)
     assert Truth.load(folder / "truth.json").n == 4
     assert "best head, chosen on one half of the texts" in capsys.readouterr().out
 
@@ -98,7 +98,7 @@ def test_where_nothing_is_copied_nothing_is_validated(
 
 
 def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="its truth comes from pairs: --pairs FILE"):
+    with pytest.raises(UserError, match=r"headway truth tatoeba-de-en pairs\.tsv"):
         truth("tatoeba-de-en", named={})
     with pytest.raises(UserError, match="--pairs has no effect on a run of the task complete"):
         truth("stories", named={"pairs": pairs_file(tmp_path)})

@@ -465,7 +465,7 @@ def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(
 
 
 def test_what_is_not_given_is_asked_for(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(DataError, match=r"nothing to train on\. Give --text"):
+    with pytest.raises(DataError, match=r"nothing to train on\. Give files"):
         prepare("documents", run_settings({"task": "complete"}), tmp_path)
     with pytest.raises(DataError, match=r"data\.fields=… must name the fields"):
         prepare("fields", run(write("a.jsonl", ["{}"])), tmp_path)

@@ -243,7 +243,7 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
     media = Asked({"data.media": ["x.png"]})
     settings = settings_for("distil", media, teacher=str(tmp_path), quiet=True)
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
-    with pytest.raises(ConfigError, match="or --media PATH"):
+    with pytest.raises(ConfigError, match="Give FILES behind the task"):
         settings_for("distil", Asked({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
 
 

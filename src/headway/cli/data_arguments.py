@@ -199,6 +199,17 @@ def one_file(files: Sequence[str], texts: Sequence[str] | None = None) -> str:
     return files[0] if files else "-"
 
 
+def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
+    """Files behind a run that are there, and named in one way only."""
+    if files and named:
+        raise UserError(
+            f"--{next(iter(named))} and a file ({files[0]}) do not go together: give one of them."
+        )
+    for file in files:
+        if file != "-" and not Path(file).exists():
+            raise UserError(f"there is no file {file!r}.")
+
+
 def _is_text(word: str) -> bool:
     """Whether a word that names no file looks like something to answer."""
     return " " in word or not (Path(word).suffix or Path(word).parent.name)

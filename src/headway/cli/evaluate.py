@@ -126,7 +126,7 @@ def files_of_test(
     names = {flag.name for flag in TEST_SET}
     needs: dict[str, Any] = {name: one for name, one in named.items() if name in names}
     if not paths and not needs and not hypotheses:
-        raise UserError(f"give a test set: FILES or {spec_of(settings).file_options}.")
+        raise UserError(f"give a test set: FILES{spec_of(settings).file_options}.")
     if not paths and not {"source", "pairs"} & needs.keys():  # outputs that are given need no more
         needs.pop("target", None)
     found = test_files(settings, paths, columns_named(paths, needs))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.data_arguments import Device, RunName, tell
+from headway.cli.data_arguments import Device, RunName, check_alone, split_words, tell
 from headway.cli.flags import Flag, Named, check_fits
 from headway.cli.print_table import show_table
 from headway.errors import FolderError, UserError
@@ -37,8 +37,9 @@ def factors(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE",
-            help="n=512, k=16, l1, layers=all, tokens, rows, browse, steps, minutes, seed.",
+            metavar="[FILES]... [KEY=VALUE]...",
+            help="A corpus; n=512, k=16, l1, layers=all, tokens, rows, browse, steps, minutes, "
+            "seed.",
         ),
     ] = None,
     out: Annotated[
@@ -58,9 +59,11 @@ def factors(
 ) -> None:
     """Learn factors of a model's states from a corpus; `headway look --factors` shows them.
 
-    Without --text or --media the corpus is the validation data that the run keeps.
+    Without FILES the corpus is the validation data that the run keeps.
     """
-    settings = _settings(words or [])
+    files, given = split_words(words or [])
+    settings = _settings(given)
+    check_alone(files, named)
     folder = run_folder(run)
     # Nothing is written into the package.
     place = out or (Path(f"{folder.name}-factors") if is_shipped(folder) else folder / "factors")
@@ -72,8 +75,8 @@ def factors(
 
     loaded = open_plain(folder)
     check_fits(named, FLAGS, loaded.spec)
-    given = named.get("text") or named.get("media")
-    corpus = Corpus.of(given, loaded) if given else Corpus.own(loaded)
+    files = files or named.get("text") or named.get("media") or []
+    corpus = Corpus.of(files, loaded) if files else Corpus.own(loaded)
     where = pick_device(device)
     with Progress().stage("learning factors"):
         found = learn(
@@ -88,8 +91,6 @@ def factors(
 def _settings(words: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in words:
-        if "=" not in word:
-            raise UserError(f"{word!r} is no key=value setting. Files go to --text.")
         path, value = parse_override(word)
         name = ".".join(path)
         if name == "method":

@@ -70,10 +70,10 @@ def prune(
     folder = run_folder(run)
     settings = load_run(folder)
     check_fits(named, TEST_SET, spec_of(settings))
-    ways = spec_of(settings).file_options
     files = files_of_test(settings, words or [], named, encoding) if words or named else None
     if curve and files is None:
-        raise UserError(f"--curve needs a test set to score on: give FILES or {ways}.")
+        ways = spec_of(settings).file_options
+        raise UserError(f"--curve needs a test set to score on: give FILES{ways}.")
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.inside.measure.pruned_run import find_examples
     from headway.inside.measure.pruning_curve import least_important

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.data_arguments import Json, RunName, say
+from headway.cli.data_arguments import Json, RunName, check_alone, say
 from headway.cli.flags import Flag, Named, check_fits
 from headway.cli.head_names import shown
 from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.progress import Progress
 from headway.settings.folder import is_shipped, load_run, run_folder
-from headway.tasks.specs import spec_of
+from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
     from headway.inside.measure.truth import Truth
@@ -26,7 +26,7 @@ FLAGS = (
     Flag("pairs", "Source, tab, target a line; tab, 0-0 1-2 if aligned.", "cases",
          lambda spec: spec.truth == "pairs", "FILE", Path),
     Flag("reactions", "Reactions as SMILES with numbered atoms.", "cases",
-         lambda spec: spec.name == "fill" and spec.modality == "text", "FILE", Path),
+         lambda spec: spec.answers == "gaps" and spec.modality == "text", "FILE", Path),
     Flag("media", "Pictures with boxes, recordings with word times: a JSONL manifest.", "cases",
          lambda spec: spec.modality != "text", "FILE", Path),
 )  # fmt: skip
@@ -34,6 +34,10 @@ FLAGS = (
 
 def truth(
     run: RunName,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE", help="Pairs, reactions or a manifest, as the run reads."),
+    ] = None,
     texts: Annotated[int, typer.Option(min=2, help="The most texts to use.")] = 500,
     few: Annotated[
         int, typer.Option(min=0, help="Of these, how many for maps that take time.")
@@ -56,16 +60,20 @@ def truth(
     settings = load_run(folder)
     spec, task = spec_of(settings), settings.task
     check_fits(named, FLAGS, spec)
+    if words:
+        named = _by_option(words, named, spec)
     pairs, reactions, media = (named.get(flag.name) for flag in FLAGS)
     if spec.truth == "pairs" and pairs is None:
         raise UserError(
-            f"{run} translates, so its truth comes from pairs: --pairs FILE, with a source, a tab "
-            "and its translation a line. Copied names and numbers in them are known alignments."
+            f"{run} translates, so its truth comes from pairs, with a source, a tab and its "
+            f"translation a line: headway truth {run} pairs.tsv. Copied names and numbers in them "
+            "are known alignments."
         )
     if spec.truth and spec.modality != "text" and media is None:
         raise UserError(
-            f"{run} is a run of {task}: its truth comes from a manifest, --media FILE.jsonl, in "
-            f"which boxes or times are known. `examples/make_{spec.truth}.py` writes such."
+            f"{run} is a run of {task}: its truth comes from a manifest in which boxes or times "
+            f"are known: headway truth {run} FILE.jsonl. `examples/make_{spec.truth}.py` writes "
+            "such."
         )
     if not spec.truth and reactions is None:
         print(f"not validated: nobody knows where a run of the task {task} has to look.")
@@ -93,6 +101,19 @@ def truth(
         print(json.dumps(asdict(found)))
     else:
         _show(found, len(cases.cases))
+
+
+def _by_option(words: list[str], named: Named, spec: Spec) -> Named:
+    """The file that stands behind the run, under the option that such a run takes it by."""
+    check_alone(words, named)
+    if len(words) > 1:
+        raise UserError(f"one file at a time, but there are {len(words)}: {', '.join(words)}.")
+    flag = next((flag for flag in FLAGS if flag.fits(spec)), None)
+    if flag is None:
+        raise UserError(
+            f"{words[0]} has no effect: a run of the task {spec.name} takes no file here."
+        )
+    return {flag.name: Path(words[0])}
 
 
 def _save(found: Truth, folder: Path, out: Path | None) -> None:

@@ -178,12 +178,16 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
     data = settings.data
     if kind == "media":
         if not data.media:
-            raise DataError("there is nothing to train on. Give --media FOLDER or --media FILE.")
+            raise DataError(
+                "there is nothing to train on. Give a folder or files: headway train TASK FILES"
+            )
     elif kind == "pairs":
         if not data.source and not data.pairs:
-            raise DataError("there is nothing to train on. Give --source and --target, or --pairs.")
+            raise DataError(
+                "there is nothing to train on. Give a table of pairs, or --source and --target."
+            )
     elif not data.text and not (kind == "texts" and data.pairs):
-        raise DataError("there is nothing to train on. Give --text FILE.")
+        raise DataError("there is nothing to train on. Give files: headway train TASK FILES")
     if kind == "fields" and not data.fields:
         raise DataError("data.fields=… must name the fields of the records; the last is the body.")
 
@@ -428,7 +432,9 @@ def evaluation_media(
     Texts become tokens if there is a tokenizer.
     """
     if not settings.data.media:
-        raise DataError("there is nothing to score. Give --media FOLDER or --media FILE.")
+        raise DataError(
+            "there is nothing to score. Give a folder or files: headway evaluate RUN FILES"
+        )
     source, _ = sources("media", settings, media)
     if settings.data.bad == "error":
         check_there(source)

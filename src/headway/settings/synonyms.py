@@ -63,7 +63,7 @@ OF_TRAIN = {
     "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
     "train": BEHIND_TASK, "train_file": BEHIND_TASK, "input": BEHIND_TASK, "file": BEHIND_TASK,
     "val": "--valid FILE", "dev": "--valid FILE",
-    "src": "--source", "tgt": "--target", "images": "--media", "column": "--text NAME",
+    "src": "--source", "tgt": "--target", "images": BEHIND_TASK, "column": "--text NAME",
     "path": "--image NAME (or --video, --audio)",
     "model": "model.preset=NAME (`headway presets`), or --from RUN",
     "resume": f"{NOTHING}the same command goes on where it stopped",

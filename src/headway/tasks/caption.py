@@ -45,8 +45,8 @@ class Caption(Write):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.media:
             raise DataError(
-                "no pictures with captions. Give --media FILE: TSV, CSV or JSONL with the columns "
-                "`path` and `text`."
+                "no pictures with captions. Give a TSV, CSV or JSONL file with the columns `path` "
+                "and `text`: headway train caption captions.tsv --out RUN"
             )
         media = WantedMedia.of(settings.caption.what, self._shape(settings), "text")
         words = tokenizer_of(settings)

@@ -364,8 +364,8 @@ class Mask(Task):
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(
                 f"to fill gaps of text takes a model of the encoder family, not of the "
-                f"{family_of(settings.model)} family. Give --media to learn from pictures or "
-                "recordings."
+                f"{family_of(settings.model)} family, which learns from other "
+                "files: headway train fill pictures/ --out RUN"
             )
         most = 128 if device.is_cpu else 256
         found = text_proposal(
@@ -434,7 +434,7 @@ class Mask(Task):
             folder = use.opened.folder
             raise UserError(
                 f"{folder} has learned to rebuild hidden parts and answers nothing. Train a run "
-                f"that starts from it: headway train classify --from {folder} --media …"
+                f"that starts from it: headway train classify FILES --from {folder}"
             )
         from headway.tasks.fill_answers import Filler
 

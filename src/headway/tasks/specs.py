@@ -516,10 +516,12 @@ class Spec:
 
     @property
     def file_options(self) -> str:
-        """How commands are given its files, where they do not stand alone."""
-        if self.reads == "media":
-            return "--media PATH"
-        return "--source FILE --target FILE" if self.reads == "pairs" else "--text FILE"
+        """What else commands may be given in the place of FILES."""
+        if self.reads == "pairs":
+            return ", or --source FILE --target FILE"
+        # A list of paths that has neither labels nor texts could be text itself.
+        alone = self.reads == "media" and self.answers in ("gaps", "vector")
+        return ", or a list of paths with --media" if alone else ""
 
     @property
     def writes(self) -> bool:
@@ -557,7 +559,7 @@ def scored(*names: str) -> tuple[Metric, ...]:
 
 
 _KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
-_SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill --media"
+_SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill FILES"
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _SETS = scored("micro_f1", "f1", "exact", "map", "loss")
 _NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")

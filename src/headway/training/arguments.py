@@ -203,4 +203,4 @@ def check_files(settings: RunSettings) -> None:
     texts = data.text or (data.pairs if SOURCE in spec.needs else ())
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
     if not there:
-        raise ConfigError(f"no data. Give FILES behind the task, or {spec.file_options}.")
+        raise ConfigError(f"no data. Give FILES behind the task{spec.file_options}.")

@@ -70,7 +70,7 @@ def test_folders_without_classes_are_said(tmp_path: Path) -> None:
         items(tmp_path / "flat")
     picture(tmp_path / "both" / "train" / "cat" / "a.png")
     picture(tmp_path / "both" / "test" / "cat" / "a.png")
-    with pytest.raises(DataError, match=r"--media .*/train \(.* evaluate RUN --media .*/test\)$"):
+    with pytest.raises(DataError, match=r"TASK \S*/train \(.* evaluate RUN \S*/test\)$"):
         items(tmp_path / "both")
     (tmp_path / "empty" / "cat").mkdir(parents=True)
     with pytest.raises(DataError, match="no pictures"):

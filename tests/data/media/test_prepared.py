@@ -461,7 +461,7 @@ def test_one_class_or_no_media_cannot_be_learned(pictures: Make, tmp_path: Path)
     shutil.rmtree(media / "dog")
     with pytest.raises(ImpossibleData, match="every label is 'cat'"):
         prepared(run(media), tmp_path / "run")
-    with pytest.raises(DataError, match="--media"):
+    with pytest.raises(DataError, match="headway train TASK FILES"):
         prepared(RunSettings(task="classify"), tmp_path / "run")
     manifest = tmp_path / "none.tsv"
     manifest.write_text("path\tlabel\n")

@@ -74,11 +74,9 @@ def _apart(splits: list[Path]) -> str:
         next((named[name] for name in names if name in named), None)
         for names in (("valid", "validation", "val", "dev"), ("test", "testing"))
     )
-    words = f"--media {train or '…'}"
-    words += f" --valid-media {valid}" if train and valid else ""
-    return (
-        f"{words} (and then, to score it: headway evaluate RUN --media {test})" if test else words
-    )
+    words = f"headway train TASK {train or '…'}"
+    words += f" --valid {valid}" if train and valid else ""
+    return f"{words} (and then, to score it: headway evaluate RUN {test})" if test else words
 
 
 def _is_class(path: Path) -> bool:

@@ -116,8 +116,7 @@ class Corpus:
         name = "its validation data"
         if not keeps_data(run):
             raise FolderError(
-                f"{run.folder.name} keeps no data of its own to study it on. Give some: "
-                f"{run.spec.file_options}."
+                f"{run.folder.name} keeps no data of its own to study it on. Give some: FILES."
             )
         prepared = load_prepared(run.folder)
         if run.spec.reads == "media":

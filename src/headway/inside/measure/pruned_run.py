@@ -64,8 +64,8 @@ def find_examples(
         where = "the test set, on which the score is measured, too"
     elif needed:
         raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: give FILES or "
-            f"{run.spec.file_options}, or --importance-from FILE with examples."
+            f"{run.folder.name} keeps no data to judge heads by: give "
+            f"FILES{run.spec.file_options}, or --importance-from FILE with examples."
         )
     else:
         return [], ""

@@ -87,8 +87,7 @@ class Factors:
             raise FolderError(
                 f"these factors were learned from another model ({self.run.get('name')}: "
                 f"{self.run.get('task')}, width {self.run.get('d_model')}), not from "
-                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} "
-                f"{run.spec.file_options}"
+                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} FILES"
             )
 
     def telling(self, n: int) -> list[int]:
@@ -150,7 +149,7 @@ class Factors:
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
                 f"{folder} holds no factors that can be read ({type(error).__name__}: {error}). "
-                f"`headway factors RUN --text FILE --out {folder}` writes {TENSORS} and {FACTS}."
+                f"`headway factors RUN FILES --out {folder}` writes {TENSORS} and {FACTS}."
             ) from error
 
 

@@ -203,7 +203,7 @@ def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, di
     """The first items of a manifest, each with all that its line says."""
     settings = media_front(run.settings)
     if settings is None:
-        raise UserError(f"{run.folder.name} reads text: --media has no effect on it.")
+        raise UserError(f"{run.folder.name} reads text: a manifest has no effect on it.")
     if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
         raise UserError(f"{manifest} must be a JSONL manifest: boxes and times are lists.")
     items = media_examples([str(manifest)], run.settings.data, what_of(settings))

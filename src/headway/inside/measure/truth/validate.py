@@ -52,7 +52,7 @@ def find_cases(
 
 
 def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
-    if run.settings.task != "transcribe":
+    if run.spec.truth != "digits":
         return Cases("things with known boxes", scenes(run, manifest, most))
     if not isinstance(run.model, Seq2Seq):
         raise UserError("a model with CTC alone looks at nothing word by word: no maps to judge.")

@@ -69,7 +69,7 @@ def section(looked: Looked) -> Section | None:
         "one_text": not whole,
         "scope": _scope(found, whole),
         "curve": None if saved is None or saved[1] is None else _curve(saved[1]),
-        "command": f"headway prune {run.folder.name} --curve {run.spec.file_options}",
+        "command": f"headway prune {run.folder.name} --curve FILES",
     }
 
 
