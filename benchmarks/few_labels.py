@@ -1,6 +1,6 @@
 """What learning without labels gains where labels are few.
 
-`python -m benchmarks.few_labels NAME --media PATH --test PATH [--task see|identify]`. A model first
+`python -m benchmarks.few_labels NAME --media PATH --test PATH [--task TASK]`. A model first
 learns to rebuild hidden parts of all training examples (`headway train fill`), which takes no
 labels; then models of the same size learn from a few labels a class, some starting from it and some
 from scratch, each for the same number of steps, and are scored on the test set. As many labelled
@@ -96,6 +96,7 @@ def learn(options: argparse.Namespace, lists: tuple[Path, Path], arm: str) -> di
     few, valid = lists
     rate = options.rate if arm == "scratch" else options.frozen_rate
     rate = options.tuned_rate if arm == "tuned" else rate
+    # A list of rows of an array could be one of texts as well: --media says that it is none.
     words = ["--media", str(few), "--valid-media", str(valid), "--out", str(out)]
     words += [f"train.steps={options.steps}", f"train.lr={rate}", *options.set]
     if arm == "scratch":
@@ -104,7 +105,7 @@ def learn(options: argparse.Namespace, lists: tuple[Path, Path], arm: str) -> di
         words += ["--from", str(folder / "fill"), *options.tuned_set]
         words += ["start.freeze=-1"] if arm == "frozen" else []
     run("train", options.task, *words)
-    scores = run("evaluate", str(out), "--media", str(folder / "test.jsonl"), "--json")
+    scores = run("evaluate", str(out), str(folder / "test.jsonl"), "--json")
     found: dict[str, Any] = json.loads(scores)
     return found
 
@@ -117,7 +118,7 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
     fill = folder / "fill"
     words = ["--media", str(everything), "--out", str(fill), f"train.steps={options.fill_steps}"]
     run("train", "fill", *words, *options.model, *options.fill_set)
-    said = json.loads(run("evaluate", str(fill), "--media", str(folder / "test.jsonl"), "--json"))
+    said = json.loads(run("evaluate", str(fill), str(folder / "test.jsonl"), "--json"))
     rows = []
     for each in options.labels:
         for seed in range(options.seeds):
@@ -148,7 +149,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("name", help="of the result: cifar10, say")
     parser.add_argument("--media", nargs="+", required=True)
     parser.add_argument("--test", nargs="+", required=True)
-    parser.add_argument("--task", default="see", choices=("see", "identify"))
+    parser.add_argument("--task", default="classify", choices=("classify", "identify"))
     parser.add_argument("--labels", type=int, nargs="+", default=[10, 50])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=ARMS)
