@@ -143,6 +143,11 @@ def classify(name: str) -> list[str]:
         (["train", "classify", "--train-file", "x"], "Write the file behind the task: headway tr"),
         (["train", "good.tsv"], "good.tsv is a file. Say first what it is for: translate, comp"),
         (["predict", "a.de"], "a.de is a file, and a run is a folder"),
+        ([*PREDICT, "--beam", "0"], "predict: error: --beam 0: beam=0 must be at least 1."),
+        ([*PREDICT, "--n-best", "9"], "error: --n-best 9: n_best=9 hypotheses need a beam of at"),
+        ([*PREDICT, "decode.n_best=9"], "beam=4. Set beam=9 too, or a lower n_best."),
+        ([*PREDICT, "--beam=foo"], "predict: error: --beam foo must be a whole number."),
+        ([*PREDICT, "--precision", "x"], "error: --precision x: decode.precision = "),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
         (

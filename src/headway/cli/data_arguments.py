@@ -12,6 +12,7 @@ import typer
 
 from headway.cli import completion
 from headway.errors import ConfigError, UserError
+from headway.settings.asked import Asked
 from headway.settings.folder import CONFIG, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.tasks import engines
@@ -130,9 +131,10 @@ def run_folders(run: str, more: Sequence[str] = ()) -> list[Path]:
 
 def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -> Resolved:
     """What the run says, changed by options, changed by `decode.key=value` words."""
-    options = {f"decode.{name}": value for name, value in decode.items()}
-    if "decode.beam" in options:  # who names a beam wants a search, also of a run that samples
-        options.setdefault("decode.sample", False)
+    options = Asked.from_flags({f"decode.{name}": value for name, value in decode.items()})
+    if "beam" in decode and "sample" not in decode:
+        # Who names a beam wants a search, also of a run that samples.
+        options |= Asked({"decode.sample": False}, f"--beam {decode['beam']}")
     return load_resolved(file_in(folder, CONFIG), list(words), options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from functools import cache
@@ -163,12 +164,26 @@ def _message(error: Exception, words: list[str]) -> str:
                 reason = here.removeprefix(NOTHING)
                 said = f"Write {here}" if reason == here else f"Leave it out: {reason}"
                 return f"there is no option {option}. {said}."
+        if wrong := re.search(r"Input should be a valid (integer|number)", message):
+            return f"{_given(error, words)} must be a {NUMBERS[wrong[1]]}."
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
     if isinstance(error, NoColumn) and _without_option(error.file, words):
         settings = {word.partition("=")[0] for word in words}
         return str(error) if settings & set(error.options) else error.by_option()
     return str(error)
+
+
+NUMBERS = {"integer": "whole number", "number": "number"}
+
+
+def _given(error: Exception, words: list[str]) -> str:
+    """The option that an error is about, with what was given to it."""
+    names = tuple(getattr(getattr(error, "param", None), "opts", ()))
+    place = next((i for i, word in enumerate(words) if word.split("=")[0] in names), None)
+    if place is None:
+        return " ".join(names[:1])
+    return " ".join(words[place : place + 1 + ("=" not in words[place])]).replace("=", " ")
 
 
 def _without_option(file: str, words: list[str]) -> bool:

@@ -152,6 +152,19 @@ class Asked(Mapping[str, Any]):
         return f"Asked({dict(self)})"
 
 
+def said_as(asked: Asked, key: str) -> str:
+    """The words that said it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
+    value, place = asked[key], asked.whence(key)
+    if not place.startswith("--"):
+        return f"{key}={value}"
+    if " " in place:  # `--beam 4`, which means more than its own setting
+        return place
+    if isinstance(value, bool):
+        return place if value else f"--no-{place[2:]}"
+    values = value if isinstance(value, list) else [value]
+    return " ".join(f"{place} {one}" for one in values)
+
+
 def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Nested tables as dotted keys."""
     found: dict[str, Any] = {}

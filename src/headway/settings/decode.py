@@ -109,7 +109,7 @@ class DecodeSettings(Made):
         if self.n_best > self.beam and not self.sample:
             raise ConfigError(
                 f"n_best={self.n_best} hypotheses need a beam of at least that many; "
-                f"beam={self.beam}."
+                f"beam={self.beam}. Set beam={self.n_best} too, or a lower n_best."
             )
 
     @property

@@ -80,8 +80,9 @@ def from_dict(
     try:
         return replace(base, **changes)  # type: ignore[type-var]
     except ConfigError as error:
-        section = where.rstrip(".")
-        raise ConfigError(f"{locate(section)}in [{section}]: {error}") from error
+        section, place = where.rstrip("."), locate(where.rstrip("."))
+        inside = "" if place.startswith(("--", where)) else f"in [{section}]: "
+        raise ConfigError(f"{place}{inside}{error}") from error
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:
@@ -126,16 +127,20 @@ def apply_override(values: dict[str, Any], word: str) -> str:
     return ".".join((*sections, name))
 
 
-def in_file(path: Path, text: str, words: dict[str, str]) -> Locate:
-    """Name the file and line of a key, unless a word on the command line set it."""
+def in_file(path: Path, text: str, words: dict[str, str], *, whole: bool = False) -> Locate:
+    """Name the file and line of a key, unless a word on the command line set it. `whole`: the file
+    is right by itself, so that words alone are to blame for what does not go with it."""
 
     def locate(key: str) -> str:
-        if any(f"{key}.".startswith(f"{word}.") for word in words):
-            return ""
+        said = next((w for name, w in words.items() if f"{key}.".startswith(f"{name}.")), None)
+        if said is not None:
+            return f"{said}: " if said.startswith("--") else ""
         line = line_of(text, key) if key else None
         place = f"{path}, line {line}" if line else f"{path}"
-        inside = [word for name, word in words.items() if name.startswith(f"{key}.")]
-        return f"{place}{', with ' if inside else ''}{' '.join(inside)}: "
+        inside = " ".join({w: None for name, w in words.items() if name.startswith(f"{key}.")})
+        if inside and whole:
+            return f"{inside}: "
+        return f"{place}{', with ' if inside else ''}{inside}: "
 
     return locate
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
-from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat
+from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat, said_as
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import FILES, DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
@@ -186,12 +186,13 @@ def load_run_settings(
         _put(values, key.split("."), value)
     named = Asked.from_words(overrides)
     words = {apply_override(values, word): word for word in overrides}
-    words |= {key: f"{key}={value}" for key, value in given.items()}
+    words |= {key: said_as(given, key) for key in given}
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         train = values.get("train")
         if key in words and f"train.{other}" not in words and isinstance(train, dict):
             train.pop(other, None)  # the word replaces what the file says in the other unit
-    settings = run_settings(values, in_file(path, text, words) if path else nowhere)
+    locate = in_file(path, text, words, whole=not is_recipe) if path else nowhere
+    settings = run_settings(values, locate)
     if "asked" in values:
         return replace(settings, asked=Asked(settings.asked, Noted(text)))
     # The order is that of the values, in which a recipe comes first.
