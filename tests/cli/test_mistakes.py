@@ -147,13 +147,14 @@ def classify(name: str) -> list[str]:
         ([*PREDICT, "--n-best", "9"], "error: --n-best 9: n_best=9 hypotheses need a beam of at"),
         ([*PREDICT, "decode.n_best=9"], "beam=4. Set beam=9 too, or a lower n_best."),
         ([*PREDICT, "--beam=foo"], "predict: error: --beam foo must be a whole number."),
+        (["predict", "digits", "a.wav", "--format", "vtt", "--json"], "--format vtt and --json do"),
         ([*PREDICT, "--precision", "x"], "error: --precision x: decode.precision = "),
         ([*classify("good.tsv")[:-1], "file"], "file is a file, and --out names a folder"),
         ([*classify("good.tsv")[:-1], "file/run"], "file is a file, and --out names a folder"),
         (
             ["train", "see", "--media", "photos", "--out", "run"],
-            "Give them apart: --media photos/train (and then, to score it: headway evaluate RUN "
-            "--media photos/test)",
+            "Give them apart: headway train TASK photos/train (and then, to score it: headway "
+            "evaluate RUN photos/test)",
         ),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",

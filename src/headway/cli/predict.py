@@ -94,6 +94,11 @@ def predict(
     check_decoding(settings, overrides)
     if len(folders) > 1 and "with" not in spec.options:
         raise UserError(f"a run of the task {spec.name} answers alone; {len(folders)} are given.")
+    if as_json and "format" in options:
+        raise UserError(
+            f"--format {options['format']} and --json do not go together: JSON has the texts with "
+            "their times. Leave one of them out."
+        )
     if "stream" in options:
         if as_json or out != "-":
             other = "--json" if as_json else "--out"
