@@ -83,3 +83,24 @@ def test_make_test_fails_when_a_part_of_it_does(tmp_path: Path, types: int, test
     assert (done.returncode == 0) == (types == tests == 0)
     asked = [line for line in done.stdout.splitlines() if line.startswith("asked")]
     assert asked == ["asked: ruff", "asked: ruff", "asked: pytest", "asked: mypy"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "taken"),
+    [
+        ("fpu avx avx2 avx512f avx512vl", "default avx2 avx512"),
+        ("fpu avx avx2 bmi2", "default avx2"),
+        ("fpu avx", "default"),
+        (None, "default"),
+    ],
+)
+def test_other_processors_are_those_that_this_one_has(
+    tmp_path: Path, flags: str | None, taken: str
+) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\nbugs : none\n")
+    done = make(
+        tmp_path, "CPUINFO=cpuinfo", "--eval", "taken: ; @echo $(PROCESSORS)", "taken",
+        python3=(3, 12),
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.returncode) == (taken, 0), done.stderr
