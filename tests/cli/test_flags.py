@@ -37,6 +37,7 @@ def test_the_help_of_a_run_shows_what_it_can_be_told_and_nothing_else(
 ) -> None:
     shown = flags(helped("predict", run, capsys=capsys))
     spec = spec_of(load_run(run))
+    assert ("--text" in shown) == (spec.modality == "text")
     for names, fitting in ((OPTIONS.keys(), spec.options), (
         {field.name for field in fields(DecodeSettings)}, spec.decode
     )):  # fmt: skip
@@ -55,6 +56,7 @@ def test_the_help_of_a_run_says_how_it_is_set_and_loads_no_torch() -> None:
     said = " ".join(done.stdout.split())
     assert f"--temperature NUMBER {DECODING[9].help} [" in said
     assert "--on-long" not in said
+    assert "it is not part of it. [none]" in said
     assert "balance Weigh examples so that every class counts the same. [false]" in said
 
 

@@ -293,6 +293,8 @@ class Declared(TyperCommand):
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_shown, value)) or "none"
     return toml_value(value).strip('"') or "empty"
 
 

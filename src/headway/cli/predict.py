@@ -27,7 +27,7 @@ from headway.cli.data_arguments import (
     settings_of,
     tell,
 )
-from headway.cli.flags import ANSWERS, DECODING, Named, check_fits, in_sections
+from headway.cli.flags import ANSWERS, DECODING, Flag, Named, check_fits, in_sections
 from headway.errors import DataError, UserError
 from headway.progress import SILENT, Progress, Stage
 from headway.settings.run import RunSettings
@@ -36,7 +36,11 @@ from headway.tasks.specs import spec_of
 if TYPE_CHECKING:
     from headway.tasks.answers import Answer, Show
 
-FLAGS = (*ANSWERS, *DECODING)
+TEXT = Flag(
+    "text", "A text to answer, instead of a file; repeatable.", "answers",
+    lambda spec: spec.modality == "text", "TEXT", several=True,
+)  # fmt: skip
+FLAGS = (TEXT, *ANSWERS, *DECODING)
 _tell = partial(tell, "predict")
 
 
@@ -49,9 +53,6 @@ def predict(
             help="Text; pictures, recordings or a list of them; decode.* settings.",
             autocompletion=completion.to_ask,
         ),
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(help="A text to answer, instead of a file; repeatable.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
     engine: Engine = "torch",
@@ -72,6 +73,7 @@ def predict(
     check_engine(engine, device)
     files, overrides = files_and_settings(words or [])
     decode, options = in_sections(named)
+    text = options.pop("text", None)
     folders = run_folders(run, options.get("with", ()))
     if int8 and engine != "torch":
         raise UserError(
