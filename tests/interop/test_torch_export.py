@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
 from headway.interop import to_torch
+from headway.interop.graphs import record
 from headway.interop.proof_inputs import proof_sentences
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import open_plain
@@ -59,3 +61,18 @@ def test_a_loaded_program_agrees_and_a_changed_one_does_not(
         for parameter in run.model.parameters():  # of one alone a norm may take out the factor
             parameter.mul_(1.1)
     assert not to_torch.prove(run, out, proof_sentences(), int8=False).passed
+
+
+def test_settings_of_torch_that_make_recording_quick_are_taken_back_and_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = ("torch.fx.config", "no_such_setting", True)
+    monkeypatch.setattr(record, "QUICKER", (*record.QUICKER, gone))
+
+    def values() -> list[object]:
+        return [getattr(import_module(at), name, None) for at, name, _ in record.QUICKER]
+
+    before = values()
+    with record.quickly():
+        assert values() == [True, False, None]
+    assert values() == before

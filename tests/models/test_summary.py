@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from headway.errors import UserError
+from headway.models import summary
 from headway.models.build import build_model
 from headway.models.summary import (
     _kept,
@@ -95,6 +96,15 @@ def test_attention_dropout_on_a_cpu_keeps_the_attention_weights(name: str) -> No
     counted = activations(outline(settings), settings, batch_tokens=60)
     assert counted.written_out_bytes == kept_by_a_real_step(settings, [60])
     assert counted.written_out_bytes > counted.fused_bytes
+
+
+def test_where_torch_has_no_fused_attention_on_a_cpu_more_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = preset("decoder-test")
+    fused = activations(outline(settings), settings, 64).fused_bytes
+    monkeypatch.setattr(summary, "FUSED", "no_such_attention")
+    assert activations(outline(settings), settings, 64).fused_bytes > fused
 
 
 def test_weights_are_no_activations_so_twice_the_batch_keeps_twice_the_memory() -> None:

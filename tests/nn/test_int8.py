@@ -126,6 +126,16 @@ def test_a_processor_without_them_widens_the_weights(monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(ours.product(x_ND, plain.bias[part], part), expected[:, part])
 
 
+@pytest.mark.parametrize("library", ["quantized", "onednn"])
+def test_without_one_of_torchs_products_weights_are_widened(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = (getattr(torch.ops, library), "no_such_product")
+    monkeypatch.setattr(int8, "PRODUCTS", (*int8.PRODUCTS, gone))
+    assert not is_quick()
+    assert type(int8.matrix(layer().weight)) is int8.Matrix
+
+
 def test_shared_parts_stay_shared_and_no_wide_matrix_is_left() -> None:
     table, shared = Embedding(300, 64), layer(n_in=64, n_out=64)
     words = layer(bias=False, n_in=64, n_out=300)

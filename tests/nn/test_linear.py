@@ -93,3 +93,22 @@ def test_where_torch_cannot_pack_weights_a_packed_model_is_the_plain_one(
     with torch.no_grad():
         torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
         torch.testing.assert_close(layer.relu(x), F.linear(x, layer.weight, layer.bias).relu())
+
+
+def test_where_torch_has_no_product_with_relu_a_gpu_does_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        asked.append("fused")
+        return F.relu(F.linear(x, weight, bias))
+
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(linear_file, "product_relu", product)
+    leaves = parts(torch.device("cpu"))
+    wanted = F.relu(F.linear(*leaves))
+    for fuses in (True, False):
+        monkeypatch.setattr(linear_file, "FUSES_RELU", fuses)
+        torch.testing.assert_close(linear_relu(*leaves), wanted)
+    assert asked == ["fused"]

@@ -198,6 +198,10 @@ def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
         yield kept
 
 
+FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+"""Not promised by torch. Without it attention is counted as if its weights were kept."""
+
+
 class _FusedAttention(TorchFunctionMode):
     """Asks for fused attention by its own name: left alone, the meta device writes it out."""
 
@@ -207,9 +211,9 @@ class _FusedAttention(TorchFunctionMode):
         kwargs = kwargs or {}
         mask = kwargs.get("attn_mask")
         learns_mask = mask is not None and mask.requires_grad  # no fused attention can do that
-        if func is not F.scaled_dot_product_attention or learns_mask:
+        fused = getattr(torch.ops.aten, FUSED, None)
+        if func is not F.scaled_dot_product_attention or learns_mask or fused is None:
             return func(*args, **kwargs)
-        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         causal, scale = kwargs["is_causal"], kwargs["scale"]
         return fused(*args, 0.0, causal, attn_mask=mask, scale=scale)[0]
 

@@ -1,4 +1,5 @@
-"""Weights of eight bits for products on a CPU: a quarter of the memory, about twice as fast.
+"""Weights of eight bits for products on a CPU: a quarter of the memory. `python -m
+benchmarks.int8`: GPT-2 writes 1.6 times as fast as in fp32 on two cores, BERT-base reads 1.5 times.
 
 A row of a weight is whole numbers from -127 to 127 and a scale. A row of what comes in is rounded
 likewise with a scale of its own, so that no row depends on its neighbours in the batch, and sums of
@@ -161,10 +162,17 @@ LEVELS = 127
 
 STEP = 1 / LEVELS
 
-WEIGHT_LEVELS = 127 if torch.cpu._is_vnni_supported() else 64
+WEIGHT_LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", lambda: False)() else 64
 """Of a row of a weight. Without AVX-512 VNNI, pairs of products are added in 16 bits, which hold
 2·255·64. Weights have the smaller range because they have no outliers to the degree that what comes
 in has."""
+
+PRODUCTS = (
+    (torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32"),
+    (torch.ops.onednn, "qlinear_prepack"),
+    (torch.ops.onednn, "qlinear_pointwise"),
+)
+"""Of the two libraries. torch promises none of them."""
 
 MANY = 256
 """Rows from which on the second library is the faster one."""
@@ -180,8 +188,7 @@ def is_quick() -> bool:
     """Whether products of eight bits are quicker than others here."""
     libraries = {"fbgemm", "onednn"} <= set(torch.backends.quantized.supported_engines)
     ways_in = hasattr(torch, "quint8") and hasattr(torch, "_make_per_channel_quantized_tensor")
-    product = "linear_with_input_q_dq_qweight_dq_output_fp32"
-    return libraries and ways_in and hasattr(torch.ops.quantized, product)
+    return libraries and ways_in and all(hasattr(ops, name) for ops, name in PRODUCTS)
 
 
 def hold_int8(model: nn.Module) -> None:

@@ -20,6 +20,7 @@ from headway.settings.folder import CONFIG, TOKENIZER, file_in, load_run, load_s
 from headway.storage import replace_file
 from headway.training.checkpoint import Checkpoints
 from headway.training.snapshot import verify
+from headway.training.tensor_lists import add_, differences, scale_
 
 
 def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -135,9 +136,9 @@ class Ema:
         self.updates += 1
         share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
         averages = list(self.averages.values())
-        change = torch._foreach_sub(list(self.weights.values()), averages)
-        torch._foreach_mul_(change, share)
-        torch._foreach_add_(averages, change)
+        change = differences(list(self.weights.values()), averages)
+        scale_(change, share)
+        add_(averages, change)
 
     @contextmanager
     def swap(self) -> Iterator[None]:

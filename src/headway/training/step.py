@@ -18,6 +18,7 @@ from headway.tasks.losses import LossOf
 from headway.training.cuda_graph import GraphedStep
 from headway.training.distributed import Ranks
 from headway.training.optim import set_lr
+from headway.training.tensor_lists import add_, scale_, zero_
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Step:
 
     def _clip(self, gradients: list[Tensor], norm: Tensor) -> None:
         if self.clip:
-            torch._foreach_mul_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+            scale_(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
 
     @torch.no_grad()
     def _put_back(self, before: list[Tensor], copies: list[Tensor]) -> None:
@@ -149,7 +150,7 @@ class Step:
 
     def _backward_into_sums(self, scaled: Scaled) -> Tensor:
         self._backward(scaled)
-        torch._foreach_add_(self.sums, self._gradients())
+        add_(self.sums, self._gradients())
         self.optimizer.zero_grad()
         return self.totals
 
@@ -173,7 +174,7 @@ class Step:
         self._clear()
 
     def _clear(self) -> None:
-        torch._foreach_zero_(self.sums)
+        zero_(self.sums)
         self.totals.zero_()
 
 
