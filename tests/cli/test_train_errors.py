@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from headway.api import train
 from headway.cli.main import main
 from headway.cli.train import AGAIN
+from headway.errors import UserError
 from tests.data.conftest import sentences
 
 SETTINGS = [
@@ -416,3 +419,44 @@ def test_an_interrupt_ends_it_with_75_and_the_same_command_goes_on(
     for name in ("model.safetensors", "tokenizer.json"):
         assert (here / "new" / name).read_bytes() == (here / "run" / name).read_bytes()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_data_that_is_refused_is_said_once_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.tsv").write_text("text\tlabel\n" + "hello you\ta\n" * 3, encoding="utf-8")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "given").mkdir()  # as a run would call it
+    for out in ("runs/new", "mine", "mine/new", "notes"):
+        assert main(["train", "classify", "one.tsv", "--out", out]) == 2
+        said = capsys.readouterr().err
+        assert said.count("every label is 'a'") == 1
+        assert said.count("repeats an earlier one") == 1
+        assert "nothing to remark" not in said
+    there = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert there == {"one.tsv", "mine", "notes", "notes/given"}
+
+
+def test_rows_in_memory_that_are_refused_leave_no_folder(tmp_path: Path) -> None:
+    rows = {"source": ["ja"], "target": ["yes"]}
+    with pytest.raises(UserError, match="1 usable pair cannot"):
+        train("translate", rows, out=tmp_path / "a" / "b", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_that_cannot_be_read_are_listed_with_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for label in "ab":
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for i in range(2):
+            Image.new("RGB", (8, 8), (i, 9, 9)).save(f"pictures/{label}/{i}.png")
+    Path("pictures/a/0.png").write_bytes(b"no picture")
+    assert main(["train", "classify", "pictures", "--out", "run"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("too many to go on") == 1
+    assert said.count("pictures/a/0.png") == 2  # its place, and the reason that names it
+    assert said.index("too many to go on") < said.index("pictures/a/0.png")

@@ -35,6 +35,13 @@ class Finding:
     text: str
     examples: tuple[Example, ...] = ()
 
+    def shown(self) -> list[str]:
+        """The examples, a line each."""
+        return [
+            f"    {one.place}: {one.source!r}" + f" | {one.target!r}" * bool(one.target)
+            for one in self.examples
+        ]
+
 
 @dataclass
 class Report:
@@ -96,13 +103,13 @@ class Report:
             shown.append(f"{self.unit} by the tokens{side}: {limits}")
         return shown
 
-    def lines(self) -> list[str]:
-        """The report for people."""
+    def lines(self, *levels: Level) -> list[str]:
+        """The report for people; findings of all levels, or of these."""
         shown = self.counts()
-        for level in ("error", "warning", "note"):
+        for level in levels or ("error", "warning", "note"):
             for finding in self.findings:
                 if finding.level == level:
-                    shown += _finding(finding)
+                    shown += [f"{level}: {finding.text}", *finding.shown()]
         if not self.findings:
             shown.append("nothing to remark")
         return shown
@@ -159,11 +166,3 @@ def _labels(labels: Mapping[str, tuple[int, int]], what: str, most: int = 20) ->
     shown = [f"{name} {n:,} ({n / total:.1%})" for name, (n, _) in list(labels.items())[:most]]
     what = what.removesuffix("s") if len(labels) == 1 else what
     return f"{len(labels)} {what}: " + ", ".join(shown) + (", …" if len(labels) > most else "")
-
-
-def _finding(finding: Finding) -> list[str]:
-    examples = [
-        f"    {example.place}: {example.source!r}" + f" | {example.target!r}" * bool(example.target)
-        for example in finding.examples
-    ]
-    return [f"{finding.level}: {finding.text}", *examples]

@@ -224,7 +224,9 @@ class ImpossibleData(DataError):
     """Data that cannot be trained on; `report` has everything that was found."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(" ".join(f.text for f in report.findings if f.level == "error"))
+        errors = [one for one in report.findings if one.level == "error"]
+        text = " ".join(one.text for one in errors)
+        super().__init__("\n".join([text, *(line for one in errors for line in one.shown())]))
         self.report = report
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from headway.data.binding_table import Tables
-from headway.data.check_report import Report
 from headway.data.in_memory import FOLDER as GIVEN
 from headway.data.in_memory import Given, keep
 from headway.data.store import ImpossibleData, Prepared
@@ -229,12 +228,14 @@ class Training:
             return self.task.load_prepared(self.out)
         try:
             prepared = self.task.prepare(self.settings, self.out, self.progress)
-        except ImpossibleData as error:
-            self._show(error.report)
+        except ImpossibleData as error:  # which says what is wrong; here is the rest
+            for line in error.report.lines("warning", "note"):
+                self.progress.note(line)
             raise
         for line in self.tables.lines(prepared.report):
             self.progress.note(line)
-        self._show(prepared.report)
+        for line in prepared.report.lines():
+            self.progress.note(line)
         self.ranks.wait()
         return prepared
 
@@ -242,10 +243,6 @@ class Training:
     def tables(self) -> Tables:
         """Which column of the files was taken for what."""
         return Tables.of(self.settings, row_of(self.settings), self.given)
-
-    def _show(self, report: Report) -> None:
-        for line in report.lines():
-            self.progress.note(line)
 
     def _settings(self, prepared: Prepared) -> Resolved:
         """Those of the run that is taken up again, or new ones, which are then written down."""

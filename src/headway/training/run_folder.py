@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headway.data.checksummed import MANIFEST
 from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
+from headway.data.in_memory import FOLDER as GIVEN
 from headway.errors import ConfigError, FolderError, UserError
 from headway.settings.data import FILES, DataSettings
 from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
@@ -71,12 +72,18 @@ class Home:
         self._lock = -1
         """The open folder itself, which outlives its name."""
 
+        self._made: list[Path] = []
+        """Folders that were not there, the innermost first."""
+
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder; no two runs in it at a time."""
+        """Make the folder; no two runs in it at a time. What is refused leaves none behind."""
         try:
             self._take()
             yield
+        except UserError:
+            self._unmake()
+            raise
         finally:
             self._leave()
 
@@ -94,7 +101,16 @@ class Home:
         self._leave()
         self._take()
 
+    def _unmake(self) -> None:
+        """Take away folders that were made here and hold nothing, or only data as it was given."""
+        if self._made and self.is_there() and [one.name for one in self.path.iterdir()] == [GIVEN]:
+            shutil.rmtree(self.path / GIVEN)
+        with suppress(OSError):  # of the first that is not empty
+            for folder in self._made:
+                folder.rmdir()
+
     def _take(self) -> None:
+        self._made = [one for one in (self.path, *self.path.parents) if not one.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.path, os.O_RDONLY)
