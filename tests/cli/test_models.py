@@ -84,3 +84,30 @@ def test_what_is_not_whole_is_said_in_its_place(
     assert max(map(len, said.out.splitlines())) < 80
     assert main(["models", "nowhere"]) == 2
     assert "there is no folder nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("revews", "comes with headway. Did you mean 'reviews'?"),
+        ("digit", "Did you mean 'digits'?"),
+        ("her", "Did you mean 'here'?"),
+        ("runs/revews", "no folder runs/revews. Did you mean 'runs/reviews'? "),
+        (
+            "xyzzy",
+            "Yours here: reviews, here. With headway come: digits, shapes, stories, tatoeba-",
+        ),
+    ],
+)
+def test_a_misspelt_run_is_answered_with_those_there_are(
+    name: str, said: str, capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("runs/reviews", "here"):
+        Path(place).mkdir(parents=True)
+        shutil.copy(SHIPPED / "shapes" / "config.toml", place)
+    assert main(["predict", name, "--text", "x"]) == 2
+    assert said in capsys.readouterr().err
+    if "/" not in name and name != "xyzzy":
+        assert main(["info", name]) == 2
+        assert said.rpartition(". ")[2] in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from headway.settings.data import FILES
-from headway.settings.folder import CONFIG, RUNS, shipped_names
+from headway.settings.folder import CONFIG, RUNS, runs_in, shipped_names
 from headway.settings.model import FAMILY_SETTINGS
 from headway.settings.run import OF_TASKS, SETTINGS
 from headway.settings.toml import toml_value
@@ -25,7 +25,7 @@ Complete = Callable[[str], list[str]]
 
 def runs(incomplete: str) -> list[str]:
     """Names that a run answers to, and folders on the way to one."""
-    names = [*shipped_names(), *(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))]
+    names = [*shipped_names(), *(path.name for path in runs_in(RUNS))]
     *before, last = incomplete.split(",")  # several answer together
     found = [name for name in names if name.startswith(last)]
     for path in _paths(last):

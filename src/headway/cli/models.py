@@ -17,13 +17,13 @@ from headway.cli.data_arguments import Json, tell
 from headway.cli.print_table import show_table
 from headway.errors import UserError
 from headway.settings.folder import (
-    CONFIG,
     RUNS,
     SHIPPED,
     WEIGHTS,
     checkpoints_in,
     engines_in,
     load_run,
+    runs_in,
     shipped_names,
 )
 from headway.tasks.specs import METRICS, spec_of
@@ -63,7 +63,7 @@ def models(
     for folder in folders or ():
         if not folder.is_dir():
             raise UserError(f"there is no folder {folder}.")
-    own = [path for folder in folders or (RUNS, Path()) for path in _runs(folder)]
+    own = [path for folder in folders or (RUNS, Path()) for path in runs_in(folder)]
     shipped = [] if folders else [SHIPPED / name for name in shipped_names()]
     found = [
         _found(path, path.name if path.parent in (RUNS, SHIPPED) else str(path))
@@ -79,13 +79,6 @@ def models(
     for one in found:
         if one.state == DAMAGED:
             tell("models", one.trouble)
-
-
-def _runs(folder: Path) -> list[Path]:
-    """It may be one itself."""
-    if (folder / CONFIG).is_file():
-        return [folder]
-    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
 def _found(folder: Path, name: str) -> Found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 import shlex
@@ -56,6 +57,22 @@ def is_shipped(folder: Path) -> bool:
 RUNS = Path("runs")
 """Where people keep their runs: those too answer to their names."""
 
+MOST = 20
+"""Names that an error lists."""
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """It may be one itself."""
+    if (folder / CONFIG).is_file():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+
+
+def own_names() -> list[str]:
+    """What the runs of `runs` and of this folder answer to."""
+    return [path.name for path in runs_in(RUNS)] + [str(path) for path in runs_in(Path())]
+
+
 Names = str | Path | Iterable[str | Path]
 """One run or several."""
 
@@ -71,12 +88,20 @@ def run_folder(name: str | Path) -> Path:
     if name in shipped_names():
         return SHIPPED / name
     if not path.exists() and not path.parent.name:
-        names = ", ".join(shipped_names())
         raise FolderError(
-            f"there is no run folder {name}, and no model of that name comes with headway"
-            + (f" ({names} do)." if names else ".")
+            f"there is no run folder {name}, and no model of that name comes with headway."
+            + _other_names(name)
         )
     return path
+
+
+def _other_names(name: str) -> str:
+    """The nearest of those that there are, or all of them."""
+    own, shipped = own_names(), shipped_names()
+    if close := difflib.get_close_matches(name, [*own, *shipped], n=1):
+        return f" Did you mean {close[0]!r}?"
+    some = ", ".join(own[:MOST]) + ", …" * (len(own) > MOST)
+    return f" Yours here: {some or 'none'}. With headway come: {', '.join(shipped) or 'none'}."
 
 
 def run_folders(names: Names) -> list[Path]:
@@ -109,7 +134,7 @@ def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
     with suppress(FolderError):
         path = run_folder(name)
     if not path.is_dir():
-        near = suggest(name, [*PRESETS, *shipped_names()])
+        near = suggest(name, [*own_names(), *PRESETS, *shipped_names()])
         raise UserError(f"{name!r} is no preset, run folder, shipped model or .toml file.{near}")
     return load_settings(path, overrides)
 
@@ -191,7 +216,11 @@ def file_in(folder: Path, name: str) -> Path:
     near = folder.absolute().parent
     while not near.is_dir():
         near = near.parent
-    raise FolderError(f"there is no folder {folder}. {near} holds: {_listing(near)}.")
+    beside = folder.absolute().parent == near
+    names = [one.name for one in near.iterdir() if one.is_dir()] if beside else []
+    close = difflib.get_close_matches(folder.name, names, n=1)
+    meant = f" Did you mean '{folder.with_name(close[0])}'?" if close else ""
+    raise FolderError(f"there is no folder {folder}.{meant} {near} holds: {_listing(near)}.")
 
 
 def engines_in(folder: Path) -> list[str]:
