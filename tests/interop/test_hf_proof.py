@@ -25,7 +25,7 @@ from .folders import SIZES, bert_folder, change, write_pieces
 from .test_hf_decoders import DECODERS
 from .test_importing import QUICK, labelled
 from .test_round_trip import same_bytes, write_words
-from .test_sentence import sentence_folder
+from .test_sentence_transformers import sentence_folder
 from .theirs import reference, saved
 
 ALIKE = "its tokenizer gives our ids for 16 of 16 sentences"
