@@ -13,7 +13,7 @@ from headway.decode.search.hypothesis import Specials
 from headway.errors import ConfigError, FolderError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
-from headway.interop.ctranslate2.limits import POSITIONS, check_exportable
+from headway.interop.ctranslate2.exportable import POSITIONS, check_exportable
 from headway.interop.exporting import export_run
 from headway.interop.importing import import_run
 from headway.settings.folder import load_run

@@ -20,7 +20,7 @@ from headway.errors import ConfigError, UserError
 from headway.interop import to_ctranslate2
 from headway.interop.ctranslate2.engine import Ctranslate2Engine
 from headway.interop.ctranslate2.options import MAPPED, REFUSED
-from headway.interop.ctranslate2.search import Ranking, even_batches
+from headway.interop.ctranslate2.searcher import Ranking, even_batches
 from headway.models.folder import model_weights, save_weights
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings

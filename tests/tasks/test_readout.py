@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.models.build import build_model
-from headway.models.parts.heads import Angles, Input
+from headway.models.parts.output_heads import Angles, Input
 from headway.nn.layout import Layout
 from headway.tasks.losses import plain, rdrop
 from headway.tasks.readout import EachRow, OneClass, OneVector, Readout, readout_of

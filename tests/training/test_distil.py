@@ -14,7 +14,7 @@ from headway.data.store import Prepared
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT

@@ -14,7 +14,7 @@ import torch
 from headway.errors import DataError, UserError
 from headway.models.encoder import Encoder
 from headway.models.folder import model_weights, save_weights
-from headway.models.parts.heads import Angles, Input
+from headway.models.parts.output_heads import Angles, Input
 from headway.settings.folder import CONFIG, load_run
 from headway.settings.run import load_run_settings, resolved_toml
 from headway.tasks.answers import Answer

@@ -22,7 +22,7 @@ from headway.data.media.open_item import UNITS
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.models.decoder import Decoder
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout

@@ -15,7 +15,7 @@ from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.errors import DataError, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
-from headway.interop.ctranslate2.limits import check_exportable
+from headway.interop.ctranslate2.exportable import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared

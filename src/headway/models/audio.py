@@ -9,7 +9,7 @@ from torch import nn
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
 from headway.models.parts.body import stack
-from headway.models.parts.heads import LabelHead, RebuildHead, WordHead
+from headway.models.parts.output_heads import LabelHead, RebuildHead, WordHead
 from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding
 from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.models.parts.body import norm_maker, stack, text_front
-from headway.models.parts.heads import (
+from headway.models.parts.output_heads import (
     Input,
     LabelHead,
     MaskedWordHead,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
 from headway.models.parts.front import Front
-from headway.models.parts.heads import Input, Model, States, WordHead
+from headway.models.parts.output_heads import Input, Model, States, WordHead
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding

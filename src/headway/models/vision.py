@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from headway.models.encoder import Encoder
 from headway.models.parts.body import stack
-from headway.models.parts.heads import LabelHead, Pooler, RebuildHead
+from headway.models.parts.output_heads import LabelHead, Pooler, RebuildHead
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq, compose_seq2seq
 from headway.nn.embedding import Embedding

@@ -25,7 +25,7 @@ from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT, Progress

@@ -15,7 +15,7 @@ from torch import Tensor
 from headway.decode.batching import batches, windows
 from headway.errors import DataError, FolderError
 from headway.models.encoder import Encoder
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import Layout
 from headway.progress import OnProgress, unheard
 from headway.settings.model import EncoderSettings

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import Layout
 from headway.settings.folder import load_run, run_folder
 from headway.settings.model import PictureEncoderSettings, PictureSettings

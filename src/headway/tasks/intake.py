@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.store import Columns
 from headway.metrics.baselines import Text
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.devices import CPU
 from headway.settings.augment import AugmentSettings
 from headway.settings.model import PictureSettings, SoundSettings

@@ -17,7 +17,7 @@ from headway.data.masking import Hider
 from headway.data.media.store import SoundStore
 from headway.data.store import Columns
 from headway.models.parts.audio import Sound, SoundFront, collate_sounds
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.augment import SpecAugment
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout

@@ -31,7 +31,7 @@ from headway.decode.batching import FIRST_WINDOW
 from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.metrics.retrieval import text_keys
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.devices import CPU
 from headway.nn.layout import Layout
 from headway.settings.data import DataSettings

@@ -15,7 +15,7 @@ from headway.data.batches import Fixed, Rows, StepPlan
 from headway.data.masking import Hider
 from headway.data.media.store import PictureStore
 from headway.data.store import Columns
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.parts.vision import Pictures, collate_pictures
 from headway.nn.augment import Augment
 from headway.nn.devices import CPU

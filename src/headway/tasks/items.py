@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, StepPlan
 from headway.errors import Stopped
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.progress import OnProgress, unheard
 
 T = TypeVar("T")

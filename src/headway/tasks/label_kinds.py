@@ -20,7 +20,7 @@ from headway.metrics import multilabel as several
 from headway.metrics import regression
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
-from headway.models.parts.heads import Angles
+from headway.models.parts.output_heads import Angles
 from headway.nn.loss import Smoothing
 from headway.settings.run import Resolved
 from headway.tasks.answers import (

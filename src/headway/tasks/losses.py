@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from headway.models.parts.heads import MaskedWordHead, WordHead
+from headway.models.parts.output_heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from headway.data.batches import Fixed, Rows, StepPlan, moved
 from headway.data.masking import Draws, Hider, Numbers
 from headway.models.parts.audio import Sound, SoundFront
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.settings.model import PictureSettings, SoundSettings
 from headway.tasks.answers import Facts

@@ -17,7 +17,7 @@ from headway.data.masking import Draws, Masker, Numbers, Texts
 from headway.data.sequences import ranges
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import loss_weights
 from headway.tasks.answers import Facts
 from headway.tasks.intake import Gone

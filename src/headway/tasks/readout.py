@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.heads import Input, Model, Readable, wide
+from headway.models.parts.output_heads import Input, Model, Readable, wide
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings

@@ -31,7 +31,7 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError, UserError
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing

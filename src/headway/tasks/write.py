@@ -21,7 +21,7 @@ from headway.data.store import Columns, Prepared
 from headway.decode.writer import Writer
 from headway.errors import Stopped
 from headway.metrics.language import perplexity
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.ctc import ctc_loss
 from headway.nn.eval_mode import evaluating

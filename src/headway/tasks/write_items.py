@@ -22,7 +22,7 @@ from headway.data.batches import (
     moved,
 )
 from headway.data.token_store import TokenStore
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.nn.layout import Layout, loss_weights
 from headway.tasks.intake import Cuts
 from headway.tasks.intake_text import token_units

@@ -16,7 +16,7 @@ from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off, hiding
 from headway.inside.capture.media import Media
 from headway.inside.capture.streams import Reading
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout

@@ -18,10 +18,10 @@ from headway.decode.batching import batches
 from headway.decode.engine import BodyElsewhere, Engine, Tokens
 from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, needs
-from headway.interop.ctranslate2.limits import positions_of
+from headway.interop.ctranslate2.exportable import positions_of
 from headway.interop.ctranslate2.options import AGAIN, ranks_again
 from headway.interop.ctranslate2.prompts import PromptSearcher
-from headway.interop.ctranslate2.search import SourceSearcher
+from headway.interop.ctranslate2.searcher import SourceSearcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
 from headway.nn.layout import Layout

@@ -11,7 +11,7 @@ from headway.decode.search.hypothesis import Hypothesis, Specials, Wish
 from headway.decode.search.limits import Job
 from headway.decode.search.searcher import Prefix, check_prompted, check_prompts
 from headway.interop.ctranslate2.options import check_options, search_options
-from headway.interop.ctranslate2.search import Ranking, spelled
+from headway.interop.ctranslate2.searcher import Ranking, spelled
 from headway.settings.decode import DecodeSettings
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.errors import needs
-from headway.interop.ctranslate2.limits import ACTIVATIONS, positions_of
+from headway.interop.ctranslate2.exportable import ACTIVATIONS, positions_of
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.text import TextFront

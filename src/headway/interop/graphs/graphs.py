@@ -16,11 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from headway.decode.steps import alignment_layer
-from headway.interop.graphs.inputs import IDS, MASK, GraphInputs, TextInputs, inputs_of, of_one_size
+from headway.interop.graphs.graph_inputs import (
+    IDS,
+    MASK,
+    GraphInputs,
+    TextInputs,
+    inputs_of,
+    of_one_size,
+)
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory

@@ -10,6 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.interop.graphs.graph_inputs import (
+    HIDDEN_ROWS,
+    IDS,
+    LENGTHS,
+    MASK,
+    PIXELS,
+    SEGMENTS,
+    WAVEFORM,
+)
 from headway.interop.graphs.graphs import (
     ALONE,
     CTC,
@@ -22,15 +31,6 @@ from headway.interop.graphs.graphs import (
     SOURCE_MASK,
     STATES,
     WRITER,
-)
-from headway.interop.graphs.inputs import (
-    HIDDEN_ROWS,
-    IDS,
-    LENGTHS,
-    MASK,
-    PIXELS,
-    SEGMENTS,
-    WAVEFORM,
 )
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared

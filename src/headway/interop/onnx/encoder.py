@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from headway.decode.batching import batches
 from headway.decode.engine import Tokens
 from headway.errors import DataError
+from headway.interop.graphs.graph_inputs import MASK
 from headway.interop.graphs.graphs import EMBEDDING, LOGITS, SENTENCE, TRANSITIONS
-from headway.interop.graphs.inputs import MASK
 from headway.interop.graphs.padded_batches import Array, media_inputs, text_inputs
 from headway.interop.onnx.session import Session
 from headway.models.audio import Listener
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import Sound, SoundFront
 from headway.models.parts.front import Front
-from headway.models.parts.heads import WordHead
+from headway.models.parts.output_heads import WordHead
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.layout import Layout
 from headway.settings.model import PictureSettings, SoundSettings

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.models.parts.audio import WIDE, Sound, SoundFront
-from headway.models.parts.heads import Input
+from headway.models.parts.output_heads import Input
 from headway.models.parts.text import TextFront
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.attention.padded import PaddedLayout

@@ -9,7 +9,7 @@ import torch
 
 from headway.errors import ConfigError, UserError
 from headway.models.build import build_model
-from headway.models.parts.heads import LabelHead
+from headway.models.parts.output_heads import LabelHead
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
 from headway.settings.model import DecoderSettings, EncoderSettings
