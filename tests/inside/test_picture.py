@@ -163,6 +163,18 @@ def test_a_map_is_seen_on_pictures_of_any_brightness(
     shown.close()
 
 
+@pytest.mark.parametrize(("task", "parts"), [("see", 1), ("captioned-video", 2)])
+def test_the_overview_shows_what_was_looked_at(
+    browser: Any, tmp_path: Path, task: str, parts: int
+) -> None:
+    shown = open_page(browser, html(task), tmp_path, state="tab=overview")
+    seen = shown.locator("[data-card=seen] canvas")
+    assert seen.count() == parts
+    light = "(c) => Math.max(...c.getContext('2d').getImageData(0, 0, c.width, c.height).data)"
+    assert all(one.evaluate(light) > 0 for one in seen.all())
+    shown.close()
+
+
 def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> None:
     seen, _ = planted()
     made = look_of("final", seen, ["picture"])  # the other panels know that it is planted

@@ -107,7 +107,7 @@ def test_the_page_shows_them(browser: Any, translated: Looked, tmp_path: Path) -
     assert run is not None
     count = sum(parameter.numel() for parameter in run.model.parameters())
     number = opened.locator("[data-number=parameters]").inner_text()
-    assert int("".join(filter(str.isdigit, number))) == count
+    assert number == f"{count:,}"  # as a report has it
     scores_RC = translated.trace.scores_RC
     assert scores_RC is not None
     probs_RC = scores_RC.softmax(-1)

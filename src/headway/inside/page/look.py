@@ -229,8 +229,7 @@ def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
 def facts_of(run: Opened) -> dict[str, Any]:
     """What the header says about a run."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    size = f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
-    facts = [run.settings.task, *run.shape.size_facts, f"{size} parameters"]
+    facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
     if (run.folder / IMPORTED).is_file():
         facts.append("imported")
     return {"name": run.folder.name, "facts": facts}

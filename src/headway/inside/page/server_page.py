@@ -67,13 +67,12 @@ class Live:
 
     def _strip(self, request: Request, reading: Reading) -> dict[str, Any]:
         """For `web/live.js`: what was asked, what can be asked, and what an empty box means."""
-        task = self.run.settings.task
         plain = asdict(Request(text=""))
         del plain["text"]
         return {
             "request": asdict(request),
             "plain": plain,
-            "task": task,
+            "continues": reading.continues,
             "writes": searches(self.run),
             "media": self.media is not None,
             "usual": {"beam": self.usual.beam, "alpha": self.usual.alpha},

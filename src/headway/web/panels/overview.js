@@ -1,11 +1,11 @@
 // What the model is, what it answered, what strikes the eye.
-const big = (value) => (typeof value === "number" ? value.toLocaleString("en").replace(/,/g, " ") : value);
+const big = (value) => (typeof value === "number" ? value.toLocaleString("en") : value);
 
 function drawAnswer(host, answer, page) {
   if (answer.size) return host.append(el("p", {}, answer.said || `A vector of ${answer.size} numbers, of length ${number(answer.length)}.`));
   const stream = Object.values(page.look.streams).pop();
   const word = (row) => stream.pieces.filter((_, i) => i === row || (stream.words[row] >= 0 && stream.words[i] === stream.words[row])).join("").replaceAll("##", "");
-  const named = (item) => (answer.kind === "tag" ? `${word(item.row)}: ${item.name}` : item.name);
+  const named = (item) => (answer.kind === "tags" ? `${word(item.row)}: ${item.name}` : item.name);
   const { items } = answer, shown = clamp(page.state.overview_item ?? answer.given ?? 0, 0, items.length - 1);
   const written = answer.writes;
   if (items.length > 1) {
@@ -22,7 +22,7 @@ function drawAnswer(host, answer, page) {
     legend(host, { label: "probability" });
   }
   const item = items[shown];
-  host.append(el("h3", {}, written ? `Instead of “${item.name}”` : answer.kind === "tag" ? `Choices for “${word(item.row)}”` : "Choices" + (answer.kind === "fill" ? ` for token ${item.row + 1}` : "")));
+  host.append(el("h3", {}, written ? `Instead of “${item.name}”` : answer.kind === "tags" ? `Choices for “${word(item.row)}”` : "Choices" + (answer.kind === "gaps" ? ` for token ${item.row + 1}` : "")));
   bars(host, item.choices.map(([label, value]) => ({ label, value, picked: label === item.name })), { max: 1 });
 }
 
@@ -41,14 +41,27 @@ function drawThumbnails(host, page) {
   })));
 }
 
+// What it looked at, as it is.
+function drawSeen(host, page) {
+  const frames = page.section("picture") && PANELS.picture ? PANELS.picture.frames(page) : [], moving = frames.length > 1;
+  if (!frames.length) return;
+  frame(host, { title: moving ? "The video" : "The picture", name: "seen" }).append(el("div", { class: "frames" }, frames.map((from, t) => {
+    const canvas = el("canvas", { role: "img", "aria-label": moving ? `part ${t + 1} of the video` : "the picture", width: from.width, height: from.height,
+      style: `width:${moving ? 110 : 200}px;border-radius:6px;image-rendering:${from.width < 128 ? "pixelated" : "auto"}` });
+    canvas.getContext("2d").drawImage(from, 0, 0);
+    return canvas;
+  })));
+}
+
 PANELS.overview = {
   title: "Overview",
   draw(host, section, page) {
     tiles(host, section.numbers.map((one) => ({ ...one, value: big(one.value) })));
+    drawSeen(host, page);
     // A trace from elsewhere may have no outputs.
     const { answer } = section;
     if (answer.size || answer.items?.length) drawAnswer(frame(host, { title: "The answer", name: "answer", hint: answer.said ? "" : answer.length ? "This model answers with a point in space: texts that mean the same lie close together."
-      : answer.kind === "classify" ? "How probable the model finds each label." : "How probable each part of the answer was when it was chosen; click one to see what it competed with.",
+      : answer.kind === "label" ? "How probable the model finds each label." : "How probable each part of the answer was when it was chosen; click one to see what it competed with.",
       csv: () => [["token", "probability"], ...(answer.items || []).map((item) => [item.name, item.p])] }), answer, page);
     drawThumbnails(host, page);
     const notes = frame(host, { title: "Worth knowing", name: "notes" });

@@ -108,6 +108,7 @@ const timeOf = ({ tubelet: n }, t) => (n > 1 ? `frames ${t * n + 1}–${(t + 1) 
 
 PANELS.picture = {
   title: "Picture",
+  frames: framesOf,
   limits(section, page) {
     const { layer, head, at } = pick(section, page), last = page.look.outputs.at(-1).row ?? 0;
     return { layer: section.heads.length, head: section.heads[layer].shape[0], row: last + 1, now: { kind: section.kind, layer, head, row: page.look.outputs[section.groups[at].rows[0]].row ?? 0 } };

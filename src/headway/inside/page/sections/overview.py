@@ -118,7 +118,7 @@ def _answer(looked: Looked) -> Section:
     # Of a text that goes on: how many of the outputs were given, not chosen.
     given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
     return {
-        "kind": "classify" if trace.reading.answers == "label" else trace.reading.task,
+        "kind": trace.reading.answers,
         "writes": trace.reading.writes,
         "items": items,
         "given": given,
