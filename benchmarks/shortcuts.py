@@ -157,7 +157,6 @@ def changed_lists(name: str, tokens: int) -> tuple[Work, Work]:
 
 WITHOUT: dict[str, tuple[ModuleType, str, object]] = {
     "nn/linear.py": (linear, "FUSES_RELU", False),
-    "nn/loss.py": (loss, "KEEPS_GRAPH", lambda: True),
     "nn/kernels/short_attention.py": (attend, "HAS_TRITON", False),
     "nn/kernels/add_norm.py": (norms, "HAS_TRITON", False),
     "nn/kernels/loss.py": (loss, "HAS_TRITON", False),

@@ -200,15 +200,6 @@ def test_a_graph_that_is_kept_gives_the_same_gradients_again() -> None:
     assert_equal(list(torch.autograd.grad(ours, leaves)), first)
 
 
-def test_where_torch_does_not_tell_a_graph_is_thought_to_be_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    leaves, aims_N = parts(), targets()
-    wanted = gradients(vocabulary_loss(*leaves, aims_N, PAPER).sum, leaves)
-    monkeypatch.setattr(loss_file, "KEEPS_GRAPH", lambda: True)
-    assert_equal(gradients(vocabulary_loss(*leaves, aims_N, PAPER).sum, leaves), wanted)
-
-
 @pytest.mark.parametrize(("n_rows", "sizes"), [(7, [3, 3, 1]), (6, [3, 3]), (4, [2, 2]), (0, [])])
 def test_chunks_are_few_and_of_one_size(
     n_rows: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
