@@ -100,6 +100,14 @@ def test_where_nothing_is_copied_nothing_is_validated(
 def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"headway truth tatoeba-de-en pairs\.tsv"):
         truth("tatoeba-de-en", named={})
+    file = str(pairs_file(tmp_path))
+    with pytest.raises(UserError, match="has no effect: a run of the task complete takes no file"):
+        truth("stories", [file], named={})
+    for words, said in (([file, file], "one file at a time"), (["none.tsv"], "there is no file")):
+        with pytest.raises(UserError, match=said):
+            truth("tatoeba-de-en", words, named={})
+    with pytest.raises(UserError, match=r"--pairs and a file .* do not go together"):
+        truth("tatoeba-de-en", [file], named={"pairs": Path(file)})
     with pytest.raises(UserError, match="--pairs has no effect on a run of the task complete"):
         truth("stories", named={"pairs": pairs_file(tmp_path)})
     with pytest.raises(UserError, match="--reactions has no effect on a run of the task complete"):
