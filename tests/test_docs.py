@@ -222,16 +222,45 @@ def test_what_pages_call_in_python_is_there() -> None:
                     assert not called or hasattr(headway, node.attr), f"{page.name}: {node.attr}"
 
 
-MODULE = re.compile(r"`(?:src/headway/)?((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
+FILE = re.compile(r"`((?:[a-z_0-9]+/)+|(?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
+"""A folder, or a file of Python."""
+
+PLACE = re.compile(r"\n(?:\n|- |\| )")
+"""What lies between paragraphs, entries of lists and rows of tables."""
+
+
+def missing(text: str, files: set[str]) -> list[str]:
+    """Files that are named and do not exist: in this project, in the package, or in a folder that
+    was named before in the same place, by itself or by another file of it."""
+    wrong = []
+    for place in PLACE.split(text):
+        folders = ["", "src/headway/"]
+        for name in FILE.findall(place):
+            if name.endswith("/"):
+                folders += [name, f"src/headway/{name}"]
+                continue
+            found = [folder + name for folder in folders if folder + name in files]
+            wrong += [name] if not found else []
+            folders += [one.rpartition("/")[0] + "/" for one in found if "/" in name]
+    return wrong
+
+
+def test_a_bare_name_of_a_file_is_looked_for_in_the_folders_named_before() -> None:
+    files = {"src/headway/a/one.py", "src/headway/a/two.py", "src/headway/b/three.py", "top.py"}
+    assert not missing("`a/one.py` and `two.py`; `b/`: `three.py`; `top.py`", files)
+    assert missing("`two.py`, `a/`, `three.py`", files) == ["two.py", "three.py"]
+    assert missing("- `a/one.py`\n- `two.py`\n\n`a/one.py`\n\n`two.py`", files) == ["two.py"] * 2
 
 
 def test_every_file_that_is_named_exists() -> None:
-    """By its whole path, or by the end of one: `attend.py` of a folder that was named before."""
     folders = ("src", "tests", "examples", "benchmarks", "docs")
-    files = [str(path) for name in folders for path in (ROOT / name).rglob("*.py")]
+    files = {
+        str(path.relative_to(ROOT)) for name in folders for path in (ROOT / name).rglob("*.py")
+    }
+    nowhere = {"utils.py", "common.py", "helpers.py"}  # what we have none of
     for page in [*PAGES, *(ROOT / name for name in BESIDE if name != "CHANGELOG.md")]:
-        for name in set(MODULE.findall(page.read_text())) - {"utils.py", "common.py", "helpers.py"}:
-            assert any(f"/{file}".endswith(f"/{name}") for file in files), f"{page.name}: {name}"
+        wrong = set(missing(page.read_text(), files)) - nowhere
+        assert not wrong, f"{page.name}: {sorted(wrong)}"
 
 
 def test_defaults_that_pages_of_tasks_show_are_those_of_the_settings() -> None:
