@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -451,3 +452,17 @@ def test_arguments_of_another_kind_are_refused_at_once(
     with pytest.raises(ConfigError, match=why):
         headway.train("classify", TEXTS, **{"out": tmp_path / "run", **given})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_column_that_is_missing_is_asked_for_as_it_was_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("review\tstars\n" + "good film\tup\nbad film\tdown\n" * 9, encoding="utf-8")
+    for call in (headway.check, partial(headway.train, out=tmp_path / "run", quiet=True)):
+        with pytest.raises(UserError, match=r"^text='revew': .*Did you mean 'review'"):
+            call("classify", file, text="revew", label="stars")
+        with pytest.raises(UserError, match=r"^data.text_field='revew': "):
+            call("classify", file, settings={"data": {"text_field": "revew"}})
+        with pytest.raises(UserError, match=r"^data.text_field='revew': "):
+            call("classify", text=file, settings={"data.text_field": "revew"})
+    with pytest.raises(UserError, match=r"^source='revew': .*Did you mean 'review'"):
+        headway.load("tatoeba-de-en").evaluate(file, source="revew")

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.data.in_memory import FOLDER, ROWS, VALID, Given, given, named_files
-from headway.errors import ConfigError, FolderError, InPython, suggest
+from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
 from headway.settings.asked import FROM_PYTHON, Asked
 from headway.settings.listed import listed
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, asked_of
-from headway.tasks.specs import SPECS, Spec, spec_of
+from headway.tasks.specs import SEEN_AS, SPECS, Spec, spec_of
 from headway.training.arguments import (
     beginning,
     check_training,
@@ -106,7 +106,7 @@ def train(
             given=tables, quiet=quiet, on=on, own=own, by=by or "",
             call=f"headway.train(…, out={os.fspath(out)!r})", started=started,
         )  # fmt: skip
-        with undisturbed(training.ranks.device):
+        with undisturbed(training.ranks.device), columns_by_argument(data, _settings(settings)):
             troubles = training.train()
     if "model.safetensors" in training.unwritten:
         raise FolderError(f"{out} is trained, but not saved: {'; '.join(troubles)}.")
@@ -137,7 +137,8 @@ def check(
     )  # fmt: skip
     asked, tables = wish.asked(Path())
     run = wish.run(asked, "check(…)", quiet)
-    return report_of(run, tables, quiet=quiet)
+    with columns_by_argument(data, _settings(settings)):
+        return report_of(run, tables, quiet=quiet)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +182,7 @@ class Wish:
             for key, one in named_files(self.needs).items():
                 found |= Asked({f"data.{key}": one}, self._place(key))
         for key in found:
-            if key in said and said[key] != found[key]:
+            if key in said and str(said[key]) != str(found[key]):  # a column may have a number
                 text = f"{key} is said twice: by an argument and by settings. Leave one."
                 raise ConfigError(text)
         return found | said, tables
@@ -202,7 +203,14 @@ class Wish:
         if fields is not None:
             needs.setdefault("fields", fields)
         task = "" if task is None else str(task)
-        tables = {ROWS: given(task, self.data, needs)}
+        what = said.get(f"{task}.what")
+        rows = SPECS[task].rows if task in SPECS else ()
+        # A setting that names media, or says that they are some, is enough.
+        what = what if what in {row.modality for row in rows} else None
+        media = any(row.reads == "media" for row in rows)
+        if "data.path_field" in said and media and not {*SEEN_AS.values(), "path"} & set(needs):
+            needs["path"] = str(said["data.path_field"])
+        tables = {ROWS: given(task, self.data, needs, what=what)}
         if self.valid is not None:
             tables[VALID] = tables[ROWS].beside(given(task, self.valid, needs, like=tables[ROWS]))
         asked = Asked()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import ContextDecorator
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import ContextDecorator, contextmanager
 from types import ModuleType
 
 
@@ -31,9 +31,11 @@ class NoColumn(ConfigError, DataError):
         self.options = dict(options or {})
         """Of the settings in the text: what names the same column of a file without an option."""
 
-    def by_option(self) -> str:
-        """As one says it who named the file without an option."""
+    def by_option(self, said: Container[str] = ()) -> str:
+        """As one says it who named the file without an option, and no setting in `said` for it."""
         text = str(self)
+        if any(setting in said for setting in self.options):
+            return text
         for setting, option in self.options.items():
             text = text.replace(f"{setting}=…", f"{option} NAME").replace(
                 f"{setting}=", f"{option} "
@@ -63,6 +65,18 @@ class InPython(ContextDecorator):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UserError) and error.args:
             error.args = (said_in_python(str(error.args[0])), *error.args[1:])
+
+
+@contextmanager
+def columns_by_argument(data: object, said: Container[str] = ()) -> Iterator[None]:
+    """Inside, a column of `data` that is missing is asked for by the argument that names it, unless
+    it was `said` by a setting."""
+    try:
+        yield
+    except NoColumn as error:
+        if data is not None:
+            error.args = (error.by_option(said), *error.args[1:])
+        raise
 
 
 _SAID = re.compile(

@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from headway.errors import DataError, InPython, UserError, suggest
+from headway.errors import DataError, InPython, UserError, columns_by_argument, suggest
 from headway.progress import SILENT, Progress
 from headway.settings.data import FILES, INPUTS, DataSettings
 from headway.settings.decode import DecodeSettings
@@ -465,7 +465,8 @@ class Run:
         task = find_task(self.settings)
         if data is not None:
             usual, what = self.settings.data, spec_of(self.settings).modality
-            with in_files(self.task, data, needs, usual, what) as found, use.opened.lock:
+            files = in_files(self.task, data, needs, usual, what)
+            with columns_by_argument(data), files as found, use.opened.lock:
                 return task.evaluation(use, test_set(usual, found))
         for name in needs:
             if name not in INPUTS:

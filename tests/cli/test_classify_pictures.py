@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from headway.cli.main import main
 from headway.web.pack import unpack
@@ -227,3 +228,34 @@ def test_an_old_recipe_is_understood_too(
     said = capsys.readouterr().err
     assert "watch is called classify now; classify.what=videos" in said
     assert "Give FILES behind the task" in said
+
+
+@pytest.mark.parametrize("column", [["data.path_field=1"], ["--image", "1"]])
+def test_a_header_of_few_pictures_is_seen_above_the_column_that_is_counted(
+    column: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i in range(4):
+        Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(f"{i}.png")
+    rows = [f"{i}.png,{'ab'[i % 2]}\n" for i in range(4)]
+    Path("named.csv").write_text("datei,klasse\n" + "".join(rows), encoding="utf-8")
+    Path("plain.csv").write_text("".join(rows), encoding="utf-8")
+    for file, form in (("named.csv", "header, 4 rows"), ("plain.csv", "no header, 4 rows")):
+        assert main(["check", "classify", file, *column, "--label", "2"]) == 0
+        said = capsys.readouterr().out
+        assert f"{file}   comma-separated, {form}" in said
+        assert "4 pictures\n" in said
+
+
+def test_pictures_are_listed_in_a_table_where_a_setting_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i in range(4):
+        Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(f"{i}.png")
+    rows = [f"{i}.png,{'ab'[i % 2]}\n" for i in range(4)]
+    Path("a.csv").write_text("file,label\n" + "".join(rows), encoding="utf-8")
+    assert main(["check", "classify", "a.csv", "classify.what=pictures"]) == 0
+    assert "4 pictures\n" in capsys.readouterr().out
+    assert main(["check", "classify", "a.csv", "--image", "file", "data.path_field=1"]) == 2
+    assert "said twice" in capsys.readouterr().err

@@ -169,8 +169,7 @@ def _message(error: Exception, words: list[str]) -> str:
         stop = "" if message.endswith((".", "?")) else "."
         return f"{message}{stop} See `{_name(words)} --help`."
     if isinstance(error, NoColumn) and _without_option(error.file, words):
-        settings = {word.partition("=")[0] for word in words}
-        return str(error) if settings & set(error.options) else error.by_option()
+        return error.by_option({word.partition("=")[0] for word in words})
     return str(error)
 
 

@@ -243,9 +243,25 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
         fields = any(one.name in cells for one in columns if one.kind == "field")
         needed = [one for one in columns if not one.optional]
         usual = all(lower & {name.lower() for name in one.usual} for one in needed)
-        return exact or fields or bool(needed and usual) or _over_values(cells, rows)
+        over = _over_values(cells, rows) or _over_files(cells, rows, columns)
+        return exact or fields or bool(needed and usual) or over
 
     return is_header
+
+
+def _over_files(
+    cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
+) -> bool:
+    """Whether the column that is said to name media does so, but for its first line; there is no
+    need of many lines to see that."""
+    counted = [int(one.own) - 1 for one in columns
+               if one.said and one.kind in MEDIA and one.own.isdecimal()]  # fmt: skip
+    return any(
+        bool(below) and not _is_media_file(cells[i]) and all(map(_is_media_file, below))
+        for i in counted
+        if 0 <= i < len(cells)
+        for below in [[row[i] for row in rows if len(row) == len(cells)]]
+    )
 
 
 def _over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
