@@ -20,10 +20,13 @@ from benchmarks.machine import alternating, pick_device, save
 from benchmarks.train_step import EAGER, GRAPHED, SIZES, headway_round
 from benchmarks.train_step import Work as Sentences
 from headway.decode import lean_step
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.searcher import Searcher
 from headway.interop.graphs import record
 from headway.interop.graphs.graphs import graphs_of
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
+from headway.models.parts.front import compute_in
 from headway.models.seq2seq import Seq2Seq
 from headway.nn import dropout, embedding, linear, loss, norms
 from headway.nn.attention import attend
@@ -32,6 +35,7 @@ from headway.nn.layout import Layout
 from headway.nn.linear import pack, unpack
 from headway.nn.loss import Smoothing
 from headway.settings.data import TokenizerSettings
+from headway.settings.decode import DecodeSettings
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings
 from headway.tokens.trainer import train_on_texts
@@ -155,6 +159,27 @@ def changed_lists(name: str, tokens: int) -> tuple[Work, Work]:
     return at_once, one_by_one
 
 
+def beam_steps(name: str, tokens: int) -> tuple[Work, Work]:
+    """Beam search for 32 sources in bf16, recorded with each."""
+    settings, device = preset(name), pick_device()
+    sources = torch.randint(3, settings.vocab_size, (32, 20)).tolist()
+
+    def search(back_ends: dict[str, attend.BackEnd]) -> Work:
+        model = build_model(settings, seed=0, device=device).eval()
+        compute_in(model, torch.bfloat16)
+        asked = DecodeSettings(beam=4, max_len=tokens)
+        searcher = Searcher([model], asked, Specials(bos=1, eos=2, unk=0))
+
+        def work() -> None:
+            with patch.object(attend, "BACK_ENDS", back_ends):
+                searcher(sources)
+
+        return work
+
+    others = {name: one for name, one in attend.BACK_ENDS.items() if name != "step"}
+    return search(attend.BACK_ENDS), search(others)
+
+
 WITHOUT: dict[str, tuple[ModuleType, str, object]] = {
     "nn/linear.py": (linear, "FUSES_RELU", False),
     "nn/kernels/short_attention.py": (attend, "HAS_TRITON", False),
@@ -193,10 +218,12 @@ CASES = {
     "tokens/word_cache.py": (known_words, "", 20_000),
     "interop/graphs/record.py": (recorded_graphs, "transformer-test", 20),
     "training/tensor_lists.py": (changed_lists, "transformer-base", 0),
+    "nn/kernels/decode_attention.py": (beam_steps, "transformer-base", 60),
 }
 """What is measured by itself, of which model, with how many tokens."""
 
-ON_GPU = (*WITHOUT, "training/tensor_lists.py")
+ON_GPU = (*WITHOUT, "training/tensor_lists.py", "nn/kernels/decode_attention.py")
+ON_CPU = tuple(name for name in CASES if name != "nn/kernels/decode_attention.py")
 
 TINY = {"gpt2": "decoder-test"}
 
@@ -208,7 +235,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", choices=[*CASES, *WITHOUT], help="as the device has")
     given = parser.parse_args(words)
     device = pick_device()
-    names = given.only or (ON_GPU if device.type == "cuda" else CASES)
+    names = given.only or (ON_GPU if device.type == "cuda" else ON_CPU)
     torch.manual_seed(0)
     found = {}
     for name in names:

@@ -3,6 +3,9 @@
 One program works for one query and one head. It walks over the keys of its source and reads only
 those that the tree lets it see, so that hypotheses which share the cells of a cache cost no more
 than their own past. Fused attention would read all of them, and prepare the mask first.
+
+`python -m benchmarks.shortcuts`: beam search for 32 sources by `transformer-base` is 1.1 times as
+fast with it on an H200.
 """
 
 from __future__ import annotations
