@@ -97,7 +97,8 @@ def train(
     budget_s = None
     if budget is not None:
         said = budget if isinstance(budget, str) else f"{budget:.10g}s"
-        run, budget_s = with_budget(run, said, "train(budget=…)")
+        goes_on = None if restart else out
+        run, budget_s = with_budget(run, said, "train(budget=…)", goes_on)
     from headway.training.run import Training
 
     with _ALONE:

@@ -20,6 +20,8 @@ from headway.api import train
 from headway.cli.main import main
 from headway.cli.train import AGAIN
 from headway.errors import UserError
+from headway.settings.folder import load_run
+from headway.training import arguments
 from tests.data.conftest import sentences
 
 SETTINGS = [
@@ -460,3 +462,23 @@ def test_pictures_that_cannot_be_read_are_listed_with_the_error(
     assert said.count("too many to go on") == 1
     assert said.count("pictures/a/0.png") == 2  # its place, and the reason that names it
     assert said.index("too many to go on") < said.index("pictures/a/0.png")
+
+
+def test_a_run_begun_with_steps_beside_a_budget_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As older versions took them; what begins now, or anew, is refused."""
+    words = command("--budget", "1s", out="old")
+    with monkeypatch.context() as older:
+        older.setattr(arguments, "_check_length", lambda settings, budget: None)
+        assert main(words) == 0
+    asked = load_run(here / "old").asked
+    assert (asked["budget"], asked["train.steps"]) == ("1s", 2)
+    (here / "old" / "model.safetensors").unlink()
+    assert main(words) == 0
+    assert (here / "old" / "model.safetensors").is_file()
+    assert "going on from step" in capsys.readouterr().err
+    for again in ([*words, "--restart"], command("--budget", "1s", out="new")):
+        assert main(again) == 2
+        assert "train.steps=2 and --budget 1s both say" in capsys.readouterr().err
+    assert (here / "old" / "model.safetensors").is_file()

@@ -105,7 +105,7 @@ def train(
     check_training(run)
     budget_s = None
     if budget:
-        run, budget_s = with_budget(run, budget, "--budget")
+        run, budget_s = with_budget(run, budget, "--budget", None if restart else out)
     from headway.training.run import Training
 
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
 from headway.settings.asked import Asked
 from headway.settings.decode import DecodeSettings
-from headway.settings.folder import load_run, run_folder
+from headway.settings.folder import CONFIG, load_run, run_folder
 from headway.settings.run import RunSettings, asked_of, load_run_settings
 from headway.settings.start import DistilSettings, LoraSettings
 from headway.settings.toml import parse, read_text
@@ -80,12 +80,22 @@ def check_training(settings: RunSettings) -> None:
         check_task(settings.start.run, settings, old)
 
 
-def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSettings, float]:
-    """Asked for too, and its seconds: a run that goes on must have the same. What a recipe says of
-    the length is only usual; who says it beside a budget wants two things."""
+def with_budget(
+    settings: RunSettings, budget: str, whence: str, goes_on: Path | None = None
+) -> tuple[RunSettings, float]:
+    """Asked for too, and its seconds: a run that goes on must have the same. `goes_on`: where one
+    may be."""
     from headway.training.estimate import seconds
 
     length = seconds(budget)
+    if goes_on is None or not _had_budget(goes_on):
+        _check_length(settings, budget)
+    asked = settings.asked | Asked({"budget": budget}, whence)
+    return replace(settings, asked=asked), length
+
+
+def _check_length(settings: RunSettings, budget: str) -> None:
+    """A recipe says only what is usual; who says a length beside a budget wants two things."""
     for key in ("train.steps", "train.epochs"):
         said = settings.asked.whence(key) if key in settings.asked else ""
         if said.startswith((f"{key}=", "train(")):
@@ -93,8 +103,17 @@ def with_budget(settings: RunSettings, budget: str, whence: str) -> tuple[RunSet
                 f"{key}={settings.asked[key]} and --budget {budget} both say how long to train. "
                 "Leave one of them out."
             )
-    asked = settings.asked | Asked({"budget": budget}, whence)
-    return replace(settings, asked=asked), length
+
+
+def _had_budget(folder: Path) -> bool:
+    """Whether there is a run that was begun with one: older versions took steps beside it, which
+    had no effect, and the command that began a run goes on with it."""
+    if not (folder / CONFIG).is_file():
+        return False
+    try:
+        return "budget" in load_run(folder).asked
+    except UserError:  # which is said when it is opened
+        return True
 
 
 def report_of(
