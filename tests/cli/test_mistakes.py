@@ -241,5 +241,9 @@ def test_labels_that_stand_first_are_suspected(here: Path, capsys: Output) -> No
     Path("first.tsv").write_text("".join(lines))
     main(["check", "classify", "--text", "first.tsv"])
     assert "If it stands first: data.text_field=2 data.label_field=1" in capsys.readouterr().out
+    main(["check", "classify", "first.tsv"])
+    assert "If it stands first: --text 2 --label 1" in capsys.readouterr().out
+    main(["check", "classify", "first.tsv", "--text", "2", "--label", "1"])
+    assert "2 labels: neg 20 (50.0%), pos 20 (50.0%)" in capsys.readouterr().out
     main(["check", "classify", "--text", "first.tsv", "data.text_field=2", "data.label_field=1"])
     assert "2 labels: neg 20 (50.0%), pos 20 (50.0%)" in capsys.readouterr().out

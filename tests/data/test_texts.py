@@ -438,7 +438,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_a_rerun_cannot_mend(
     [
         ("documents", [], None, "there are no documents: every file is empty"),
         ("documents", ["", "  "], None, "none of the 1 documents has text"),
-        ("labelled", ["good\tpos", "fine\tpos"] * 9, None, r"every label is 'pos'.*label_field"),
+        ("labelled", ["good\tpos", "fine\tpos"] * 9, None, r"every label.*umn than --label label"),
         ("labelled", ["good\tpos", "bad\t"], None, r"1 example has no label \('label'\).*a:2"),
         ("labelled", ["\tpos", " \tneg"], None, "none of the 2 examples has text"),
         ("labelled", ["g\tpos", "b\tneg"], ["x\tbad"], r"1 label .* lacks: 'bad' \(v:1\)"),

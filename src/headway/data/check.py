@@ -77,12 +77,22 @@ def unit_of(source: Source) -> str:
 def valid_option(source: Source) -> str:
     """What gives validation data of its own, beside what was given to learn from: files behind the
     task have one option, those behind `--text` or another one its like."""
-    data, asked = source.settings.data, source.settings.asked
-    name = next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
-    whence = asked.whence(f"data.{name}") if f"data.{name}" in asked else ""
-    if not whence or whence.startswith(("headway ", "train(data)")):
+    if is_behind_task(source):
         return "--valid FILE"
+    name = _given_as(source)
     return "--valid-source, --valid-target" if name == "source" else f"--valid-{name}"
+
+
+def is_behind_task(source: Source) -> bool:
+    """Whether files were named without an option, so that options name their columns."""
+    key, asked = f"data.{_given_as(source)}", source.settings.asked
+    whence = asked.whence(key) if key in asked else ""
+    return not whence or whence.startswith(("headway ", "train(data)"))
+
+
+def _given_as(source: Source) -> str:
+    data = source.settings.data
+    return next((one for one in ("pairs", "source", "media") if getattr(data, one)), "text")
 
 
 @dataclass
@@ -269,9 +279,12 @@ class TextFindings(Findings):
     def all_classes(self) -> None:
         data = self.survey.source.settings.data
         usual = (data.text_field, data.label_field, data.other_field) == ("text", "label", "")
-        other = " If it stands first: data.text_field=2 data.label_field=1" if usual else ""
+        text, label = "data.text_field=", "data.label_field="
+        if is_behind_task(self.survey.source):
+            text, label = "--text ", "--label "
+        other = f" If it stands first: {text}2 {label}1" if usual else ""
         named = self.what == "label" and self.survey.source.media is None
-        where = f"data.label_field={data.label_field}" if named else ""
+        where = f"{label}{data.label_field}" if named else ""
         several = "labels" in self.survey.source.kinds
         self.classes(self.survey.names.counts, self.what, where, other, least=1 if several else 2)
 
