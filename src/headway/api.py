@@ -213,7 +213,8 @@ class Wish:
             needs["path"] = str(said["data.path_field"])
         tables = {ROWS: given(task, self.data, needs, what=what)}
         if self.valid is not None:
-            tables[VALID] = tables[ROWS].beside(given(task, self.valid, needs, like=tables[ROWS]))
+            held = given(task, self.valid, needs, like=tables[ROWS], what=what)
+            tables[VALID] = tables[ROWS].beside(held)
         asked = Asked()
         for name, one in tables.items():
             for key, value in one.settings(out / FOLDER, name).items():

@@ -255,6 +255,9 @@ def test_pictures_are_listed_in_a_table_where_a_setting_says_so(
         Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(f"{i}.png")
     rows = [f"{i}.png,{'ab'[i % 2]}\n" for i in range(4)]
     Path("a.csv").write_text("file,label\n" + "".join(rows), encoding="utf-8")
+    words = ["check", "classify", "a.csv", "--valid", "a.csv", "classify.what=pictures"]
+    assert main(words) == 0
+    assert "4 pictures, 4 validation pictures\n" in capsys.readouterr().out
     assert main(["check", "classify", "a.csv", "classify.what=pictures"]) == 0
     assert "4 pictures\n" in capsys.readouterr().out
     assert main(["check", "classify", "a.csv", "--image", "file", "data.path_field=1"]) == 2
