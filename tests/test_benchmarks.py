@@ -17,6 +17,7 @@ import soundfile
 import torch
 
 from benchmarks import machine, report, run
+from headway.cli.main import main as headway
 from headway.interop.importing import import_run
 from tests.inside.browser import chromium
 from tests.interop.test_whisper import whisper_folder
@@ -104,6 +105,39 @@ def few_pairs(folder: Path) -> list[str]:
     return [*cases, "--settings", *sizes, "tokenizer.kind=words", "data.valid_size=4"]
 
 
+def labelled(folder: Path) -> list[str]:
+    """Texts whose first word says their label, and a tiny run to begin with."""
+    data, encoder = folder / "toy", folder / "vectors"
+    data.mkdir()
+    for part, n in (("train", 24), ("valid", 8), ("test", 8)):
+        rows = "".join(f"{'ab'[i % 2]} of {part} {i}\t{'AB'[i % 2]}\n" for i in range(n))
+        (data / f"{part}.tsv").write_text("text\tlabel\n" + rows)
+    (folder / "pairs.tsv").write_text("".join(f"a {i}\tb of train {i}\n" for i in range(24)))
+    asked = ["train", "embed", "--pairs", str(folder / "pairs.tsv"), "--out", str(encoder)]
+    sizes = ["model.d_model=8", "model.n_heads=2", "model.n_layers=1", "model.d_ff=8"]
+    one_step = ["train.steps=1", "tokenizer.kind=words", "data.valid_size=4"]
+    assert headway([*asked, *sizes, *one_step]) == 0
+    runs = [
+        "--seeds",
+        "1",
+        "--budget",
+        "",
+        "--set",
+        "train.steps=1",
+        "--work",
+        str(folder / "work"),
+    ]
+    return [str(data), *runs, "--encoder", str(encoder)]
+
+
+def texts(folder: Path) -> list[str]:
+    return [*labelled(folder), "--systems", "majority", "bag of words", "encoder"]
+
+
+def few_texts(folder: Path) -> list[str]:
+    return [*labelled(folder), "--systems", "tuned", "neighbours", "--labels", "4"]
+
+
 TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "asterisk": (speakers, None, ()),
     "budget": (few_pairs, "budget", ("runs",)),
@@ -118,6 +152,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     ),
     "engine": (german, "engine-ctranslate2", ("cases",)),
     "few_labels": (pictures, "few-labels-toy", ("table", "rows", "fill")),
+    "few_texts": (few_texts, "few-texts", ("sets", "encoder")),
     "gpt2_decode": (
         words("--tokens", "2", *SMALL, *ONE_THREAD, *ROUNDS),
         "gpt2-decode", ("cases",),
@@ -141,6 +176,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "shortcuts": (words("--tiny", *ROUNDS), "shortcuts", ("cases",)),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
     "taps": (words("--presets", "bert-tiny", "decoder-test", *ROUNDS), "taps", ("cases",)),
+    "texts": (texts, "texts", ("sets", "options")),
     "train_run": (
         words("--size", "toy", "--pairs", "60", "--steps", "2", "--longest", "100",
               "--tokens", "110", *ROUNDS),
@@ -229,3 +265,25 @@ def test_what_make_bench_asks_is_understood(device: str, monkeypatch: pytest.Mon
     for module, *asked in run.JOBS[device]:
         with pytest.raises(Understood):
             assert not importlib.import_module(module).main(asked)
+
+
+def test_few_texts_are_drawn_one_inside_the_other_and_their_neighbours_found() -> None:
+    few = importlib.import_module("benchmarks.few_texts")
+    rows = [f"text {i}" for i in range(30)], ["ab"[i % 3 == 0] for i in range(30)]
+    two, four = (set(zip(*few.drawn(rows, each, seed=1), strict=True)) for each in (2, 4))
+    assert two < four
+    assert sorted(label for _, label in four) == [*"aaaa", *"bbbb"]
+    known_ND = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]], np.float32)
+    asked_ND = np.array([[0.8, 0.2], [0.2, 0.8]], np.float32)
+    assert few.neighbours(known_ND, list("aabb"), asked_ND) == ["a", "b"]
+    assert few.nearest(known_ND, list("abcd"), known_ND, 1, True) == list("badc")
+
+
+def test_texts_are_read_with_and_without_a_header(tmp_path: Path) -> None:
+    texts = importlib.import_module("benchmarks.texts")
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"quoted\tA\n')
+    (tmp_path / "b.tsv").write_text('"quoted\tA\n')
+    for name in "ab":
+        assert texts.read(tmp_path / f"{name}.tsv") == (['"quoted'], ["A"])
+    with pytest.raises(SystemExit, match="has none of these: train"):
+        texts.Labelled.at(tmp_path)
