@@ -3,6 +3,7 @@ again, scores that the table has."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import shutil
@@ -13,11 +14,13 @@ import pytest
 import torch
 
 import headway
+from headway.metrics import classification
 from headway.models.folder import model_weights
+from headway.models.parts.output_heads import soften
 from headway.settings.run import read_resolved, resolved_toml
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
-from headway.tasks.scores import Scores, beside, of_metric
+from headway.tasks.scores import MODEL, Scores, of_metric, standings
 from headway.training.loop import ranking
 
 from .tiny import CPU, STEPS, Tiny, assert_same, train
@@ -30,10 +33,13 @@ class Break(Exception):
 def logged(folder: Path) -> list[dict[str, Any]]:
     """The curves of a run, without what a clock said."""
     clocks = ("seconds", "tokens_per_s", "stall", "time")
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    return [{k: v for k, v in row.items() if k not in clocks} for row in rows
+    return [{k: v for k, v in row.items() if k not in clocks} for row in log_of(folder)
             if row["kind"] in ("train", "valid")]  # fmt: skip
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def broken_off(tiny: Tiny, out: Path, at: int) -> None:
@@ -124,8 +130,50 @@ def test_it_has_a_baseline_of_its_own_metric(tiny: Tiny) -> None:
         assert "baselines" not in vars(scores)  # they cost nothing until someone asks
         found = of_metric(scores.baselines, metric)
         assert found, "nothing to compare with"
-        assert beside(scores.baselines, metric).startswith("; baseline")
+        rows = standings(scores[metric.name], scores.baselines, scores.ranges, metric)
+        assert [row.name for row in rows[-2:]] == [next(iter(found)), MODEL]
+        assert set(scores.ranges) <= {row.name for row in rows}
+        for row in rows:
+            assert row.range is None or row.range[0] <= row.value <= row.range[1]
         assert all(math.isfinite(value) for value in found.values())
+
+
+def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fitted on validation examples is a part of the weights, whoever reads them."""
+    monkeypatch.setattr(classification, "best_temperature", lambda *_: 2.0)
+    with torch.no_grad():
+        found = tiny.task.evaluate(Pass(tiny.model, CPU, calibrate=True))
+    before = scores_of(tiny, full=True)
+    assert before.temperature is None
+    if tiny.row.answers not in ("label", "labels", "tags"):
+        assert found.temperature is None
+        assert_same(dict(found), dict(before))
+        return
+    assert found.temperature is not None
+    assert found["loss"] != pytest.approx(before["loss"], rel=1e-3)
+    assert list(found.answers) == list(before.answers)
+    model = copy.deepcopy(tiny.model)
+    soften(model, found.temperature.value)
+    with torch.no_grad():
+        after = tiny.task.evaluate(Pass(model, CPU))
+    assert_same(dict(after), dict(found))
+
+
+def test_a_finished_run_has_the_temperature_that_its_log_names(tiny: Tiny) -> None:
+    """Its weights are those of a checkpoint but for the head of labels, and fit as they are."""
+    [end] = [row for row in log_of(tiny.folder) if row["kind"] == "end"]
+    has = tiny.row.answers in ("label", "labels", "tags")
+    assert ("temperature" in end) == has
+    if not has:
+        return
+    assert 1 / classification.MILDEST <= end["temperature"]["value"] <= classification.MILDEST
+    assert end["temperature"]["examples"] >= len(tiny.task.valid_items.lengths) // 2
+    for one in end["scores"].values():
+        assert math.isfinite(one["loss"])
+    kept = end["scores"][end["kept"]]
+    assert_same(dict(scores_of(tiny, full=True)), kept)
 
 
 def test_frequencies_say_what_the_loss_of_training_must_fall_below(tiny: Tiny) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from headway.metrics import classification
 from headway.metrics.classification import (
+    MILDEST,
     accuracy,
     accuracy_interval,
     apply_temperature,
@@ -16,6 +20,9 @@ from headway.metrics.classification import (
     macro_f1,
     macro_f1_interval,
     nll,
+    reliability,
+    safe_temperature,
+    surprise,
 )
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -81,16 +88,22 @@ def test_likelihood_and_calibration_by_hand() -> None:
     labels = np.array([0, 1, 1, 1])
     assert nll(logs_NC, labels) == pytest.approx(-np.log([0.95, 0.05, 0.65, 0.55]).mean())
     found = calibration(logs_NC, labels, 10)
-    assert [b.count for b in found.bins] == [0, 0, 0, 0, 0, 1, 1, 0, 0, 2]
-    assert found.bins[9].confidence == pytest.approx(0.95)
-    assert found.bins[9].accuracy == pytest.approx(0.5)
+    assert [b.count for b in found.bins] == [1, 1, 2]
+    assert found.bins[2].confidence == pytest.approx(0.95)
+    assert found.bins[2].accuracy == pytest.approx(0.5)
     assert found.ece == pytest.approx((2 * 0.45 + 0.35 + 0.45) / 4)
 
 
-def test_a_probability_of_one_and_one_on_a_border_find_their_bins() -> None:
-    with np.errstate(divide="ignore"):
-        found = calibration(logs([1.0, 0.0], [0.8, 0.2]), np.array([0, 0]), 5)
-    assert [b.count for b in found.bins] == [0, 0, 0, 1, 1]
+def test_bins_hold_as_many_answers_each_and_never_part_equal_ones() -> None:
+    sure = np.concatenate([np.linspace(0.90, 0.99, 28), [0.2, 0.3]])
+    found = reliability(sure, np.ones(30))
+    assert [one.count for one in found.bins] == [2] * 15
+    assert (found.bins[0].low, found.bins[0].high) == (0.2, 0.3)
+    assert all(one.high < other.low for one, other in itertools.pairwise(found.bins))
+    found = reliability(np.array([0.5] * 7 + [0.75]), np.array([1.0, 0.0] * 4), 4)
+    parts = [(one.count, one.low, one.high) for one in found.bins]
+    assert parts == [(7, 0.5, 0.5), (1, 0.75, 0.75)]
+    assert found.ece == pytest.approx((7 * abs(0.5 - 4 / 7) + 0.75) / 8)
 
 
 def test_the_temperature_of_a_model_that_is_too_sure_of_itself() -> None:
@@ -105,6 +118,47 @@ def test_the_temperature_of_a_model_that_is_too_sure_of_itself() -> None:
         < 0.02
         < calibration(sure_NC, labels).ece
     )
+
+
+def safe(scores_NC: np.ndarray, labels: np.ndarray) -> float:
+    def at(temperature: float) -> np.ndarray:
+        return np.exp(apply_temperature(scores_NC, temperature))
+
+    return safe_temperature(at, np.eye(scores_NC.shape[1])[labels], surprise)
+
+
+def test_a_temperature_for_answers_to_come_follows_many_examples_and_not_a_few() -> None:
+    """Scores three times as large as those that labels were drawn by."""
+    random = np.random.default_rng(2)
+    scores_NC = random.normal(size=(5_000, 3))
+    shares_NC = np.exp(apply_temperature(scores_NC, 1.0))
+    labels = (shares_NC.cumsum(1) < random.random((5_000, 1))).sum(1)
+    assert safe(3 * scores_NC, labels) == pytest.approx(3.0, rel=0.1)
+    few = [safe(3 * scores_NC[at : at + 4], labels[at : at + 4]) for at in range(0, 400, 4)]
+    assert 1.0 < np.mean(few) < 2.0
+
+
+@pytest.mark.parametrize("n", [3, 30, 3_000])
+def test_no_mistakes_make_no_answer_certain_and_nothing_but_mistakes_none_even(n: int) -> None:
+    """Without a bound the first temperature would be zero, and the other one infinite."""
+    scores_NC, zeros = np.tile([1.0, -1.0], (n, 1)), np.zeros(n, np.int64)
+    sharp, dull = safe(scores_NC, zeros), safe(scores_NC, zeros + 1)
+    assert 1 / MILDEST <= sharp < 1.0 < dull <= MILDEST * 1.001
+    assert (sharp > 0.6) == (n == 3)
+
+
+def test_a_single_class_has_the_temperature_one() -> None:
+    assert safe(np.ones((5, 1)), np.zeros(5, np.int64)) == 1.0
+
+
+def test_intervals_of_many_classes_are_those_of_the_whole_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    random = np.random.default_rng(3)
+    counts = random.multinomial(300, random.dirichlet(np.full(49, 0.2))).reshape(7, 7)
+    whole = accuracy_interval(counts), macro_f1_interval(counts)
+    monkeypatch.setattr(classification, "MOST_CELLS", 100)
+    assert (accuracy_interval(counts), macro_f1_interval(counts)) == whole
 
 
 def test_nothing_to_score_is_zero() -> None:

@@ -1,8 +1,8 @@
-"""The line at the end of a training: the score beside what one gets for nothing."""
+"""The table at the end of a training: the score beside what one gets for nothing."""
 
 from __future__ import annotations
 
-from headway.tasks.scores import advice, beside, of_metric
+from headway.tasks.scores import MODEL, advice, compared, of_metric, standings
 from headway.tasks.specs import METRICS, SPECS
 
 BASELINES = {
@@ -15,10 +15,23 @@ def test_the_best_baseline_comes_first_whichever_way_is_better() -> None:
     accuracy, wer = METRICS["accuracy"], METRICS["wer"]
     assert list(of_metric(BASELINES, accuracy)) == ["bag of words", "majority class"]
     assert list(of_metric({"a": {"wer": 90.0}, "b": {"wer": 80.0}}, wer)) == ["b", "a"]
-    both = "bag of words 79.50 %, majority class 50.00 %"
-    assert beside(BASELINES, accuracy) == f"; baselines: {both}"
-    assert beside(BASELINES, METRICS["loss"]) == "; baseline: majority class 0.700"
-    assert beside(BASELINES, METRICS["f1"]) == ""
+
+
+def test_the_model_stands_under_its_baselines_with_what_each_lies_between() -> None:
+    ranges = {"bag of words": (76.0, 83.0), MODEL: (77.25, 84.5)}
+    rows = standings(81.0, BASELINES, ranges, METRICS["accuracy"])
+    assert compared(rows, METRICS["accuracy"]) == [
+        "validation accuracy, %, and what it lies between in 95 % of draws:",
+        "  majority class  50.00",
+        "  bag of words    79.50  (76.00 – 83.00)",
+        "  this model      81.00  (77.25 – 84.50)",
+    ]
+    rows = standings(0.5, BASELINES, {}, METRICS["loss"])
+    assert compared(rows, METRICS["loss"]) == [
+        "validation loss:", "  majority class  0.700", "  this model      0.500",
+    ]  # fmt: skip
+    assert [row.facts["high"] for row in rows] == [None, None]
+    assert not compared(standings(50.0, BASELINES, {}, METRICS["f1"]), METRICS["f1"])
 
 
 def test_a_model_that_is_worse_hears_what_to_do() -> None:

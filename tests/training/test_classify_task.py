@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from headway.data.store import ImpossibleData, Prepared
 from headway.errors import ConfigError, DataError, Stopped
 from headway.models.build import build_model
+from headway.models.parts.output_heads import soften
 from headway.nn.layout import Layout
 from headway.progress import SILENT
 from headway.settings.folder import load_run
 from headway.settings.run import RunSettings
 from headway.tasks.answers import Show
 from headway.tasks.items import Pass
-from headway.tasks.label import Labeller, Labelling
+from headway.tasks.label import Labeller, Labelling, Said
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.losses import rdrop
 from headway.tasks.objective import Chosen, Part
@@ -226,6 +227,25 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
     assert labels is not None
     batch = task.batch(part_of(np.arange(len(lengths))), CPU, None)
     assert batch.targets.tolist() == labels[task.train_items.owner].tolist()
+
+
+def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path) -> None:
+    long = [("film " * n, "pos") for n in range(30, 50)]
+    text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
+    settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
+    task, model = Labelling(settings, prepared), model_of(settings)
+    soften(model, 0.2)
+    said = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
+    owner = task.valid_items.owner
+    assert len(owner) > said.n == prepared.valid.n
+    soften(model, 3.0)
+    after = Said.by(Pass(model, CPU), task.target, settings, task.valid_items)
+    np.testing.assert_allclose(said.shares(3.0), after.shares(), rtol=1e-4)
+    assert np.abs(said.shares() - after.shares()).max() > 0.01
+    np.testing.assert_array_equal(said.first(5).shares(3.0), said.shares(3.0)[:5])
+    found = said.first(5).temperature(task.valid_truth_N)
+    assert found is not None
+    assert found.examples == 5
 
 
 # Evaluation

@@ -458,6 +458,47 @@ def test_baselines_stand_beside_the_scores(browser: Any, tmp_path: Path) -> None
     page.close()
 
 
+def test_the_final_score_is_drawn_beside_its_baselines(browser: Any, tmp_path: Path) -> None:
+    rows = [
+        {"name": "majority class", "value": 50.0, "low": None, "high": None},
+        {"name": "<bag>", "value": 79.5, "low": 76.0, "high": 83.0},
+        {"name": "this model", "value": 81.25, "low": 78.0, "high": 84.5},
+    ]
+    end: dict[str, Any] = {
+        "kind": "end", "step": 5, "kept": "best", "text": "kept: best",
+        "scores": {"best": {"accuracy": 81.25}}, "compared": {"metric": "accuracy", "rows": rows},
+        "temperature": {"value": 1.3125, "examples": 1234},
+    }  # fmt: skip
+    found = written(tmp_path, [end])
+    fitted = "1.31, fitted on 1,234 validation examples: part of the weights"
+    assert ["temperature", fitted] in found["summary"]["card"]
+    page = opened(browser, tmp_path)
+    bars = page.locator("[data-card=compared] .bar")
+    assert [one.inner_text().split("\n") for one in bars.all()] == [
+        ["majority class", "50.00"],
+        ["<bag>", "79.50", "76.00 – 83.00"],
+        ["this model", "81.25", "78.00 – 84.50"],
+    ]
+    assert [one.get_attribute("data-low") for one in bars.locator(".range").all()] == ["76", "78"]
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        3,
+        {},
+        {"metric": "accuracy", "rows": 3},
+        {"metric": 3, "rows": [{"value": 1.0}] * 2},
+        {"metric": "accuracy", "rows": [{"value": "much"}, {"value": 1.0}]},
+    ],
+)
+def test_a_broken_comparison_is_left_out(tmp_path: Path, broken: Any) -> None:
+    end = {"kind": "end", "step": 5, "compared": broken, "temperature": broken}
+    found = written(tmp_path, [end])
+    assert found["summary"]["compared"] == {}
+
+
 @pytest.mark.parametrize("broken", [3, {"majority": 3}, {"majority": {"accuracy": "much"}}, None])
 def test_broken_baselines_are_left_out(tmp_path: Path, broken: Any) -> None:
     end = {"kind": "end", "step": 5, "kept": "best", "scores": {"best": {"accuracy": 78.0}}}

@@ -159,6 +159,10 @@ def test_scores_are_those_of_each_sentence_alone(made: Made, made_crf: Made, crf
     assert {one["label"] for one in scores.figures["classes"]} == {"per", "loc"}
     assert scores.baselines["most frequent tag"]["f1"] > 50
     assert scores["loss"] > 0
+    found = task.evaluate(Pass(model, CPU, calibrate=True)).temperature
+    assert (found is None) == crf  # only whole sequences have probabilities there
+    assert found is None or found.examples == sum(map(len, truths))
+    assert ("calibration" in scores.figures) == (not crf)
     with pytest.raises(Stopped):
         task.evaluate(Pass(model, CPU, full=False, stopped=lambda: True))
 

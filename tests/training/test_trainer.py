@@ -132,6 +132,7 @@ def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
         "figures": {},
         "examples": 100,
         "careful": True,
+        "lines": [],
     }
     assert torch.equal(weights(loop), before)
 
@@ -408,4 +409,4 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
     assert found["kept"] == "average of the last 3"
     looked = evaluation_s == 1.0
     assert order == ["evaluation"] * 2 + ["finding baselines"] * looked
-    assert ("baseline: always the same 9.000" in found["text"]) == looked
+    assert ("  always the same  9.000" in found["lines"]) == looked

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,25 @@ Counts = NDArray[np.int64]
 Numbers = NDArray[np.float64]
 
 SAMPLES = 1000
+MOST_CELLS = 10_000_000
+"""Of confusion matrices that are held at once."""
+
 SEED = 12345
 BINS = 15
 """Of the expected calibration error: the number that is usual in print (Guo et al. 2017)."""
+
+WIDEST = 20.0
+"""A temperature that would fit is looked for between this and one divided by it ..."""
+
+MILDEST = 5.0
+"""... and one that is applied to answers in here: none makes them all but certain, or even."""
+
+OWN = 10
+"""Examples that are added to those a temperature is fitted on, as if the model's own probabilities
+had labelled them: few examples, or none that is wrong, say little, and it stays near one."""
+
+ENOUGH = 1_000_000
+"""Probabilities from which more do not change a temperature."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers whose probability lies in (`low`, `high`]."""
+    """Answers whose probabilities lie from `low` to `high`."""
 
     low: float
     high: float
@@ -53,6 +70,10 @@ class Calibration:
     bins: list[Bin]
     ece: float
     """Expected calibration error: the mean distance of confidence and accuracy, from 0 to 1."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"bins": [vars(one) for one in self.bins], "ece": self.ece}
 
 
 def confusion(labels_N: NDArray[np.integer], guesses_N: NDArray[np.integer], n: int) -> Counts:
@@ -94,40 +115,76 @@ def nll(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
 
 
 def calibration(logs_NC: Numbers, labels_N: NDArray[np.integer], n_bins: int = BINS) -> Calibration:
-    """Probabilities of the answers in bins of equal width, beside how often they were right."""
-    confidence_N = np.exp(logs_NC.max(1))
-    right_N = logs_NC.argmax(1) == labels_N
-    # A value on a border belongs to the bin below it; ceil would send 0 below the first.
-    bin_N = np.clip(np.ceil(confidence_N * n_bins - 1e-9).astype(np.int64) - 1, 0, n_bins - 1)
-    count_B = np.bincount(bin_N, minlength=n_bins)
-    mean_B = _share(np.bincount(bin_N, confidence_N, n_bins), count_B)
-    right_B = _share(np.bincount(bin_N, right_N, n_bins), count_B)
+    """Of the likeliest classes."""
+    return reliability(np.exp(logs_NC.max(1)), logs_NC.argmax(1) == labels_N, n_bins)
+
+
+def reliability(
+    sure_N: Numbers, right_N: NDArray[np.bool_] | Numbers, n_bins: int = BINS
+) -> Calibration:
+    """Probabilities of answers in bins of equal mass, beside how often they were right. As many
+    answers are in each bin, but equal probabilities are never parted."""
+    n = len(sure_N)
+    if not n:
+        return Calibration([], 0.0)
+    last = np.ceil(np.arange(1, n_bins) * n / n_bins).astype(np.int64) - 1
+    near_N = np.round(sure_N, 6)  # what differs by rounding alone is equal
+    bin_N = np.searchsorted(np.sort(near_N)[last], near_N, side="left")
     bins = [
-        Bin(i / n_bins, (i + 1) / n_bins, int(count_B[i]), float(mean_B[i]), float(right_B[i]))
-        for i in range(n_bins)
+        Bin(
+            float(sure.min()), float(sure.max()), len(sure), float(sure.mean()), float(right.mean())
+        )
+        for sure, right in ((sure_N[bin_N == i], right_N[bin_N == i]) for i in np.unique(bin_N))
     ]
-    ece = float((np.abs(mean_B - right_B) * count_B).sum() / max(1, len(labels_N)))
+    ece = sum(abs(one.confidence - one.accuracy) * one.count for one in bins) / n
     return Calibration(bins, ece)
 
 
-def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
-    """What to divide the scores by so that the labels become likeliest (Guo et al. 2017).
+def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> float:
+    """Where the loss is least, between `most` and one divided by it; 1 where nothing is gained.
 
-    Above 1 the model is too sure of itself. The likelihood has one optimum along the line, so
-    thirds of the range can be thrown away until none is left.
-    """
+    The likelihood of labels has one optimum along the line, so the range is narrowed by golden
+    sections until none is left."""
+    golden = (math.sqrt(5.0) - 1.0) / 2.0
 
-    def loss(log_temperature: float) -> float:
-        return nll(apply_temperature(logs_NC, math.exp(log_temperature)), labels_N)
+    def at(x: float) -> tuple[float, float]:
+        return loss(math.exp(x)), x
 
-    low, high = math.log(0.05), math.log(20.0)
-    while high - low > 1e-4:
-        left, right = low + (high - low) / 3, high - (high - low) / 3
-        if loss(left) < loss(right):
-            high = right
+    low, high = -math.log(most), math.log(most)
+    left, right = at(high - golden * (high - low)), at(low + golden * (high - low))
+    while high - low > 1e-3:
+        if left[0] < right[0]:
+            high, right = right[1], left
+            left = at(high - golden * (high - low))
         else:
-            low = left
-    return math.exp((low + high) / 2)
+            low, left = left[1], right
+            right = at(low + golden * (high - low))
+    found = math.exp((low + high) / 2)
+    return found if loss(found) < loss(1.0) else 1.0
+
+
+def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
+    """What to divide the scores by so that the labels become likeliest (Guo et al. 2017). Above 1
+    the model is too sure of itself."""
+    return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
+
+
+def safe_temperature(
+    shares_at: Callable[[float], Numbers],
+    true_NC: Numbers,
+    surprise: Callable[[Numbers, Numbers], float],
+) -> float:
+    """The same for answers to come, from these examples and `OWN` more (`true_NC`: ones where a
+    label is right). `shares_at`: the probabilities (N C) at a temperature; `surprise`: the mean of
+    −log p of what is right, which may be right in part."""
+    n = len(true_NC)
+    aims_NC = (n * true_NC + OWN * shares_at(1.0)) / (n + OWN)
+    return best_temperature(lambda t: surprise(shares_at(t), aims_NC), MILDEST)
+
+
+def surprise(shares_NC: Numbers, aims_NC: Numbers) -> float:
+    """Of classes, in nats."""
+    return float(-(aims_NC * np.log(np.maximum(shares_NC, 1e-300))).sum(1).mean())
 
 
 def apply_temperature(logs_NC: Numbers, temperature: float) -> Numbers:
@@ -163,7 +220,13 @@ def _interval(counts_CC: Counts, score: Callable[[NDArray[np.integer]], Numbers]
     n = int(counts_CC.sum())
     if not n:
         return Interval(0.0, 0.0, 0.0)
-    random = np.random.default_rng(SEED)
-    drawn = random.multinomial(n, counts_CC.ravel() / n, size=SAMPLES)
-    low, high = np.quantile(score(drawn.reshape(SAMPLES, *counts_CC.shape)), [0.025, 0.975])
+    random, cells = np.random.default_rng(SEED), counts_CC.size
+    there = np.union1d(np.flatnonzero(counts_CC), [cells - 1])  # of many classes few pairs occur
+    drawn_SK = random.multinomial(n, counts_CC.ravel()[there] / n, size=SAMPLES)
+    found: list[Numbers] = []
+    for some in np.array_split(drawn_SK, min(SAMPLES, 1 + SAMPLES * cells // MOST_CELLS)):
+        whole = np.zeros((len(some), cells), np.int64)
+        whole[:, there] = some
+        found.append(score(whole.reshape(-1, *counts_CC.shape)))
+    low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
     return Interval(float(score(counts_CC)), float(low), float(high))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.metrics.classification import SAMPLES, SEED, ClassScore
+from headway.metrics.classification import SAMPLES, SEED, Calibration, ClassScore, reliability
 from headway.metrics.translation import Interval
 
 Numbers = NDArray[np.float64]
@@ -71,6 +71,11 @@ def _average_precision(shares_N: Numbers, true_N: Sets) -> float:
     right = np.cumsum(true_N[order])[last]
     recalled = np.diff(right, prepend=0) / right[-1]
     return float((recalled * right / (last + 1)).sum())
+
+
+def calibration(shares_NC: Numbers, truth_NC: Sets) -> Calibration:
+    """Of every label of every example, whether it is said or not."""
+    return reliability(shares_NC.ravel(), truth_NC.ravel())
 
 
 def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:

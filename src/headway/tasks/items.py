@@ -141,6 +141,9 @@ class Pass:
     """Of so many of the first examples and no more, where time is short."""
 
     on_progress: OnProgress = unheard
+    calibrate: bool = False
+    """Of labels: score them at the temperature that fits these examples, and name it."""
+
     stopped: Callable[[], bool] = lambda: False
     """Asked between two batches; `Stopped` is raised when it turns true."""
 

@@ -22,6 +22,7 @@ from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.batching import windows
 from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords
+from headway.metrics.classification import ENOUGH
 from headway.progress import OnProgress, Progress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
@@ -37,7 +38,7 @@ from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_inputs import Given
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.readout import Read, readout_of
-from headway.tasks.scores import Baselines, Scores
+from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature
 from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.task import Predictor, Task, Use
 
@@ -123,7 +124,9 @@ class Labelling(Objective[Tensor]):
     def evaluate(self, asked: Pass) -> Scores:
         target, asked = self.target, replace(asked, most=self.n_asked(asked))
         truth_N = self.valid_truth_N[: asked.most]
-        said_NC = shares(asked, target, self.settings, self.valid_items)
+        said = Said.by(asked, target, self.settings, self.valid_items)
+        temperature = said.temperature(truth_N) if asked.calibrate else None
+        said_NC = said.shares(temperature.value if temperature else 1.0)
         figures = target.figures(said_NC, truth_N, asked.full)
         if asked.full and target.has_classes:
             figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
@@ -133,14 +136,27 @@ class Labelling(Objective[Tensor]):
             figures=figures,
             find_baselines=lambda: self.baselines,
             find_answers=lambda: target.named(said_NC, truth_N),
+            find_ranges=lambda: self._ranges(said_NC, truth_N),
+            temperature=temperature,
         )
 
     @cached_property
-    def baselines(self) -> Baselines:
+    def _guesses(self) -> dict[str, Numbers]:
+        """Of who did not learn, or only words, to the validation examples."""
         test = ScoredSet(self.prepared.valid, self.valid_truth_N,
                        self.intake.texts(self.prepared.valid))  # fmt: skip
-        found = guesses(self.target, self.truth_N, self.intake.texts(self.prepared.train), test)
-        return {name: self.target.values(one, test.truth_N) for name, one in found.items()}
+        return guesses(self.target, self.truth_N, self.intake.texts(self.prepared.train), test)
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        truth_N = self.valid_truth_N
+        return {name: self.target.values(one, truth_N) for name, one in self._guesses.items()}
+
+    def _ranges(self, said_NC: Numbers, truth_N: Known) -> dict[str, Range]:
+        said = {who: (one, self.valid_truth_N) for who, one in self._guesses.items()}
+        said[MODEL] = said_NC, truth_N
+        found = {who: self.target.range_of(self.metric.name, *one) for who, one in said.items()}
+        return {who: one for who, one in found.items() if one}
 
     def frequencies(self) -> Frequencies | None:
         return self.target.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
@@ -166,17 +182,49 @@ class Labelling(Objective[Tensor]):
         return shown
 
 
-@torch.no_grad()
-def shares(asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Numbers:
-    """What a model answers to each of the first examples."""
-    readout = readout_of(settings)
+@dataclass(frozen=True)
+class Said:
+    """The scores that a model gives to the items of the first examples."""
 
-    def said() -> Iterator[tuple[Rows, Numbers]]:
+    target: Target
+    items: LabelItems
+    n: int
+    """Examples."""
+
+    scores: Sequence[tuple[Rows, Tensor]]
+    """Of some items each."""
+
+    @classmethod
+    @torch.no_grad()
+    def by(cls, asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Said:
+        readout, found = readout_of(settings), list[tuple[Rows, Tensor]]()
         for rows, batch in asked.examples(items):
             read = readout.read(asked.model, items.cuts.shown(batch.streams[0]))
-            yield rows, target.shares(read.answers()).cpu().numpy()
+            found.append((rows, read.answers().cpu()))
+        n = n_owners(items) if asked.most is None else asked.most
+        return cls(target, items, n, found)
 
-    return mean_by_owner(said(), items, n_owners(items) if asked.most is None else asked.most)
+    def shares(self, temperature: float = 1.0) -> Numbers:
+        """Of each example: the mean of those of its windows."""
+        made = (
+            (rows, self.target.shares(scores_RC / temperature).numpy())
+            for rows, scores_RC in self.scores
+        )
+        return mean_by_owner(made, self.items, self.n)
+
+    def temperature(self, truth_N: Known) -> Temperature | None:
+        """That fits what is right of these examples."""
+        some = self.first(ENOUGH // max(1, len(self.target.names)))
+        found = self.target.temperature(some.shares, truth_N[: some.n])
+        return None if found is None else Temperature(found, some.n)
+
+    def first(self, n: int) -> Said:
+        """Of the first `n` examples alone."""
+        if n >= self.n:
+            return self
+        there = [(rows, self.items.owner[rows] < n, scores) for rows, scores in self.scores]
+        found = [(rows[some], scores[torch.from_numpy(some)]) for rows, some, scores in there]
+        return replace(self, n=n, scores=found)
 
 
 def guesses(
@@ -250,7 +298,7 @@ class Labeller:
             if not found:
                 self.n_windowed += int((np.bincount(items.owner) > 1).sum())
             asked = Pass(model, opened.device, on_progress=on_progress)
-            found.append(shares(asked, self.target, run, items))
+            found.append(Said.by(asked, self.target, run, items).shares())
         return np.mean(found, axis=0)
 
     def summary(self) -> str:

@@ -4,7 +4,7 @@ said and scored, on any front."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -36,7 +36,7 @@ from headway.tasks.items import Numbers
 from headway.tasks.losses import number_loss, sets_loss, shared_loss
 from headway.tasks.objective import Frequencies, TaskLoss
 from headway.tasks.readout import Read
-from headway.tasks.scores import Answered, Row
+from headway.tasks.scores import Answered, Range, Row
 from headway.tasks.specs import spec_of
 
 Known = NDArray[Any]
@@ -108,6 +108,15 @@ class Target(Protocol):
 
     def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
         """The scores that training goes by."""
+        ...
+
+    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float | None:
+        """What to divide scores by, so that shares are how often answers are right; `shares_at`:
+        those at a temperature. None: these are no probabilities."""
+        ...
+
+    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+        """In its unit; None where that is not known."""
         ...
 
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
@@ -189,54 +198,53 @@ class OneLabel:
             values["top5"] = 100.0 * top_share(logs_NC, truth_N, TOP)
         return values
 
+    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Labels) -> float | None:
+        if self.margin:  # cosines, whose length is `identify.scale`
+            return None
+        true_NC = np.eye(len(self.names))[truth_N]
+        return metrics.safe_temperature(shares_at, true_NC, metrics.surprise)
+
+    def range_of(self, score: str, shares_NC: Numbers, truth_N: Labels) -> Range | None:
+        known = {"accuracy": metrics.accuracy_interval, "f1": metrics.macro_f1_interval}
+        if score not in known:
+            return None
+        return percent(
+            known[score](metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names)))
+        )
+
     def figures(self, shares_NC: Numbers, truth_N: Labels, full: bool) -> Facts:
         """The confusion matrix, scores of classes, the reliability diagram."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), len(self.names))
-        found = metrics.calibration(logs_NC, truth_N)
-        temperature = metrics.fit_temperature(logs_NC, truth_N)
-        after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
         return {
             "confusion": {"labels": list(self.names), "counts": counts.tolist()},
             "classes": [
                 {"label": label, **vars(score)}
                 for label, score in zip(self.names, metrics.class_scores(counts), strict=True)
             ],
-            "calibration": {
-                "bins": [vars(one) for one in found.bins if one.count],
-                "ece": found.ece,
-                "temperature": temperature,
-                "ece_after": after.ece,
-            },
+            "calibration": class_calibration(logs_NC, truth_N),
         }
 
     def rows(
         self, shares_NC: Numbers, truth_N: Labels, figures: Facts, unit: str
     ) -> tuple[list[Row], Facts]:
-        values = self.values(shares_NC, truth_N)
-        counts = metrics.confusion(truth_N, shares_NC.argmax(1), len(self.names))
-        accuracy, f1 = metrics.accuracy_interval(counts), metrics.macro_f1_interval(counts)
-        calibration = figures["calibration"]
+        values, calibration = self.values(shares_NC, truth_N), figures["calibration"]
+        ranges = {one: self.range_of(one, shares_NC, truth_N) for one in ("accuracy", "f1")}
         rows: list[Row] = [
-            ("accuracy", f"{values['accuracy']:.2f}", interval_text(accuracy)),
-            ("macro F1", f"{values['f1']:.2f}", interval_text(f1)),
+            ("accuracy", f"{values['accuracy']:.2f}", range_text(ranges["accuracy"])),
+            ("macro F1", f"{values['f1']:.2f}", range_text(ranges["f1"])),
             ("loss", f"{values['loss']:.4f}", f"nats, over {len(truth_N):,} {unit}"),
-            (
-                "calibration error",
-                f"{100 * calibration['ece']:.2f}",
-                f"a temperature of {calibration['temperature']:.2f} would fit these {unit} best",
-            ),
+            calibration_row(calibration, unit),
         ]
         if "top5" in values:
             remark = f"the right class among the {TOP} likeliest"
             rows.insert(1, (f"top {TOP}", f"{values['top5']:.2f}", remark))
-        intervals = {"accuracy": accuracy, "f1": f1}
         return rows, {
             **values,
             "n": len(truth_N),
-            "intervals": {name: [100 * one.low, 100 * one.high] for name, one in intervals.items()},
+            "intervals": {name: list(one or ()) for name, one in ranges.items()},
             "ece": calibration["ece"],
             "temperature": calibration["temperature"],
             "confusion": figures["confusion"],
@@ -349,31 +357,48 @@ class SeveralLabels:
             "map": 100.0 * several.mean_average_precision(shares_NC, true_NC),
         }
 
+    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float:
+        """Of each label for itself: whether it is said stays as it is."""
+        return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
+
+    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+        if score != "micro_f1":
+            return None
+        return percent(several.micro_f1_interval(several.said(shares_NC), truth_N > 0.5))
+
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
-        """Scores of each label."""
+        """Scores of each label, and how far its probabilities can be trusted."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         found = several.label_scores(several.said(shares_NC), truth_N > 0.5)
         pairs = zip(self.names, found, strict=True)
-        return {"classes": [{"label": label, **vars(score)} for label, score in pairs]}
+        return {
+            "classes": [{"label": label, **vars(score)} for label, score in pairs],
+            "calibration": several.calibration(shares_NC, truth_N > 0.5).facts,
+        }
 
     def rows(
         self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
     ) -> tuple[list[Row], Facts]:
-        values = self.values(shares_NC, truth_N)
-        true_NC = truth_N > 0.5
-        interval = several.micro_f1_interval(several.said(shares_NC), true_NC)
+        values, true_NC = self.values(shares_NC, truth_N), truth_N > 0.5
+        micro = self.range_of("micro_f1", shares_NC, truth_N)
         rows: list[Row] = [
-            ("micro F1", f"{values['micro_f1']:.2f}", interval_text(interval)),
+            ("micro F1", f"{values['micro_f1']:.2f}", range_text(micro)),
             ("macro F1", f"{values['f1']:.2f}", "the mean over labels"),
             ("exact match", f"{values['exact']:.2f}", f"{unit} whose labels are all right"),
             ("mean average precision", f"{values['map']:.2f}", "whatever the threshold"),
             ("loss", f"{values['loss']:.4f}", f"nats a label, over {len(true_NC):,} {unit}"),
+            (
+                "calibration error",
+                f"{100 * figures['calibration']['ece']:.2f}",
+                "of every label, said or not",
+            ),
         ]
         return rows, {
             **values,
             "n": len(true_NC),
-            "intervals": {"micro_f1": [100 * interval.low, 100 * interval.high]},
+            "intervals": {"micro_f1": list(micro or ())},
+            "ece": figures["calibration"]["ece"],
             "classes": figures["classes"],
         }
 
@@ -467,6 +492,15 @@ class ANumber:
             "spearman": regression.spearman(said, true),
         }
 
+    def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> None:
+        return None
+
+    def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
+        if score != "mae":
+            return None
+        found = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
+        return found.low, found.high
+
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
         """Some answers beside what is right."""
         rows = np.unique(np.linspace(0, len(shares_NC) - 1, min(400, len(shares_NC))).astype(int))
@@ -476,9 +510,8 @@ class ANumber:
     def rows(
         self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
     ) -> tuple[list[Row], Facts]:
-        values = self.values(shares_NC, truth_N)
-        interval = regression.mae_interval(shares_NC[:, 0], truth_N.astype(np.float64))
-        shown = f"95 %: {interval.low:.4g} – {interval.high:.4g}"
+        values, mae = self.values(shares_NC, truth_N), self.range_of("mae", shares_NC, truth_N)
+        shown = "95 %: {:.4g} – {:.4g}".format(*mae) if mae else ""
         rows: list[Row] = [
             ("MAE", f"{values['mae']:.4g}", shown),
             ("RMSE", f"{values['rmse']:.4g}", "the root of the mean square of the distance"),
@@ -487,7 +520,7 @@ class ANumber:
             ("Spearman", f"{values['spearman']:.4f}", "correlation of the ranks"),
         ]
         n = len(shares_NC)
-        return rows, {**values, "n": n, "intervals": {"mae": [interval.low, interval.high]}}
+        return rows, {**values, "n": n, "intervals": {"mae": list(mae or ())}}
 
     def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
         return {"mean": np.full((n, 1), float(np.mean(train_N[:], dtype=np.float64)))}
@@ -570,8 +603,26 @@ def top_share(logs_NC: Numbers, labels_N: Labels, n: int) -> float:
     return float((before_NC.sum(1) < n).mean())
 
 
-def interval_text(interval: Interval) -> str:
-    return f"95 %: {100 * interval.low:.2f} – {100 * interval.high:.2f}"
+def percent(interval: Interval) -> Range:
+    return 100 * interval.low, 100 * interval.high
+
+
+def range_text(found: Range | None) -> str:
+    return f"95 %: {found[0]:.2f} – {found[1]:.2f}" if found else ""
+
+
+def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
+    """How far the probabilities of the likeliest classes can be trusted, and at the temperature
+    that would fit best."""
+    temperature = metrics.fit_temperature(logs_NC, truth_N)
+    after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
+    found = metrics.calibration(logs_NC, truth_N)
+    return {**found.facts, "temperature": temperature, "ece_after": after.ece}
+
+
+def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
+    remark = f"a temperature of {found['temperature']:.2f} would fit these {unit} best"
+    return "calibration error", f"{100 * found['ece']:.2f}", remark
 
 
 def class_frequencies(

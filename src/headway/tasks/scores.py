@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -15,6 +16,27 @@ Baselines = dict[str, dict[str, float]]
 
 Row = tuple[str, str, str]
 """Name, value, remark."""
+
+Range = tuple[float, float]
+"""Of a score: what it lies between in 95 % of the sets that could have been drawn."""
+
+MODEL = "this model"
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """What scores of labels are divided by, so that probabilities are those of being right."""
+
+    value: float
+    examples: int
+    """That it was fitted on."""
+
+    def said(self, unit: str) -> str:
+        return (
+            f"probabilities: scores are divided by a temperature of {self.value:.2f}, fitted on "
+            f"{self.examples:,} validation {unit}"
+        )
+
 
 Answered = tuple[Sequence[Any], Sequence[Any]]
 """What was answered, and what is right: texts, labels, lists of tags."""
@@ -35,21 +57,26 @@ class Scores(Mapping[str, float]):
         figures: Mapping[str, Any] | None = None,
         find_baselines: Callable[[], Baselines] = dict,
         find_answers: Callable[[], Answered] = lambda: ((), ()),
+        find_ranges: Callable[[], Mapping[str, Range]] = dict,
         examples: int | None = None,
         rows: Sequence[Row] = (),
         facts: Mapping[str, Any] | None = None,
         own: Sequence[Metric] = (),
+        temperature: Temperature | None = None,
     ) -> None:
         """`find_…`: only who looks at them waits for them; some baselines take as long as an
         evaluation. `examples`: that it is about, where a budget decides how many. `rows` and
         `facts`: more of a test set, for people and for programs. `own`: records of metrics that
-        are in no table."""
+        are in no table. `find_ranges`: of the metric that training goes by, for the model
+        (`MODEL`) and for baselines, as far as they are known. `temperature`: that all this is at,
+        where one was fitted."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
         self.samples = list(samples)
         self.figures = dict(figures or {})
         self._find_baselines, self._find_answers = find_baselines, find_answers
+        self._find_ranges, self.temperature = find_ranges, temperature
         self.examples = examples
         self.rows = list(rows)
         self.facts = dict(facts or values)
@@ -65,8 +92,9 @@ class Scores(Mapping[str, float]):
         return Scores(
             self._values | dict(more or {}), samples=self.samples, figures=self.figures,
             find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
+            find_ranges=lambda: self.ranges,
             examples=self.examples if examples is None else examples, rows=self.rows,
-            facts=self.facts, own=own,
+            facts=self.facts, own=own, temperature=self.temperature,
         )  # fmt: skip
 
     def __getitem__(self, name: str) -> float:
@@ -89,6 +117,10 @@ class Scores(Mapping[str, float]):
         return found
 
     @cached_property
+    def ranges(self) -> dict[str, Range]:
+        return dict(self._find_ranges())
+
+    @cached_property
     def _answered(self) -> Answered:
         return self._find_answers()
 
@@ -106,7 +138,7 @@ class Scores(Mapping[str, float]):
 
     def __getstate__(self) -> dict[str, Any]:
         """With all that was only to be found: functions that find it stay where they are."""
-        self.baselines, self._answered  # noqa: B018
+        self.baselines, self.ranges, self._answered  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
 
     def __repr__(self) -> str:
@@ -144,11 +176,44 @@ def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda one: one[1], reverse=not metric.lower))
 
 
-def beside(baselines: Baselines, metric: Metric) -> str:
-    """For the line that ends a training; empty where nothing can be compared."""
+@dataclass(frozen=True)
+class Standing:
+    """The score of a model or of a baseline, and what it lies between, if that is known."""
+
+    name: str
+    value: float
+    range: Range | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        low, high = self.range or (None, None)
+        return {"name": self.name, "value": self.value, "low": low, "high": high}
+
+
+def standings(
+    value: float, baselines: Baselines, ranges: Mapping[str, Range], metric: Metric
+) -> list[Standing]:
+    """Baselines of this score, the best last, and then the model; none where there is nothing to
+    compare it with."""
     found = of_metric(baselines, metric)
-    shown = ", ".join(f"{name} {metric.shown(value)}" for name, value in found.items())
-    return f"; baseline{'s' * (len(found) > 1)}: {shown}" if found else ""
+    rows = [Standing(name, one, ranges.get(name)) for name, one in reversed(found.items())]
+    return [*rows, Standing(MODEL, value, ranges.get(MODEL))] if rows else []
+
+
+def compared(rows: Sequence[Standing], metric: Metric) -> list[str]:
+    """A small table for the end of a training, a line each."""
+    wide = max((len(row.name) for row in rows), default=0)
+    values = [f"{row.value:.{metric.digits}f}" for row in rows]
+    most = max(map(len, values), default=0)
+    known = ", and what it lies between in 95 % of draws" * any(row.range for row in rows)
+    lines = [f"validation {metric.axis}{known}:"] if rows else []
+    for row, value in zip(rows, values, strict=True):
+        between = ""
+        if row.range:
+            low, high = (f"{one:.{metric.digits}f}" for one in row.range)
+            between = f"  ({low} – {high})"
+        lines.append(f"  {row.name:<{wide}}  {value:>{most}}{between}")
+    return lines
 
 
 def advice(

@@ -97,19 +97,27 @@ class Tagger:
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> list[list[str]]:
         """The best possible tags of each sentence, in BIO. A text is a sentence, as on a line."""
+        return self.tags_and_logs(sentences, on_progress)[0]
+
+    def tags_and_logs(
+        self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
+    ) -> tuple[list[list[str]], Tensor | None]:
+        """And the log-probabilities of all labels for each word; None where only whole sequences
+        of tags have some."""
         sentences = [
             words_of(words, f"sentence {number:,}") if isinstance(words, str) else words
             for number, words in enumerate(listed(sentences), 1)
         ]
         if not any(sentences):
             self.n_sentences += len(sentences)
-            return [[] for _ in sentences]
+            return [[] for _ in sentences], None
         items = self._items(sentences)
         lengths = [len(words) for words in sentences]
         scores_WC, learned_PC = self._scores(items, on_progress)
         labels = self.settings.labels
         found = best_tags(scores_WC, lengths, labels, learned_PC)
-        return [as_bio([labels[tag] for tag in tags]) for tags in found]
+        tags = [as_bio([labels[tag] for tag in tags]) for tags in found]
+        return tags, scores_WC.double().log_softmax(-1) if learned_PC is None else None
 
     def _scores(self, items: Words, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
         scores = [

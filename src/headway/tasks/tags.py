@@ -29,8 +29,10 @@ from headway.data.sequences import WordReader
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.data.token_store import TokenStore
 from headway.errors import DataError, UserError
+from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
+from headway.metrics.translation import Interval
 from headway.models.parts.output_heads import Input
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
@@ -42,12 +44,19 @@ from headway.settings.run import Resolved, RunSettings
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit
-from headway.tasks.label_kinds import class_frequencies, interval_text
+from headway.tasks.label_kinds import (
+    calibration_row,
+    class_calibration,
+    class_frequencies,
+    logs_of,
+    percent,
+    range_text,
+)
 from headway.tasks.losses import label_loss
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
-from headway.tasks.scores import Baselines, Row, Scores
+from headway.tasks.scores import MODEL, Baselines, Range, Row, Scores, Temperature
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
@@ -185,12 +194,19 @@ class Tagging(Objective[Tagged]):
         scores_WC = word_scores(replace(asked, most=most), self.valid_items)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
+        temperature = None
+        if asked.calibrate and learned_PC is None:
+            temperature = word_temperature(scores_WC, labels_W)
+            scores_WC = scores_WC / temperature.value
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
         guesses = [
             self._named(tags) for tags in best_tags(scores_WC, lengths, self.names, learned_PC)
         ]
         truths = self._truths[:most]
         figures = tag_figures(truths, guesses, self.spans)
+        if asked.full and learned_PC is None:
+            logs_WC = scores_WC.double().log_softmax(-1).numpy()
+            figures["calibration"] = class_calibration(logs_WC, labels_W.numpy())
         values = {"loss": nll / max(1, len(labels_W)), **tag_values(truths, guesses, self.spans)}
         return Scores(
             values=values,
@@ -198,7 +214,25 @@ class Tagging(Objective[Tagged]):
             figures=figures,
             find_baselines=lambda: self.baselines,
             find_answers=lambda: (guesses, truths),
+            find_ranges=lambda: self._ranges(guesses, truths),
+            temperature=temperature,
         )
+
+    def _ranges(
+        self, guesses: Sequence[list[str]], truths: Sequence[list[str]]
+    ) -> dict[str, Range]:
+        if self.metric.name != main_score(self.spans):
+            return {}
+        return {
+            BASELINE: percent(main_interval(self._truths, self._guesses, self.spans)),
+            MODEL: percent(main_interval(truths, guesses, self.spans)),
+        }
+
+    @cached_property
+    def _guesses(self) -> list[list[str]]:
+        """Of who knows which tag each word has most."""
+        found = baseline(self.prepared)
+        return [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
 
     @cached_property
     def _truths(self) -> list[list[str]]:
@@ -211,11 +245,9 @@ class Tagging(Objective[Tagged]):
 
     @cached_property
     def baselines(self) -> Baselines:
-        found = baseline(self.prepared)
-        guesses = [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
         frequent = {"loss": self.frequencies().scores["loss"]}
         return {
-            BASELINE: tag_values(self._truths, guesses, self.spans),
+            BASELINE: tag_values(self._truths, self._guesses, self.spans),
             CLASSES: frequent,
         }
 
@@ -420,6 +452,45 @@ def tag_values(
     }
 
 
+def main_score(spans: bool) -> str:
+    return "f1" if spans else "accuracy"
+
+
+def main_interval(
+    truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
+) -> Interval:
+    of = metrics.span_f1_interval if spans else metrics.tag_accuracy_interval
+    return of(truths, guesses)
+
+
+def word_temperature(scores_WC: Tensor, labels_W: Tensor) -> Temperature:
+    """That fits the tags of these words, each for itself."""
+    n = max(1, classes.ENOUGH // scores_WC.shape[1])
+    scores_WC, true_WC = scores_WC[:n].double(), F.one_hot(labels_W[:n], scores_WC.shape[1])
+    found = classes.safe_temperature(
+        lambda t: (scores_WC / t).softmax(-1).numpy(),
+        true_WC.double().numpy(),
+        classes.surprise,
+    )
+    return Temperature(found, len(scores_WC))
+
+
+def word_calibration(
+    logs_WC: Tensor, labels: tuple[str, ...], truths: Sequence[list[str]]
+) -> dict[str, Any] | None:
+    """How far the probabilities of single tags, in BIO, can be trusted; None where none of the
+    tags is known."""
+    names = as_bio(labels)
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    shares_WT = torch.zeros(len(logs_WC), len(places), dtype=logs_WC.dtype)
+    shares_WT.index_add_(1, torch.tensor([places[name] for name in names]), logs_WC.exp())
+    truth_W = np.array([places.get(tag, -1) for tags in truths for tag in tags])
+    known_W = truth_W >= 0
+    if not known_W.any():
+        return None
+    return class_calibration(logs_of(shares_WT.numpy()[known_W]), truth_W[known_W])
+
+
 def tag_figures(
     truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
 ) -> dict[str, Any]:
@@ -443,17 +514,14 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     settings, tagger = use.settings, Tagger.of(use)
     words, truths = tagged_sentences(settings, files)
     with use.progress.stage("reading", len(words), "sentences") as stage:
-        guesses = tagger.tags(words, stage.update)
+        guesses, logs_WC = tagger.tags_and_logs(words, stage.update)
     spans = is_scheme(settings.labels)
     values = tag_values(truths, guesses, spans)
     figures = tag_figures(truths, guesses, spans)
-    interval = (metrics.span_f1_interval if spans else metrics.tag_accuracy_interval)(
-        truths, guesses
-    )
-    main = "f1" if spans else "accuracy"
+    interval, main = percent(main_interval(truths, guesses, spans)), main_score(spans)
     shown = {"f1": "span F1", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
     remarks = {
-        main: interval_text(interval),
+        main: range_text(interval),
         "precision": "of the spans answered",
         "recall": "of the spans in the files",
         **({"accuracy": "of the words"} if spans else {}),
@@ -465,6 +533,10 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1, of {one['support']:,}")
         for one in figures["classes"]
     ]
+    trusted = None if logs_WC is None else word_calibration(logs_WC, settings.labels, truths)
+    if trusted is not None:
+        rows.append(calibration_row(trusted, "words"))
+        figures["calibration"] = trusted
     baseline_value, remark = _baseline(
         use.opened.folder, settings.labels, tagger.encoded(words), truths
     )
@@ -474,8 +546,9 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         **values,
         "sentences": len(truths),
         "words": sum(map(len, truths)),
-        "interval": [100 * interval.low, 100 * interval.high],
+        "interval": list(interval),
         "classes": figures["classes"],
+        **({"ece": trusted["ece"], "temperature": trusted["temperature"]} if trusted else {}),
         "baselines": {} if baseline_value is None else {BASELINE: baseline_value},
     }
     unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(settings.labels)))

@@ -377,7 +377,13 @@ class Loop:
         return Scores({})
 
     def evaluate(
-        self, what: str, *, full: bool, most: int | None = None, deadline: float | None = None
+        self,
+        what: str,
+        *,
+        full: bool,
+        most: int | None = None,
+        deadline: float | None = None,
+        calibrate: bool = False,
     ) -> Scores | None:
         """None where the deadline passed on the way; `Stopped` where someone asked for it. `what`:
         for people who wait."""
@@ -394,8 +400,11 @@ class Loop:
                 self.log.stage(what) as stage,
             ):
                 return self.objective.evaluate(
-                    Pass(self.model, self.ranks.device, full, most, stage.update, stopped)
-                )
+                    Pass(
+                        self.model, self.ranks.device, full, most, stage.update,
+                        calibrate=calibrate, stopped=stopped,
+                    )
+                )  # fmt: skip
         except Stopped:
             if self.stop_asked():
                 raise

@@ -142,6 +142,7 @@ class Report:
             "said": [str(self.history.last[name]) for name in ("text", "advice")
                      if self.history.last.get(name)],
             "tiles": [*self._score_tiles(), *self._other_tiles()],
+            "compared": self._compared(),
             "scores": self._scores(),
             "card": self._model_card(),
         }  # fmt: skip
@@ -229,6 +230,18 @@ class Report:
         ]
         return {"rows": list(map(_about, metrics)), "columns": columns} if found and metrics else {}
 
+    def _compared(self) -> Section:
+        """The score of the final model and those of its baselines, with what each lies between."""
+        found = self.history.last.get("compared")
+        found = found if isinstance(found, dict) else {}
+        metric = self.history.scores.get(str(found.get("metric")))
+        rows = [
+            {"name": str(one.get("name")), **{key: _known(number(one.get(key)))
+                                              for key in ("value", "low", "high")}}
+            for one in _dicts(found.get("rows")) if math.isfinite(number(one.get("value")))
+        ]  # fmt: skip
+        return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
+
     def _model_card(self) -> list[tuple[str, str]]:
         """What the model is, for whoever gets to use it."""
         card, run = self.card, self.run
@@ -248,6 +261,7 @@ class Report:
         rows.append(("trained on", ", ".join([*filter(None, [card.get("data")]), *files])))
         rows += [(name, card.get(name, "")) for name in ("device", "precision")]
         rows.append(("weights", self.history.last.get("kept", "")))
+        rows.append(("temperature", self._temperature()))
         for metric in self.metrics:
             value = number(self.history.kept.get(metric.name))
             if math.isfinite(value):
@@ -256,6 +270,15 @@ class Report:
         rows.append(("licence", _licence(self.folder)))
         rows += [("date", card.get("date", "")), ("headway", card.get("headway", __version__))]
         return [(name, str(value)) for name, value in rows if value not in ("", None)]
+
+    def _temperature(self) -> str:
+        """What scores of labels were divided by at the end."""
+        found = self.history.last.get("temperature")
+        value, n = (number(found.get(name)) if isinstance(found, dict) else math.nan
+                    for name in ("value", "examples"))  # fmt: skip
+        if not math.isfinite(value + n):
+            return ""
+        return f"{value:.2f}, fitted on {n:,.0f} validation examples: part of the weights"
 
     def _beside(self, metric: Metric) -> str:
         """What one gets for nothing."""

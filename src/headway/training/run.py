@@ -402,9 +402,11 @@ class Training:
             return False
         self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
         self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
-        took = self.now() - self.started
+        took, lines = self.now() - self.started, chosen.pop("lines")
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
+        for line in lines:
+            self.progress.note(line)
         if chosen.get("advice"):
             self.progress.note(chosen["advice"])
         if beside:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from headway.errors import ConfigError, FolderError, Stopped
 from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
+from headway.models.parts.output_heads import soften
 from headway.nn.attention.attend import suits_short
 from headway.nn.eval_mode import evaluating
 from headway.nn.stack import stacks
@@ -27,7 +29,7 @@ from headway.tasks.distil import compare, load_teacher
 from headway.tasks.items import Pass
 from headway.tasks.losses import loss_for
 from headway.tasks.objective import Objective
-from headway.tasks.scores import Baselines, Scores, advice, beside
+from headway.tasks.scores import Baselines, Scores, advice, compared, standings
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Note, find_task
 from headway.training import estimate as plan
@@ -247,7 +249,9 @@ class Worker:
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
     the newest ones. The last step, which is one of these, stands for itself where the disk did not
-    take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint."""
+    take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint.
+
+    `lines` of what is returned are for people, and the rest for the log."""
     checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
     newest = newest_whole(checkpoints, worker.settings.train.average)
@@ -295,22 +299,29 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         "kept": found.winner, "scores": found.scores, "text": text,
         "figures": {} if found.result is None else found.result.figures,
         "examples": objective.n_valid if final is None else final.examples,
-        "careful": final is None or final.careful,
+        "careful": final is None or final.careful, "lines": [],
     }  # fmt: skip
-    if baselines := baselines_in_time(loop, found.result):
+    if found.result is not None and found.result.temperature is not None:
+        temperature = found.result.temperature
+        soften(worker.model, temperature.value)
+        facts["temperature"] = asdict(temperature)
+        facts["lines"].append(temperature.said(spec_of(worker.settings).counts + "s"))
+    if found.result is not None and (baselines := baselines_in_time(loop, found.result)):
         value, steps = found.scores[found.winner][metric.name], loop.state.step
+        rows = standings(value, baselines, found.result.ranges, metric)
         facts |= {
-            "text": text + beside(baselines, metric),
             "baselines": baselines,
+            "compared": {"metric": metric.name, "rows": [row.facts for row in rows]},
+            "lines": facts["lines"] + compared(rows, metric),
             "advice": advice(spec_of(worker.settings), value, baselines, metric, steps),
         }
     return facts
 
 
-def baselines_in_time(loop: Loop, result: Scores | None) -> Baselines:
+def baselines_in_time(loop: Loop, result: Scores) -> Baselines:
     """What the winner is shown beside. The choice is made by then: where a budget has no time left
     they are not looked for."""
-    if result is None or (loop.budget is not None and loop.budget.left_s <= 0.0):
+    if loop.budget is not None and loop.budget.left_s <= 0.0:
         return {}
     with loop.log.stage("finding baselines"):
         return result.baselines
@@ -364,6 +375,7 @@ def compare_candidates(
             full=final is None or final.careful,
             most=None if final is None else final.examples,
             deadline=deadline,
+            calibrate=True,
         )
         if result is None:
             return None

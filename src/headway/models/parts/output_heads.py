@@ -114,6 +114,20 @@ class LabelHead(nn.Module):
     def forward(self, x_ND: Tensor) -> Tensor:
         return self.linear(self.drop(x_ND))
 
+    @torch.no_grad()
+    def divide(self, by: float) -> None:
+        """All scores from now on; which is the highest stays."""
+        for weight in self.parameters():
+            weight.div_(by)
+
+
+def soften(model: nn.Module, temperature: float) -> None:
+    """Divide the scores of labels once for all, in the weights that make them: whoever reads them,
+    here or in another runtime, reads the same probabilities."""
+    for part in model.modules():
+        if isinstance(part, LabelHead):
+            part.divide(temperature)
+
 
 class RebuildHead(nn.Module):
     """What a hidden row stood for: the pixels of a patch, or the mel frames of a moment."""

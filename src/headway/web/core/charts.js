@@ -17,12 +17,18 @@ function bars(host, items, { max, unit = "", digits = 3, onclick, colour: fillCo
       "data-value": item.value, onclick: onclick && (() => onclick(item, i)),
     },
     el("span", { class: "name" }, item.label),
-    el("span", { class: "track" + (signed ? " signed" : "") }, el("i", { style: `${place};background:${paint}` })),
-    el("span", { class: "num" }, number(item.value, digits) + unit),
+    el("span", { class: "track" + (signed ? " signed" : "") }, el("i", { style: `${place};background:${paint}` }), item.range && !signed && whisker(item.range, most)),
+    el("span", { class: "num" }, (item.shown ?? number(item.value, digits)) + unit),
     item.note != null && el("span", { class: "soft small note" }, item.note));
   }));
   host.append(list);
   return list;
+}
+
+// What a value lies between, over the end of its bar.
+function whisker([low, high], most) {
+  const [from, to] = [low, high].map((value) => 100 * clamp(value / most, 0, 1));
+  return el("i", { class: "range", "data-low": low, "data-high": high, style: `left:${from}%;width:${to - from}%` });
 }
 
 // The few numbers that one asks for first.

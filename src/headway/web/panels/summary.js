@@ -13,12 +13,26 @@ function drawScores(host, { rows, columns }) {
     ...columns.map((one) => el(one.kept ? "b" : "span", { class: "num", "data-value": one.values[r] }, written(one.values[r], row.digits)))]));
 }
 
+// The one score that training goes by, beside what one gets without a model.
+function drawCompared(host, { metric, rows }) {
+  const body = frame(host, {
+    title: `Validation ${metric.label}${metric.unit && `, ${metric.unit}`}, beside baselines`, name: "compared",
+    hint: `${better(metric)} is better.${rows.some((one) => one.low !== null) ? " The thin line: where the score lies in 95 % of sets drawn anew." : ""}`,
+    csv: () => [["who", "value", "low", "high"], ...rows.map((one) => [one.name, one.value, one.low, one.high])],
+  });
+  const most = metric.unit === "%" && !metric.lower ? 100 : Math.max(...rows.flatMap((one) => [one.value, one.high ?? 0]).map(Math.abs)) || 1;
+  bars(body, rows.map(({ name, value, low, high }, i) => ({ label: name, value, picked: i === rows.length - 1, colour: i === rows.length - 1 ? "var(--s1)" : "var(--s5)",
+    shown: written(value, metric.digits), range: low !== null && high !== null ? [low, high] : null,
+    note: low !== null && high !== null ? `${written(low, metric.digits)} – ${written(high, metric.digits)}` : "" })), { max: most });
+}
+
 PANELS.summary = {
   title: "Summary",
   draw(host, section, page) {
     if (section.status) host.append(el("p", { class: "note", "data-status": "", style: "margin:0" }, section.status));
     if (section.tiles.length) tiles(host, section.tiles);
     if (section.said.length) host.append(el("section", { class: "card said" }, section.said.map((line) => el("p", {}, line))));
+    if (section.compared.rows) drawCompared(host, section.compared);
     const charts = page.section("curves")?.charts.slice(0, 2) || [];
     if (charts.length) drawCharts(host, charts);
     if (section.scores.rows) drawScores(host, section.scores);
