@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,26 +87,31 @@ def tf_idf_of_few(few: Rows, test: Rows) -> float:
 def compared(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
     """Scores by the number of labels a class, by the system."""
     rows, test = read(data.train), read(data.test)
-    counts = Counter(rows[1])
-    found: dict[str, dict[str, list[float]]] = {}
-    encoder = options.encoder or "base-en"
-    asked = vectors(encoder, test[0]) if "neighbours" in options.systems else None
-    for each in options.labels:
-        scores = found[str(each)] = {system: [] for system in options.systems}
-        for seed in range(1, options.seeds + 1):
-            few = drawn(rows, each, seed)
-            if asked is not None:
-                known = vectors(encoder, few[0])
-                scores["neighbours"].append(right(neighbours(known, few[1], asked), test[1]))
-            if "tf-idf" in scores:
-                scores["tf-idf"].append(tf_idf_of_few(few, test))
-            if "tuned" in scores:
-                scores["tuned"].append(tuned(data, options, few, f"{each}-{seed}"))
-            print(
-                data.name, each, seed, {k: round(v[-1], 1) for k, v in scores.items()}, flush=True
-            )
+    draws = {
+        (each, seed): drawn(rows, each, seed)
+        for each in options.labels
+        for seed in range(1, options.seeds + 1)
+    }
+    vector_of: dict[str, Vectors] = {}
+    if "neighbours" in options.systems:  # each text once, however often it is drawn
+        texts = list(
+            dict.fromkeys([*test[0], *(text for few in draws.values() for text in few[0])])
+        )
+        vector_of = dict(zip(texts, vectors(options.encoder or "base-en", texts), strict=True))
+    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for (each, seed), few in draws.items():
+        scores = found[str(each)]
+        if vector_of:
+            known_ND, asked_ND = (np.stack([vector_of[t] for t in x[0]]) for x in (few, test))
+            scores["neighbours"].append(right(neighbours(known_ND, few[1], asked_ND), test[1]))
+        if "tf-idf" in options.systems:
+            scores["tf-idf"].append(tf_idf_of_few(few, test))
+        if "tuned" in options.systems:
+            scores["tuned"].append(tuned(data, options, few, f"{each}-{seed}"))
+        last = ", ".join(f"{name} {values[-1]:.1f}" for name, values in scores.items())
+        print(f"{data.name}, {each} a class, draw {seed}: {last}", flush=True)
     table = {n: {k: summary(v) for k, v in scores.items()} for n, scores in found.items()}
-    return {"labels": len(counts), "fewest of a label": min(counts.values()), "scores": table}
+    return {"labels": len(set(rows[1])), "scores": table}
 
 
 def tuned(data: Labelled, options: argparse.Namespace, few: Rows, name: str) -> float:

@@ -1,4 +1,5 @@
-"""Make the pictures of the documentation: panels of `headway look` pages of the shipped models.
+"""Make the pictures of the documentation: panels of `headway look` pages of the shipped models, and
+curves of what benchmarks measured.
 
     .venv/bin/python docs/make_pictures.py [NAME …]
 
@@ -9,6 +10,7 @@ size of the screen, and have 256 colours at most, so that they stay small.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import struct
@@ -90,10 +92,22 @@ TABLE = (
 )  # fmt: skip
 
 
+CURVES = "few-texts"
+"""The curves of this result: `benchmarks/results/few-texts-cpu.json`."""
+
+LINES = {
+    "tuned": ("base-en, tuned", "#1f5fbf"),
+    "neighbours": ("neighbours of base-en's vectors", "#c2571a"),
+    "tf-idf": ("tf-idf, logistic regression", "#767676"),
+}
+
+
 def main(names: list[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     chosen = [picture for picture in TABLE if not names or picture.name in names]
+    results = PICTURES.parents[1] / f"benchmarks/results/{CURVES}-cpu.json"
+    with_curves = (not names or CURVES in names) and results.is_file()
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     PICTURES.mkdir(exist_ok=True)
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
@@ -103,14 +117,64 @@ def main(names: list[str]) -> None:
             if picture.page not in pages:
                 pages[picture.page] = Path(folder) / f"{len(pages)}.html"
                 write_page(picture, pages[picture.page])
-            pixels_YXC = shot(browser, picture, pages[picture.page])
-            place = PICTURES / f"{picture.name}.png"
-            place.write_bytes(png(pixels_YXC))
-            size = place.stat().st_size / 1000
-            sys.stdout.write(
-                f"{place.name}: {pixels_YXC.shape[1]} × {len(pixels_YXC)}, {size:.0f} kB\n"
-            )
+            put(picture.name, shot(browser, picture, pages[picture.page]))
+        if with_curves:
+            page = Path(folder) / "curves.html"
+            page.write_text(curves(json.loads(results.read_text())["sets"]), "utf-8")
+            put(CURVES, shot(browser, Picture(CURVES, "", "", "", ("svg",)), page))
         browser.close()
+
+
+def put(name: str, pixels_YXC: NDArray[np.uint8]) -> None:
+    place = PICTURES / f"{name}.png"
+    place.write_bytes(png(pixels_YXC))
+    size = place.stat().st_size / 1000
+    sys.stdout.write(f"{place.name}: {pixels_YXC.shape[1]} × {len(pixels_YXC)}, {size:.0f} kB\n")
+
+
+def curves(sets: dict[str, Any], width: int = 220, height: int = 150, columns: int = 3) -> str:
+    """A page with a panel for each set: per cent right over labels a class, the spread as a bar."""
+    parts = []
+    for number, (name, found) in enumerate(sets.items()):
+        left = (number % columns) * (width + 44) + 30
+        top = (number // columns) * (height + 56) + 26
+        parts.append(
+            f'<g transform="translate({left} {top})">{panel(name, found, width, height)}</g>'
+        )
+    below = -(-len(sets) // columns) * (height + 56) + 20
+    for number, (label, colour) in enumerate(LINES.values()):
+        x = 30 + 245 * number
+        parts.append(f'<path d="M{x} {below}h22" stroke="{colour}" stroke-width="2.5"/>')
+        parts.append(f'<text x="{x + 28}" y="{below + 4}">{label}</text>')
+    size = f'width="{columns * (width + 44) + 20}" height="{below + 16}"'
+    style = "font: 12px sans-serif; background: white"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} style="{style}">{"".join(parts)}</svg>'
+
+
+def panel(name: str, found: dict[str, Any], width: int, height: int) -> str:
+    numbers = [int(n) for n in found["scores"]]
+    across = {n: (i + 0.5) * width / len(numbers) for i, n in enumerate(sorted(numbers))}
+    parts = [f'<text x="0" y="-9" font-weight="bold">{name}, {found["labels"]} labels</text>']
+    for percent in range(0, 101, 25):
+        y = height * (1 - percent / 100)
+        parts.append(f'<path d="M0 {y}h{width}" stroke="#ddd"/>')
+        parts.append(f'<text x="-6" y="{y + 4}" text-anchor="end" fill="#555">{percent}</text>')
+    for n, x in across.items():
+        parts.append(f'<text x="{x}" y="{height + 17}" text-anchor="middle" fill="#555">{n}</text>')
+    for system, (_, colour) in LINES.items():
+        points = []
+        for n, x in across.items():
+            if system in found["scores"][str(n)]:
+                value = found["scores"][str(n)][system]
+                y, spread = (height * z / 100 for z in (100 - value["mean"], value["deviation"]))
+                points.append(f"{x:.1f},{y:.1f}")
+                parts.append(
+                    f'<path d="M{x:.1f} {y - spread:.1f}v{2 * spread:.1f}" stroke="{colour}"/>'
+                )
+                parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+        line = f'fill="none" stroke="{colour}" stroke-width="2.5"'
+        parts.append(f'<polyline points="{" ".join(points)}" {line}/>')
+    return "".join(parts)
 
 
 def write_page(picture: Picture, path: Path) -> None:
