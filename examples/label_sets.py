@@ -14,7 +14,8 @@ Each becomes `NAME/train.tsv`, `valid.tsv` and `test.tsv` with a header, and a r
 in `SOURCES.tsv` with its version and licences. Texts of a source package are in one part (fortunes
 and licences, which have one source, are split by text), equal texts are there once, and no held-out
 text has eight words in a row that stand in a training text. It needs apt and dpkg-deb, no rights,
-and some 800 MB for packages, which it keeps in `data/sets/packages`.
+and 800 MB for packages, which it keeps in `data/sets/packages`. `--without TEXT` also leaves out
+held-out texts of which eight words in a row stand in that file: what an encoder learned from, say.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Text(NamedTuple):
 
 
 Record = Mapping[str, str]
+Parts = dict[str, list[Text]]
+HELD_OUT = ("valid", "test")
 Packages = Mapping[str, Path]
 """The folder into which each package was unpacked."""
 
@@ -323,9 +326,9 @@ def chosen(texts: Iterable[Text], fewest_words: int = 6) -> list[Text]:
     return sorted((text for found in kept for text in found), key=lambda text: chance(text.text))
 
 
-def split(texts: Sequence[Text]) -> dict[str, list[Text]]:
+def split(texts: Sequence[Text]) -> Parts:
     """Three parts by the hash of the group; what shares words with an earlier part is left out."""
-    parts: dict[str, list[Text]] = {"train": [], "valid": [], "test": []}
+    parts: Parts = {"train": [], "valid": [], "test": []}
     for text in texts:
         place = chance("group " + text.group)
         parts["test" if place < 0.2 else "valid" if place < 0.3 else "train"].append(text)
@@ -336,9 +339,31 @@ def split(texts: Sequence[Text]) -> dict[str, list[Text]]:
     return parts
 
 
-def save(folder: Path, texts: Iterable[Text]) -> None:
+def stands_in(paths: Iterable[Path], wanted: set[str]) -> set[str]:
+    """Those of the runs of words that stand in a line of these files."""
+    found: set[str] = set()
+    for path in paths:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                found |= runs(line) & wanted
+    return found
+
+
+def without(sets: Mapping[str, Parts], paths: Sequence[Path]) -> dict[str, Parts]:
+    """The same, but for held-out texts of which a run of words stands in one of these files."""
+    held_out = [text for parts in sets.values() for name in HELD_OUT for text in parts[name]]
+    known = stands_in(paths, set().union(*(runs(text.text) for text in held_out)))
+    return {
+        name: {
+            part: [t for t in found if part not in HELD_OUT or not runs(t.text) & known]
+            for part, found in parts.items()
+        }
+        for name, parts in sets.items()
+    }
+
+
+def save(folder: Path, parts: Parts) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    parts = split(chosen(texts))
     for name, found in parts.items():
         rows = "".join(f"{text.text}\t{text.label}\n" for text in found)
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows, "utf-8")
@@ -401,12 +426,14 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--without", nargs="+", type=Path, default=[], help="files of plain text")
     asked = parser.parse_args(given)
     apt = Apt(asked.folder / "packages")
     found = apt.records()
     sources = ["set\tpackage\tversion\tlicences"]
-    for name in asked.only:
-        save(asked.folder / name, make(name, apt, found, sources))
+    sets = {name: split(chosen(make(name, apt, found, sources))) for name in asked.only}
+    for name, parts in without(sets, asked.without).items():
+        save(asked.folder / name, parts)
     (asked.folder / "SOURCES.tsv").write_text("\n".join(sources) + "\n", "utf-8")
 
 
