@@ -9,7 +9,6 @@ import pytest
 
 from headway.metrics import classification
 from headway.metrics.classification import (
-    MILDEST,
     accuracy,
     accuracy_interval,
     apply_temperature,
@@ -143,8 +142,9 @@ def test_no_mistakes_make_no_answer_certain_and_nothing_but_mistakes_none_even(n
     """Without a bound the first temperature would be zero, and the other one infinite."""
     scores_NC, zeros = np.tile([1.0, -1.0], (n, 1)), np.zeros(n, np.int64)
     sharp, dull = safe(scores_NC, zeros), safe(scores_NC, zeros + 1)
-    assert 1 / MILDEST <= sharp < 1.0 < dull <= MILDEST * 1.001
+    assert 0.199 < sharp < 1.0 < dull < 5.01
     assert (sharp > 0.6) == (n == 3)
+    assert safe(scores_NC / 10, zeros) > 0.199  # it would be 0.03 of 3,000
 
 
 def test_a_single_class_has_the_temperature_one() -> None:
