@@ -328,3 +328,32 @@ def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="knows the labels bad, good, and the data has no, yes"):
         load_teacher(settings, CPU)
     load_teacher(replace(settings, labels=("bad", "good")), CPU)
+
+
+def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Path) -> None:
+    shape = EncoderSettings(**(SIZES | {"n_layers": 4}), heads=(), embedding_norm=True)
+    teacher = build_model(shape, seed=4)
+    with torch.no_grad():
+        # Few directions hold nearly all that tells its words apart.
+        front = teacher.front
+        for table in (front.tokens, front.positions.table, front.segments):
+            table.weight[:, 8:] *= 0.01
+        front.norm.weight.uniform_(0.5, 1.5)
+        front.norm.bias.normal_()
+    folder = saved(tmp_path / "teacher", shape, "embed", teacher)
+    settings = run_settings("embed", folder, asked=Asked({"model.d_embedding": 8}))
+    model = student_model(origin(settings), settings)
+    student, said = build_model(model, seed=9), []
+    start_student(student, settings, said.append)
+    assert student.front.tokens.weight.shape[1] == 8
+    assert "the 8 directions" in said[-1]
+    tokens_N, layout = torch.arange(24), Layout.of([24])
+    with torch.no_grad():
+        theirs, own = (one.eval().front(tokens_N, layout) for one in (teacher, student))
+        strange = build_model(model, seed=9).eval().front(tokens_N, layout)
+    like, unlike = (nn.functional.cosine_similarity(x, theirs, dim=-1) for x in (own, strange))
+    assert float(like.mean()) > 0.9
+    assert float(unlike.mean()) < 0.5
+    wide = run_settings("embed", folder, asked=Asked({"model.d_embedding": 99}))
+    with pytest.raises(ConfigError, match="d_embedding=99 is wider than the layers"):
+        student_model(origin(wide), wide)

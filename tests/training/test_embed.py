@@ -27,11 +27,13 @@ from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.folder import CONFIG, TOKENIZER
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings
 from headway.settings.run import RunSettings, resolved_toml
+from headway.settings.start import DistilSettings
 from headway.settings.train import TrainSettings
 from headway.storage import replace_text
 from headway.tasks.contrast import Apart, Contrast, Contrasting, Side, contrastive, vectors_of
 from headway.tasks.intake_text import TextIntake
 from headway.tasks.items import Batch, Pass
+from headway.tasks.losses import distil as distil_loss
 from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Part
 from headway.tasks.opened import open_run
@@ -442,3 +444,31 @@ def test_settings_that_cannot_work_are_refused(
     found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert found.train.batch_tokens == found.train.micro_tokens
     assert found.embed == EmbedSettings()
+
+
+def test_without_a_loss_of_its_own_a_student_reads_each_text_once(
+    alone: Prepared, tmp_path: Path
+) -> None:
+    """And is compared with its teacher in every token, not only in its vectors."""
+    model = shape(alone)
+    settings = replace(settings_of(tmp_path, pairs=False), model=model)
+    lesson = DistilSettings(teacher="x", hard=0.0, soft=0.0, cosine=1.0)
+    twice, once = (
+        Contrasting(replace(settings, distil=replace(lesson, hard=hard)), alone)  # type: ignore[arg-type]
+        for hard in (1.0, 0.0)
+    )
+    rows = np.arange(5)
+    read, again = once.train_items.batch(rows, CPU), twice.train_items.batch(rows, CPU)
+    assert [t.tolist() for t in texts_in(read)] == [t.tolist() for t in texts_in(again)[::2]]
+    assert 2 * int(once.train_items.lengths.sum()) == int(twice.train_items.lengths.sum())
+    student, teacher = (build_model(model, seed=n).eval() for n in (1, 2))
+    found = distil_loss(once, teacher, lesson)(student, read).sum
+    [stream] = read.streams
+    with torch.no_grad():
+        x_ND, y_ND = (one.states(stream).x_ND for one in (student, teacher))
+    expected = (1 - F.cosine_similarity(x_ND, y_ND, dim=-1)).mean() * len(rows)
+    torch.testing.assert_close(found.detach(), expected)
+    fixed = once.fixed(250)
+    filled = once.train_items.batch(rows, CPU, fixed)
+    in_form = distil_loss(once, teacher, lesson)(student, filled).sum
+    torch.testing.assert_close(in_form.detach(), expected)

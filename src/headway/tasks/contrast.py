@@ -28,6 +28,7 @@ from headway.data.store import Columns, Prepared
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
 from headway.metrics.retrieval import Retrieval, Vectors, bag_retrieval, chance, retrieval
+from headway.nn.layout import loss_weights
 from headway.progress import Progress
 from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
@@ -88,6 +89,9 @@ class Apart:
     weights_B: Tensor
     """Zero for the dummy pairs of the fixed-size form."""
 
+    real_N: Tensor | None = None
+    """Zero for the dummy rows of it, where all are in one stream."""
+
 
 def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
     """Each shall choose its partner among the partners of all, from either side: the mean of the
@@ -133,16 +137,19 @@ class Pairs:
     sides: Sequence[Side]
     intake: Intake
     draw: Draw | None = None
+    alone: bool = False
+    """Examples are read once: whoever learns from a teacher alone compares them with nothing."""
 
     @property
-    def both(self) -> tuple[Side, Side]:
-        return self.sides[0], self.sides[-1]
+    def read(self) -> tuple[Side, ...]:
+        """The side of each reading."""
+        return tuple(self.sides) if self.alone else (self.sides[0], self.sides[-1])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Of both readings together; all windows of a long example are as long as its first."""
-        read = [side.cuts.lengths[side.first] for side in self.both]
-        return (read[0] + read[1])[:, None]
+        """Of all readings together; all windows of a long example are as long as its first."""
+        lengths = [side.cuts.lengths[side.first] for side in self.read]
+        return np.stack(lengths).sum(axis=0, keepdims=True).T
 
     @property
     def owner(self) -> Rows:
@@ -158,19 +165,22 @@ class Pairs:
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Apart]:
         """Items 2i and 2i + 1 are pair i, or item i of each of two streams."""
-        one, two = (
+        read = tuple(
             side.cuts.collate(self._reading(side, rows), device, None, self._draw(number))
-            for number, side in enumerate(self.both)
+            for number, side in enumerate(self.read)
         )
         n = len(rows)
-        n_pairs = n if fixed is None else fixed.n_sequences // 2
+        n_pairs = n if fixed is None else fixed.n_sequences // len(read)
         apart_BB, weights_B = torch.zeros(n_pairs, n_pairs, dtype=torch.bool), torch.zeros(n_pairs)
         apart_BB[:n, :n], weights_B[:n] = True, 1.0
         for side in self.sides:
             key_B = torch.from_numpy(self.intake.same(side.columns, rows))
             apart_BB[:n, :n] &= key_B[:, None] != key_B
-        streams = self.intake.weave((one, two), fixed)
-        return moved(Batch(streams, Apart(apart_BB, weights_B)), device)
+        streams = self.intake.weave(read, fixed)
+        real_N = None
+        if len(streams) == 1:
+            real_N = loss_weights([one.layout.n_rows for one in read], streams[0].layout.n_rows)
+        return moved(Batch(streams, Apart(apart_BB, weights_B, real_N)), device)
 
     def _draw(self, reading: int) -> Draw | None:
         return None if self.draw is None else replace(self.draw, reading=reading)
@@ -184,10 +194,10 @@ class Pairs:
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
         longest = max(int(side.cuts.lengths.max()) for side in self.sides)
-        return self.intake.pair_form(plan, longest)
+        return self.intake.pair_form(plan, longest, len(self.read))
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        return tuple(side.cuts.units(int(side.first[row])) for side in self.both)
+        return tuple(side.cuts.units(int(side.first[row])) for side in self.read)
 
 
 @torch.no_grad()
@@ -279,8 +289,11 @@ class Contrasting(Objective[Apart]):
         self.metric = METRICS[self.settings.train.metric or "accuracy"]
         self.readout = readout_of(self.settings)
         self.intake = intake_of(self.settings, self.prepared.reads)
-        self.train_items = Pairs(sides_of(self.prepared.train, self.intake.cut), self.intake)
-        self.valid_items = Pairs(sides_of(self.prepared.valid, self.intake.cut), self.intake)
+        train, valid = (
+            sides_of(part, self.intake.cut) for part in (self.prepared.train, self.prepared.valid)
+        )
+        self.train_items = Pairs(train, self.intake, alone=reads_once(self.settings))
+        self.valid_items = Pairs(valid, self.intake)
 
     def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
         """One: every example of a step is compared with all others of it."""
@@ -289,7 +302,7 @@ class Contrasting(Objective[Apart]):
 
     def vary(self, model: nn.Module, batch: Batch[Apart]) -> Batch[Apart]:
         streams = []
-        for side, stream in zip(self.train_items.both, batch.streams, strict=False):
+        for side, stream in zip(self.train_items.read, batch.streams, strict=False):
             stream = side.cuts.shown(stream)
             if model.training:
                 stream, _ = self.intake.vary(model, stream, torch.zeros(0))
@@ -303,11 +316,14 @@ class Contrasting(Objective[Apart]):
         if len(reads) == 2:
             x_RD = torch.stack([one.x_RD for one in reads], dim=1).flatten(0, 1)
             read = replace(read, x_RD=x_RD, states_ND=None)
-        return read.weighed(given.targets.weights_B.repeat_interleave(2) / 2)
+        n = len(self.train_items.read)
+        weights_S = given.targets.weights_B.repeat_interleave(n) / n
+        has_all = read.states_ND is not None
+        return read.weighed(weights_S, given.targets.real_N if has_all else None)
 
     def loss(self, read: Read, given: Batch[Apart]) -> TaskLoss:
-        x_SD = read.said_RC
-        like_BB = x_SD[0::2] @ x_SD[1::2].T / self.settings.embed.temperature
+        x_SD, n = read.said_RC, len(self.train_items.read)
+        like_BB = x_SD[0::n] @ x_SD[n - 1 :: n].T / self.settings.embed.temperature
         loss = contrastive(like_BB, given.targets.apart_BB, given.targets.weights_B)
         return TaskLoss(loss, loss.detach())
 
@@ -364,7 +380,7 @@ class Contrast(Task):
         return f"{prepared.train.n:,} {kind}"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        """With tokens and rows of both readings."""
+        """With tokens and rows of all readings."""
         pairs = "other" in prepared.train
         if self.row.modality == "sounds":
             found = sound_facts(settings, prepared)
@@ -373,10 +389,11 @@ class Contrast(Task):
             return replace(picture_facts(settings, prepared), pairs=pairs)
         sides = sides_of(prepared.train, TextIntake(prepared.tokenizer, 1 << 40).cut)
         needed = [side.cuts.needed for side in sides]
+        needed *= 1 if reads_once(settings) or pairs else 2
         longest = min(LONGEST, max(int(side.max()) for side in needed))
         return Facts(
             n=prepared.train.n,
-            n_tokens=sum(int(np.minimum(side, longest).sum()) for side in (needed[0], needed[-1])),
+            n_tokens=sum(int(np.minimum(side, longest).sum()) for side in needed),
             longest=longest,
             vocab_size=prepared.tokenizer.vocab_size,
             pairs=pairs,
@@ -451,7 +468,7 @@ class Contrast(Task):
         is_text = self.row.modality == "text"
         if is_text and pairs and settings.embed.drop_words:
             raise ConfigError("embed.drop_words has no effect on pairs of texts. Leave it out.")
-        if pairs or model.dropout:
+        if pairs or model.dropout or reads_once(settings):
             return
         if is_text and not settings.embed.drop_words:
             raise ConfigError(
@@ -506,6 +523,11 @@ class Contrast(Task):
         values, baseline = percent(found), percent(trivial)
         facts = {**values, unit: n, "baseline": baseline}
         return Scores(values, rows=rows, facts=facts, find_baselines=lambda: {name: baseline})
+
+
+def reads_once(settings: RunSettings) -> bool:
+    """Whether examples are compared with what a teacher makes of them, and not with each other."""
+    return bool(settings.distil.teacher) and not settings.distil.hard
 
 
 def target_of(data: DataSettings) -> Target:

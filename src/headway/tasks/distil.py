@@ -7,11 +7,12 @@ The student has the teacher's shape with fewer layers and starts from every othe
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
@@ -19,7 +20,7 @@ from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.facts import Origin
 from headway.settings.from_parent import WITHOUT_VECTORS, check_same, with_changes
-from headway.settings.model import ModelSettings, Seq2SeqSettings
+from headway.settings.model import EncoderSettings, ModelSettings, Seq2SeqSettings
 from headway.settings.run import RunSettings
 from headway.tasks.items import Pass
 from headway.tasks.losses import plain
@@ -44,7 +45,7 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
         )
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
     shape = with_changes(teacher, {**without, **settings.asked.under("model")})
-    check_same(name, teacher, shape)
+    check_same(name, teacher, _with_front_of(teacher, shape))
     layers = n_layers(teacher.n_layers, settings)
     picks = pick_layers(layers, teacher.n_layers)
     if isinstance(shape, Seq2SeqSettings) and isinstance(teacher, Seq2SeqSettings):
@@ -53,6 +54,20 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
         kept = shape.kept_heads.of_layers({"encoder": picks, "decoder": others, "cross": others})
         return replace(shape, n_layers=layers, n_decoder_layers=decoder, kept_heads=kept)
     return replace(shape, n_layers=layers, kept_heads=shape.kept_heads.of_layers({"self": picks}))
+
+
+def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSettings:
+    """The student's shape as if its embeddings were as wide as its teacher's: they may be narrower,
+    and start from the directions in which those of the teacher differ most."""
+    if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
+        if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
+            raise ConfigError(
+                f"model.d_embedding={shape.d_embedding} is wider than the layers, "
+                f"model.d_model={teacher.d_model}."
+            )
+        if teacher.d_embedding is None:
+            return replace(shape, d_embedding=None)
+    return shape
 
 
 def n_layers(of_teacher: int, settings: RunSettings) -> int:
@@ -83,9 +98,36 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
         }
         shown = ", ".join(str(pick + 1) for pick in picks)
         note(f"the {stack_name} starts from layers {shown} of {len(its.blocks)} of its teacher")
-    for name, tensor in model.state_dict().items():
+    own = dict(model.state_dict())
+    if "front.to_stream.weight" in own.keys() - theirs.keys():
+        theirs |= narrowed(theirs, own["front.tokens.weight"].shape[1])
+        note(f"its embeddings start from the {own['front.tokens.weight'].shape[1]} directions in "
+             "which those of its teacher differ most")  # fmt: skip
+    for name, tensor in own.items():
         prefix = next((start for start in names if name.startswith(start)), "")
         tensor.copy_(theirs[names.get(prefix, "") + name.removeprefix(prefix)])
+
+
+def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    """The weights of a text front `width` wide and of the matrix behind it, from those of a wider
+    one without a matrix: tokens, positions and segments in the directions of the most variance."""
+    tables = ("tokens.weight", "positions.table.weight", "segments.weight")
+    names = [f"front.{name}" for name in tables if f"front.{name}" in theirs]
+    rows_VD = theirs["front.tokens.weight"].float()
+    rows_VD = rows_VD - rows_VD.mean(0)
+    _, directions_DD = torch.linalg.eigh(rows_VD.T @ rows_VD)
+    most_DE = directions_DD[:, -width:]
+    found = {name: theirs[name].float() @ most_DE for name in names}
+    whole = most_DE.shape[0]
+    # Behind a norm both have rows of the same mean square, whatever their width.
+    gain_D = theirs.get("front.norm.weight", torch.ones(whole))
+    scale = (whole / width) ** 0.5 if "front.norm.weight" in theirs else 1.0
+    found["front.to_stream.weight"] = gain_D[:, None] * most_DE * scale
+    found["front.to_stream.bias"] = theirs.get("front.norm.bias", torch.zeros(whole))
+    found |= {name: fill for name, fill in (("front.norm.weight", torch.ones(width)),
+                                            ("front.norm.bias", torch.zeros(width)))
+              if name in theirs}  # fmt: skip
+    return found
 
 
 def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:

@@ -232,12 +232,13 @@ class Intake(ABC):
         """Changed by chance, as `[augment]` says, and what it is then a batch of."""
         return stream, targets_BC
 
-    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
-        """Two batches of as many items as one in which they take turns, or as they are."""
+    def weave(self, streams: tuple[Input, ...], fixed: Fixed | None) -> tuple[Input, ...]:
+        """Batches of as many items as one in which they take turns, or as they are."""
         return streams
 
-    def pair_form(self, plan: StepPlan, longest: int) -> Fixed | None:
-        """The form of steps of such pairs; None where there is none."""
+    def pair_form(self, plan: StepPlan, longest: int, n: int) -> Fixed | None:
+        """The form of steps of such pairs, or of `n` that belong together; None where there is
+        none."""
         return None
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns] | None:

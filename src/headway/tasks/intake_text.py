@@ -221,18 +221,18 @@ class TextIntake(Intake):
     def same(self, columns: Columns, examples: Rows) -> Rows:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
 
-    def weave(self, streams: tuple[Input, Input], fixed: Fixed | None) -> tuple[Input, ...]:
+    def weave(self, streams: tuple[Input, ...], fixed: Fixed | None) -> tuple[Input, ...]:
         sides = [one.layout.split(one.values) for one in streams]
         texts = [text for pair in zip(*sides, strict=True) for text in pair]
         layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
         return (Input(filled(torch.cat(texts).numpy(), layout.n_rows), layout),)
 
-    def pair_form(self, plan: StepPlan, longest: int) -> Fixed:
+    def pair_form(self, plan: StepPlan, longest: int, n: int) -> Fixed:
         shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
         dummies = -(-shapes.target_rows // longest)
-        n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // 2)
+        n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // n)
         rows = shapes.target_rows
-        return Fixed(source_rows=rows, target_rows=rows, n_sequences=2 * n_pairs, longest=longest)
+        return Fixed(source_rows=rows, target_rows=rows, n_sequences=n * n_pairs, longest=longest)
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns]:
         """Every other word of a text, and the words between those."""
