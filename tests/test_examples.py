@@ -12,7 +12,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
 
 from headway.cli.main import main as headway
 
@@ -102,11 +108,30 @@ def toy_grammar(folder: Path) -> tuple[list[str], str]:
     return [str(folder / "toy"), "copy"], "for test"
 
 
+def trim_vocabulary(folder: Path) -> tuple[list[str], str]:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "never", "cat", "##s"]
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.add_special_tokens(pieces[:5])
+    tokenizer.post_processor = TemplateProcessing(
+        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    (folder / "model").mkdir()
+    tokenizer.save(str(folder / "model" / "tokenizer.json"))
+    table = torch.arange(10.0)[:, None].repeat(1, 4)
+    save_file({"embeddings.word_embeddings.weight": table}, folder / "model" / "model.safetensors")
+    write(folder, model__config="{}", text="cats a cat\n")
+    (folder / "model" / "config").rename(folder / "model" / "config.json")
+    words = [str(folder / "model"), str(folder / "text"), "--keep", "9"]
+    return [*words, "--out", str(folder / "out")], "9 pieces"
+
+
 EXAMPLES: dict[str, Callable[[Path], tuple[list[str], str]]] = {
     made.__name__: made
     for made in (
         cifar10, copied, debian_records, detector_data, entities, reactions, ruletaker, sentiment,
-        stories, toy_grammar,
+        stories, toy_grammar, trim_vocabulary,
     )
 }  # fmt: skip
 RECORD = "Package: a\nSection: games\nDescription-en: A game\n It is played.\n .\n Often.\n\n"
@@ -125,6 +150,21 @@ def test_an_example_runs(
     main = load(name).main
     main(*words) if name in ("reactions", "toy_grammar") else main()
     assert said in capsys.readouterr().out
+
+
+def test_a_trimmed_vocabulary_keeps_its_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, _ = trim_vocabulary(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["trim_vocabulary", *words])
+    load("trim_vocabulary").main()
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    table = load_file(tmp_path / "out" / "model.safetensors")["embeddings.word_embeddings.weight"]
+    found = tokenizer.encode("cats a cat")
+    assert found.tokens == ["[CLS]", "cat", "##s", "a", "cat", "[SEP]"]
+    assert table[found.ids, 0].tolist() == [2.0, 8.0, 9.0, 5.0, 8.0, 3.0]
+    assert tokenizer.token_to_id("never") is None
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["vocab_size"] == 9
 
 
 def test_splitting_tatoeba_and_the_slice_of_the_demo(tmp_path: Path) -> None:

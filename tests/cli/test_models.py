@@ -95,7 +95,7 @@ def test_what_is_not_whole_is_said_in_its_place(
         ("runs/revews", "no folder runs/revews. Did you mean 'runs/reviews'? "),
         (
             "xyzzy",
-            "Yours here: reviews, here. With headway come: digits, shapes, stories, tatoeba-",
+            "Yours here: reviews, here. With headway come: base-en, digits, shapes, stories, ",
         ),
     ],
 )

@@ -459,6 +459,9 @@ class Spec:
     continues: bool = False
     """Whether what it writes goes on where its input ends."""
 
+    pretrained: str = ""
+    """The shipped run that it starts from by itself, where that knows the words of the texts."""
+
     compares: bool = False
     """Whether its vectors tell how alike two of what it is given are."""
 
@@ -557,6 +560,9 @@ class Spec:
 def scored(*names: str) -> tuple[Metric, ...]:
     return tuple(METRICS[name] for name in names)
 
+
+ENGLISH = "base-en"
+"""The shipped encoder of English."""
 
 _KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
 _SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill FILES"
@@ -665,7 +671,7 @@ _ROWS = (
         name="classify", modality="text", objective="label.Label", reads="labelled",
         needs=(TEXT, OTHER, LABEL), answers="label", metrics=_CLASSES,
         families=("encoder", "decoder"), heads=("classes",), settings=ClassifySettings,
-        options=_LABELS, decode=_PRECISION, together=True,
+        options=_LABELS, decode=_PRECISION, together=True, pretrained=ENGLISH,
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
         example="headway predict {run} < texts.txt",
         others=(
@@ -677,7 +683,7 @@ _ROWS = (
     Spec(
         name="tag", modality="text", objective="tags.Tags", reads="tagged", needs=(WORDS, TAGS),
         answers="tags", metrics=scored("f1", "accuracy", "precision", "recall", "loss"),
-        families=("encoder", "decoder"), heads=("tags",), settings=TagSettings,
+        families=("encoder", "decoder"), heads=("tags",), settings=TagSettings, pretrained=ENGLISH,
         options=frozenset({"with"}), decode=_PRECISION, together=True, counts="word",
         sample=("sentence", "tags"), lacks=f"more tagged sentences, {_KNOWS}",
     ),
@@ -685,7 +691,7 @@ _ROWS = (
         name="embed", modality="text", objective="contrast.Contrast", reads="texts",
         needs=(TEXT, SOURCE, TARGET), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
         families=("encoder", "decoder"), settings=EmbedSettings, read_by=("normalise",),
-        compares=True,
+        compares=True, pretrained=ENGLISH,
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
         others=(

@@ -126,6 +126,7 @@ def report_of(
     from headway.data.in_memory import FOLDER
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
+    from headway.tasks.pretrained import with_pretrained
     from headway.tasks.task import find_task
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
@@ -139,7 +140,7 @@ def report_of(
         }
         data = replace(settings.data, **tuples)
         with Progress(enabled=not quiet) as progress:
-            run = replace(settings, data=data)
+            run = with_pretrained(replace(settings, data=data))
             try:
                 prepared = find_task(run).prepare(run, folder, progress)
             except ImpossibleData as error:
@@ -155,9 +156,15 @@ def report_of(
     return found
 
 
+NOTHING = "none"
+"""Named in the place of a run: to start from none, not even the usual one."""
+
+
 def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
     """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
-    given = Asked({"start.run": start} if start else {}, "--from")
+    nothing = start == NOTHING
+    given = Asked({"start.run": "" if nothing else start} if start else {}, "--from")
+    start = None if nothing else start
     teacher = asked.get("distil.teacher", teacher)
     named = "data.fields" in asked
     alias = ALIASES.get(task or "", Alias())

@@ -16,10 +16,11 @@ from headway.data.binding_table import Tables
 from headway.data.in_memory import FOLDER as GIVEN
 from headway.data.in_memory import Given, keep
 from headway.data.store import ImpossibleData, Prepared
-from headway.errors import FolderError, Stopped, needs
+from headway.errors import FolderError, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
-from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, write_config
+from headway.settings.asked import Asked
+from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, load_run, write_config
 from headway.settings.run import (
     Resolved,
     RunSettings,
@@ -34,6 +35,7 @@ from headway.tasks.distil import comparison_line
 from headway.tasks.history import LOG, finite, mean, read_history
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
+from headway.tasks.pretrained import with_pretrained
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
 from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
@@ -139,9 +141,15 @@ class Training:
 
     def _train(self, stop: StopSignal) -> list[str]:
         with stop.at_once():
+            known = not self.restart and self.ranks.same((self.out / CONFIG).exists())
+            with suppress(UserError):  # of a damaged file, which is said next
+                if known:  # it goes on from where it started
+                    self._start(load_run(self.out))
             if self.ranks.is_first:
                 self.home.check(self.settings, self.restart)
                 self._keep_given()
+            if not known:
+                self.choose_start()
             prepared = self._prepare()
             settings = self._settings(prepared)
         if settings.train.threads:
@@ -204,6 +212,25 @@ class Training:
                 worker.time(for_s=3.0, now=self.now), examples=worker.objective.n_quick
             )
         return settings, self.timing
+
+    def choose_start(self) -> None:
+        """Where nobody says what to start from: the usual, said in a line."""
+        if self._start(with_pretrained(self.settings)):
+            how = 'start="none"' if self.call else "--from none"
+            self._note(
+                f"{self.settings.start.run} knows the words of these texts: this run starts from "
+                f"it ({how}: from nothing)"
+            )
+
+    def _start(self, of: RunSettings) -> bool:
+        """From a shipped encoder, where `of` does and nobody says what to start from."""
+        name = str(self.ranks.same(of.start.run))
+        if not name or self.settings.origin or "start.run" in self.settings.asked:
+            return False
+        asked = self.settings.asked | Asked({"start.run": name}, "it knows the words of the texts")
+        start = replace(self.settings.start, run=name)
+        self.settings = replace(self.settings, start=start, asked=asked)
+        return True
 
     def _keep_given(self) -> None:
         """Data in memory, written down. A run goes on with what it began with."""
