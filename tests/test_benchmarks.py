@@ -131,7 +131,7 @@ def labelled(folder: Path) -> list[str]:
 
 
 def texts(folder: Path) -> list[str]:
-    return [*labelled(folder), "--systems", "majority", "bag of words", "encoder"]
+    return [*labelled(folder), "--systems", "majority", "bag of words", "encoder", "nothing"]
 
 
 def few_texts(folder: Path) -> list[str]:
