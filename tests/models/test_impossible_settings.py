@@ -306,6 +306,7 @@ VALUES: dict[str, list[Any]] = {
     ],
     "n_segments": [-1, 0, 1, 3],
     "n_labels": [-1, 0, 1, 3],
+    "ngrams": [-1, 0, 64],
     "embeddings": [None, "vectors.txt"],
     "heads": [
         (),

@@ -111,5 +111,5 @@ class BodyElsewhere(Encoder):
         self.read = read
 
     @torch.no_grad()
-    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
+    def body(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
         return self.read(tokens_N, layout, segments_N)

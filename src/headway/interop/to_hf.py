@@ -193,6 +193,7 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
             f"{', '.join(CANDIDATES)}. {OTHERS}"
         )
     _check_pooling(run)
+    _check_ngrams(run)
     reasons = []
     for name in CANDIDATES[kind]:
         try:
@@ -219,6 +220,15 @@ def _check_pooling(run: Opened) -> None:
             f"transformers reads classes at the {wanted} token, and this run has "
             f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]
             f"model.pooling={wanted}."
+        )
+
+
+def _check_ngrams(run: Opened) -> None:
+    if getattr(run.shape, "ngrams", 0):
+        raise UserError(
+            f"transformers has no n-grams beside its layers, and this run has "
+            f"model.ngrams={run.shape.ngrams}. Export to onnx, torch or ctranslate2, or train "  # type: ignore[union-attr]
+            "with model.ngrams=0."
         )
 
 

@@ -14,9 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+
+from headway.nn.logistic import Sparse, fit_logistic
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -61,49 +62,24 @@ class BagOfWords:
         kept = counts.most_common(max(1, most_weights // n_classes))
         numbers = {name: i for i, (name, _) in enumerate(kept)}
         bag = cls(numbers, torch.zeros(max(1, len(numbers)), n_classes), torch.zeros(n_classes))
-        flat, starts = bag._rows(found)
-        # Which texts have each feature: the gradient is a sum over these.
-        order = flat.argsort(stable=True)
-        ends = torch.tensor([*starts[1:].tolist(), len(flat)])
-        text_of = torch.repeat_interleave(torch.arange(len(found)), ends - starts)[order]
-        firsts = torch.searchsorted(flat[order], torch.arange(len(bag.weight_FC)))
-        right_NC = F.one_hot(targets, n_classes).float()
-        optimizer = torch.optim.LBFGS(
-            [bag.weight_FC.requires_grad_(), bag.bias_C.requires_grad_()],
-            max_iter=60, history_size=6, line_search_fn="strong_wolfe",
-        )  # fmt: skip
-
-        @torch.no_grad()
-        def loss() -> float:
-            """And its gradient, by hand: in a small part of the time that autograd takes."""
-            logs_NC = bag._scores(flat, starts).log_softmax(-1)
-            wrong_NC = logs_NC.exp() - right_NC
-            sums_FC = F.embedding_bag(text_of, wrong_NC, firsts, mode="sum")
-            bag.weight_FC.grad = (sums_FC + l2 * bag.weight_FC) / len(targets)
-            bag.bias_C.grad = wrong_NC.sum(0) / len(targets)
-            nll = -(logs_NC * right_NC).sum()
-            return float((nll + 0.5 * l2 * bag.weight_FC.square().sum()) / len(targets))
-
-        optimizer.step(loss)
-        return cls(numbers, bag.weight_FC.detach(), bag.bias_C.detach())
+        fitted = fit_logistic(bag._rows(found), targets, n_classes, l2=l2)
+        return cls(numbers, *fitted)
 
     @torch.no_grad()
     def log_probs(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        scores_NC = self._scores(*self._rows([features(*text) for text in texts]))
+        rows = self._rows([features(*text) for text in texts])
+        scores_NC = rows.scores(self.weight_FC, self.bias_C)
         return scores_NC.double().log_softmax(-1).numpy()
 
     def guesses(self, texts: Sequence[Text]) -> NDArray[np.int64]:
         return self.log_probs(texts).argmax(1)
 
-    def _rows(self, found: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """The numbers of the known features of all texts, and where each text begins."""
+    def _rows(self, found: Sequence[Sequence[str]]) -> Sparse:
+        """The known features of all texts."""
         known = [[self.numbers[f] for f in row if f in self.numbers] for row in found]
         starts = np.cumsum([0, *(len(row) for row in known[:-1])]) if known else np.zeros(0)
-        flat = [number for row in known for number in row]
-        return torch.tensor(flat, dtype=torch.long), torch.from_numpy(starts.astype(np.int64))
-
-    def _scores(self, flat: Tensor, starts: Tensor) -> Tensor:
-        return F.embedding_bag(flat, self.weight_FC, starts, mode="sum") + self.bias_C
+        flat = torch.tensor([number for row in known for number in row], dtype=torch.long)
+        return Sparse(flat, torch.from_numpy(starts.astype(np.int64)), len(self.weight_FC))
 
 
 def features(text: str, other: str = "") -> list[str]:

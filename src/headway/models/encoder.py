@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.models.parts.body import norm_maker, stack, text_front
+from headway.models.parts.ngrams import Ngrams
 from headway.models.parts.output_heads import (
     Input,
     LabelHead,
@@ -34,8 +35,20 @@ class Encoder(Readable):
 
     def forward(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
+        x_ND = self.body(tokens_N, layout, segments_N)
+        for head in self._heads_of_ngrams:
+            x_ND = head.with_ngrams(x_ND, tokens_N, layout)
+        return x_ND
+
+    def body(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None) -> Tensor:
+        """Front and layers, without what heads see of tokens besides."""
         more = () if segments_N is None else (segments_N,)
         return self.stack(self.front(tokens_N, layout, *more), layout)
+
+    @property
+    def _heads_of_ngrams(self) -> list[LabelHead]:
+        heads = (head for head in self.heads.values() if isinstance(head, LabelHead))
+        return [head for head in heads if head.ngrams is not None]
 
     def for_classes(
         self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
@@ -43,7 +56,7 @@ class Encoder(Readable):
         """Vectors from which `classes` reads the same as from all, and how they lie: where classes
         are read from first rows, the last layer computes no others."""
         n_first = self.n_first
-        whole = n_first is None or not layout.has_all(n_first)
+        whole = n_first is None or not layout.has_all(n_first) or bool(self._heads_of_ngrams)
         if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
             return self(tokens_N, layout, segments_N), layout
         more = () if segments_N is None else (segments_N,)
@@ -106,4 +119,8 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling, settings.pooler)
     transitions = settings.tag_transitions and name == "tags"
-    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions)
+    ngrams = None
+    if settings.ngrams:
+        sizes = settings.ngrams, settings.n_labels, settings.vocab_size
+        ngrams = Ngrams(*sizes, of_texts=name == "classes")
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions, ngrams)

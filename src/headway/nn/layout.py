@@ -241,11 +241,19 @@ class Layout:
         if pooling in ("first", "last"):
             row_B = self.starts_B if pooling == "first" else self.last_N()
             return x_ND[row_B.long().clamp(0, self.n_rows - 1)]
-        number_N = torch.repeat_interleave(self.lengths_B, output_size=self.n_rows)
+        number_N = self.numbers_N()
         wide = torch.promote_types(x_ND.dtype, torch.float32)
         zeros_BD = x_ND.new_zeros(self.n_sequences, x_ND.shape[1], dtype=wide)
         sum_BD = zeros_BD.index_add(0, number_N, x_ND.to(wide))
         return (sum_BD / self.lengths_B[:, None].clamp(min=1)).to(x_ND.dtype)
+
+    def numbers_N(self) -> Tensor:
+        """The sequence of each row."""
+        return torch.repeat_interleave(self.lengths_B, output_size=self.n_rows)
+
+    def real_N(self) -> Tensor:
+        """Which rows are of a sequence, and no padding."""
+        return torch.ones_like(self.positions_N, dtype=torch.bool)
 
     def nth(self, x_ND: Tensor, number: int) -> Tensor:
         """That row of every sequence, counted from 0."""

@@ -23,9 +23,9 @@ from headway.tasks.specs import possible
 if TYPE_CHECKING:
     from headway.settings.run import RunSettings
 
-MAY_DIFFER = {"heads", "n_labels", "pooling", "pooler", "tag_transitions", "tie", "head_bias",
-              "max_len", "dropout", "attention_dropout", "ff_dropout", "init", "embeddings",
-              "tune_embeddings", "ctc"}  # fmt: skip
+MAY_DIFFER = {"heads", "n_labels", "ngrams", "pooling", "pooler", "tag_transitions", "tie",
+              "head_bias", "max_len", "dropout", "attention_dropout", "ff_dropout", "init",
+              "embeddings", "tune_embeddings", "ctc"}  # fmt: skip
 """Settings of a model that its front and body can do without, or that have no weights there."""
 
 WITH_DECODER = {"encoder": "seq2seq", "picture-encoder": "picture-seq2seq",
@@ -59,7 +59,7 @@ def model_from(
                 f"model.{name} has no effect beside --from {run}, which has a model. Leave it out."
             )
     plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
-             **WITHOUT_VECTORS}  # fmt: skip
+             "ngrams": 0, **WITHOUT_VECTORS}  # fmt: skip
     known = {field.name for field in fields(model)}
     changes = {**{k: v for k, v in plain.items() if k in known}, **needs, **asked}
     if "heads" not in asked and _keeps_pooler(model, changes):

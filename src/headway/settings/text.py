@@ -176,12 +176,22 @@ class EncoderSettings(TextSettings):
     tag_transitions: bool = False
     """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
 
+    ngrams: int = 0
+    """Buckets of a table of n-grams that is fitted before training, whose scores of labels are
+    averaged with those of the layers. 0: none."""
+
     tie: bool = True
     """Word scores use the embedding matrix."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
+        check_least(self, 0, "ngrams")
+        if self.ngrams and self.heads not in (("classes",), ("tags",)):
+            raise ConfigError(
+                f"ngrams={self.ngrams} goes with one head of labels and no other: "
+                f'heads=["classes"] or heads=["tags"], not {list(self.heads)}.'
+            )
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
         check_least(self, 1, "d_embedding")

@@ -50,6 +50,13 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
 }
 MODERN_MEDIA: dict[str, Any] = {"wiring": "pre", "activation": "gelu", "init": "small"}
 
+WORDS = ("bpe", "unigram", "wordpiece", "words")
+"""Kinds of tokenizers whose tokens are words or large parts of them."""
+
+LEAST_NGRAMS, NGRAMS, NGRAM_WEIGHTS, NGRAM_TOKENS = 1 << 10, 1 << 17, 1 << 21, 5_000_000
+"""Buckets of a table of n-grams, weights that it has at most, and tokens of training for which it
+is worth its place."""
+
 LEARNS_FAST = "of what was tried it learns fastest from little"
 OWN = "as the task has it"
 
@@ -95,17 +102,20 @@ def text_proposal(
     tuning: Values | None = None,
     least_dropout: float = 0.0,
     metrics: tuple[str, ...] = (),
+    ngrams: bool = False,
 ) -> Proposal:
     """Of the tasks in one language. `needs`: what the model must have. `training`: where the task
-    differs from the usual; `tuning`: the same for one that starts from another.
+    differs from the usual; `tuning`: the same for one that starts from another. `ngrams`: it has
+    labels, which n-grams say something about.
 
     `least_dropout` is for a run that starts from another: text is often learned without dropout,
     few labels not."""
     family = spec_of(settings).families[0]
     shape = shape_for(facts.n_tokens, device)
     kept: dict[str, Choice] = {}
+    beside = ngram_table(settings, facts) if ngrams else {}
     if facts.begun is not None:
-        kept |= _dropout(facts.begun.model, least_dropout)
+        kept |= _dropout(facts.begun.model, least_dropout) | beside
         if not device.is_cpu and longest > SHORT_LIMIT:
             why = "none of the kernels for these lengths has it"
             kept |= because(why, "model", {"attention_dropout": 0.0})
@@ -113,7 +123,8 @@ def text_proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("the usual one of the task", "model", {"family": family})
         | because(LEARNS_FAST, "model", {**MODERN_TEXT, **OF_FAMILY[family]})
-        | because(f"{facts.n_tokens:,} tokens on {device.shown}", "model", shape),
+        | because(f"{facts.n_tokens:,} tokens on {device.shown}", "model", shape)
+        | beside,
         kept=kept,
         others=training_of(settings, facts, device, amount, training or {}, tuning or {}),
         room=longest,
@@ -123,6 +134,22 @@ def text_proposal(
         amount=amount,
         metrics=metrics or spec_of(settings).scores,
     )
+
+
+def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
+    """For labels of little text; one that starts from another has what that one had."""
+    if facts.begun is not None:
+        had = getattr(facts.begun.model, "ngrams", 0)
+        return because("as the run that it starts from", "model", {"ngrams": had}) if had else {}
+    asked = settings.asked.under("model")
+    other = {"heads", "family"} & set(asked) or settings.tokenizer.kind not in WORDS
+    if other or facts.n_tokens > NGRAM_TOKENS or facts.answer != "label":
+        return {}
+    n = LEAST_NGRAMS
+    while n < 4 * facts.n_tokens and 2 * n * len(facts.labels) <= NGRAM_WEIGHTS and n < NGRAMS:
+        n *= 2
+    why = f"few tokens ({facts.n_tokens:,}): words and pairs of words tell what layers do not learn"
+    return because(why, "model", {"ngrams": n})
 
 
 def media_proposal(

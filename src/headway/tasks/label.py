@@ -36,11 +36,12 @@ from headway.tasks.label_defaults import CHOICES, Head, answer_facts
 from headway.tasks.label_kinds import Known, Target, Truth, target_of
 from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_inputs import Given
+from headway.tasks.ngram_fit import fit_ngrams
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature
 from headway.tasks.specs import METRICS, SPECS, spec_of
-from headway.tasks.task import Predictor, Task, Use
+from headway.tasks.task import Note, Predictor, Task, Use
 
 SAMPLES = 8
 
@@ -94,6 +95,11 @@ class Labelling(Objective[Tensor]):
         self.valid_truth_N = self.target.truth(prepared.valid)[:]
         self.valid_items: LabelItems = LabelItems(valid, self.valid_truth_N)
         self.teacher = Teacher(settings) if settings.classify.teacher else None
+
+    def begin(self, model: nn.Module, note: Note) -> None:
+        tokenizer = self.prepared.reads
+        if self.target.has_classes and tokenizer is not None:
+            fit_ngrams(model, self.train_items, lambda batch: batch.targets, tokenizer, note)
 
     def vary(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
         """With what the model is to say as its scores have it (B C)."""

@@ -121,6 +121,7 @@ def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: 
         training={"lr": 4e-3, "smoothing": head.smoothing},
         tuning={"smoothing": head.smoothing},
         metrics=head.metrics,
+        ngrams=True,
     )
 
 

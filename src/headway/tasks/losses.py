@@ -152,6 +152,7 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
         assert student.states_ND is not None
         assert teacher.states_ND is not None
         s_ND, t_ND, real_N = student.states_ND, teacher.states_ND, student.real_N
+    t_ND = t_ND[..., : s_ND.shape[-1]]  # what n-grams say stands behind the rows of who learns not
     cos_N = F.cosine_similarity(s_ND.float(), t_ND.float(), dim=-1)
     mean = ((1.0 - cos_N) * real_N).sum() / real_N.sum().clamp(min=1.0)
     return mean * weights_R.sum()

@@ -4,7 +4,7 @@ objective knows its examples, its loss and its scores and nothing of the loop.""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -184,6 +184,10 @@ class Objective(ABC, Generic[T]):
     def n_quick(self) -> int:
         """Of these, the first so many are looked at during training."""
         return min(self.quick_size, self.n_valid)
+
+    def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:
+        """Put into a fresh model what it begins with and is not learned in steps."""
+        return
 
     def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
         """The batch as the model is to read it: while it learns, changed by chance where the task

@@ -53,12 +53,13 @@ from headway.tasks.label_kinds import (
     range_text,
 )
 from headway.tasks.losses import label_loss
+from headway.tasks.ngram_fit import fit_ngrams
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
 from headway.tasks.scores import MODEL, Baselines, Range, Row, Scores, Temperature
 from headway.tasks.specs import METRICS, spec_of
-from headway.tasks.task import Predictor, Task, Use
+from headway.tasks.task import Note, Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.word_cache import Flat
 
@@ -176,6 +177,12 @@ class Tagging(Objective[Tagged]):
         self.train_items = words_of_store(prepared.train, tokenizer, model.max_len)
         self.valid_items = words_of_store(prepared.valid, tokenizer, model.max_len)
         self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
+
+    def begin(self, model: nn.Module, note: Note) -> None:
+        def labels(batch: Batch[Tagged]) -> Tensor:
+            return batch.targets.labels_W
+
+        fit_ngrams(model, self.train_items, labels, self.prepared.tokenizer, note)
 
     def read(self, model: nn.Module, given: Batch[Tagged]) -> Read:
         assert given.weights_R is not None
@@ -313,6 +320,7 @@ class Tags(Task):
             least_dropout=0.2,
             training={"lr": 4e-3},
             metrics=tag_metrics(is_scheme(facts.labels)),
+            ngrams=True,
         )
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:

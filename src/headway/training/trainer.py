@@ -76,6 +76,7 @@ class Worker:
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
             begin(self.model, settings, prepared, note)
+            self.objective.begin(self.model, note)
         restrict(self.model, settings)
         if train.precision == "bf16":
             compute_in(self.model, torch.bfloat16)

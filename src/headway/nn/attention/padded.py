@@ -65,6 +65,13 @@ class PaddedLayout(Layout):
             share_BT = ((real_BT.cumsum(1) == wanted) & (real_BT > 0)).float()
         return (share_BT[:, None] @ self.grid(x_ND)).squeeze(1)
 
+    def numbers_N(self) -> Tensor:
+        number_B = torch.arange(self.real_BT.shape[0], device=self.real_BT.device)
+        return number_B[:, None].expand_as(self.real_BT).flatten()
+
+    def real_N(self) -> Tensor:
+        return self.real_BT.flatten() > 0
+
     def nth(self, x_ND: Tensor, number: int) -> Tensor:
         return self.grid(x_ND)[:, number]
 

@@ -1,0 +1,137 @@
+"""N-grams beside the body: what single tokens and their neighbours say about labels by themselves.
+
+A model that few texts are taught learns order and context, and what rare words mean only poorly; a
+logistic regression on n-grams is the other way round. So a head of labels may have a table with a
+score of each label for each n-gram, which is fitted before training and stays as it is (the head
+adds what the body says, see `LabelHead`). N-grams are told apart by a hash, so that the table has
+a fixed size and needs no list of them.
+
+Tokens are looked at in several ways (`View`), which follow from the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headway.nn.layout import Layout
+
+
+class View(IntEnum):
+    """What is seen of a token. 0 is that there is none."""
+
+    PIECE = 0
+    FOLDED = 1
+    """Without case."""
+
+    SHAPE = 2
+    """Capitals, digits, signs, and whether it begins a word."""
+
+    ENDING = 3
+    """Its last three letters, without case."""
+
+    BEGINS = 4
+    """1 where it begins a word, 0 where it goes on with one."""
+
+
+class Gram(NamedTuple):
+    view: View
+    offsets: tuple[int, ...]
+    """Which tokens, counted from the one that is looked at."""
+
+
+OF_TEXTS = (Gram(View.FOLDED, (0,)), Gram(View.FOLDED, (0, 1)))
+"""What is counted of a text, at each of its tokens; besides, whole words."""
+
+AROUND: dict[View, tuple[tuple[int, ...], ...]] = {
+    View.PIECE: ((0,),),
+    View.FOLDED: ((0,), (-1,), (1,), (-2,), (2,), (-1, 0), (0, 1)),
+    View.SHAPE: ((-1, 0, 1), (-2, -1, 0), (0, 1, 2), (-2, -1, 0, 1, 2), (0, 1, 2, 3)),
+    View.ENDING: ((0,), (1,), (2,)),
+}
+OF_TOKENS = tuple(Gram(view, offsets) for view, several in AROUND.items() for offsets in several)
+"""What is looked at around a token that is to be tagged; besides, its whole word."""
+
+LONGEST_WORD = 4
+"""Pieces of a word that are looked at."""
+
+PRIME = (1 << 31) - 1
+
+
+class Ngrams(nn.Module):
+    """Scores of labels for each row: of all n-grams of its text, each once, or of those around."""
+
+    views_KV: Tensor
+    weight_GC: Tensor
+    bias_C: Tensor
+
+    def __init__(self, n_buckets: int, n_labels: int, vocab_size: int, *, of_texts: bool) -> None:
+        super().__init__()
+        self.of_texts, self.grams = of_texts, OF_TEXTS if of_texts else OF_TOKENS
+        # Buffers: they are saved with the weights, and not trained.
+        self.register_buffer("views_KV", torch.zeros(len(View), vocab_size, dtype=torch.int32))
+        self.register_buffer("weight_GC", torch.zeros(n_buckets, n_labels))
+        self.register_buffer("bias_C", torch.zeros(n_labels))
+
+    def forward(self, tokens_N: Tensor, layout: Layout) -> Tensor:
+        if not self.of_texts:
+            return self.weight_GC[self.buckets(tokens_N, layout)].sum(1) + self.bias_C
+        numbers, owner = self.once_a_text(tokens_N, layout)
+        n, n_labels = layout.starts_B.shape[0], len(self.bias_C)
+        sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last: of padding
+        owner_KC = owner[:, None].expand(-1, n_labels)
+        sums_BC = sums_BC.scatter_add(0, owner_KC, self.weight_GC[numbers])
+        return (sums_BC + self.bias_C)[layout.numbers_N()]
+
+    def once_a_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """The bucket of each n-gram, each once a text, and the text that it is of."""
+        n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
+        owner_N = torch.where(layout.real_N(), layout.numbers_N(), nobody)
+        keys = (owner_N[:, None] * n_buckets + self.buckets(tokens_N, layout)).flatten()
+        keys = keys.sort().values
+        again = torch.cat([torch.zeros_like(keys[:1], dtype=torch.bool), keys[1:] == keys[:-1]])
+        owner = torch.where(again, nobody, keys // n_buckets)
+        return keys % n_buckets, owner
+
+    def buckets(self, tokens_N: Tensor, layout: Layout) -> Tensor:
+        """Where the table has the n-grams of each token (N, grams)."""
+        seen = {offset: self._seen(tokens_N, layout, offset) for offset in self._offsets}
+        found = [self._word({o: seen[o] for o in range(LONGEST_WORD)})]
+        found += [_hash([seen[o][gram.view] for o in gram.offsets]) for gram in self.grams]
+        salt = torch.arange(1, len(found) + 1, device=tokens_N.device) * 7919
+        mixed = (torch.stack(found, 1) + salt) % PRIME * 1_103_515_245 % PRIME
+        return mixed % len(self.weight_GC)
+
+    @property
+    def _offsets(self) -> Sequence[int]:
+        return sorted({o for gram in self.grams for o in gram.offsets} | {*range(LONGEST_WORD)})
+
+    def _seen(self, tokens_N: Tensor, layout: Layout, offset: int) -> Tensor:
+        """What stands so far from each token, by view; 0 where its text has ended."""
+        n, numbers_N = tokens_N.shape[0], layout.numbers_N()
+        there_N = torch.arange(n, device=tokens_N.device) + offset
+        inside_N = (there_N >= 0) & (there_N < n)
+        there_N = there_N.clamp(0, n - 1)
+        same_N = inside_N & (numbers_N[there_N] == numbers_N) & layout.real_N()[there_N]
+        return self.views_KV[:, tokens_N[there_N]].long() * same_N
+
+    def _word(self, seen: dict[int, Tensor]) -> Tensor:
+        """The whole word that begins at each token; 0 where none does."""
+        first_KN = seen[0]
+        word_N, goes_on_N = first_KN[View.FOLDED], first_KN[View.BEGINS] > 0
+        for offset in range(1, LONGEST_WORD):
+            folded_N, begins_N = seen[offset][View.FOLDED], seen[offset][View.BEGINS]
+            goes_on_N = goes_on_N & (folded_N > 0) & (begins_N == 0)
+            word_N = torch.where(goes_on_N, _hash([word_N, folded_N]), word_N)
+        return torch.where(first_KN[View.BEGINS] > 0, word_N, 0)
+
+
+def _hash(codes: Sequence[Tensor]) -> Tensor:
+    found = codes[0]
+    for code in codes[1:]:
+        found = (found * 48_271 + code * 69_621 + 1) % PRIME
+    return found

@@ -1,0 +1,109 @@
+"""A model's table of n-grams, fitted to the training texts before its layers learn.
+
+Logistic regression on the n-grams that the model itself finds in what it reads, so that the same
+texts mean the same afterwards. It takes some seconds: a larger corpus is thinned evenly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headway.models.parts.ngrams import Ngrams, View
+from headway.nn.logistic import Sparse, fit_logistic
+from headway.tasks.items import Batch, Items
+from headway.tasks.task import Note
+from headway.tokens.pieces import SPACE_MARK
+from headway.tokens.tokenizer import Tokenizer
+
+T = TypeVar("T")
+
+MOST_TOKENS = 2_000_000
+"""Of the training texts that are read."""
+
+AT_ONCE = 512
+"""Texts that are read at a time."""
+
+L2 = {True: 1.0, False: 0.3}
+"""Of whole texts, where weights are scaled by what features tell, and of tokens."""
+
+
+def ngrams_of(model: nn.Module) -> Ngrams | None:
+    return next((part for part in model.modules() if isinstance(part, Ngrams)), None)
+
+
+@torch.no_grad()
+def fit_ngrams(
+    model: nn.Module,
+    items: Items[T],
+    labels: Callable[[Batch[T]], Tensor],
+    tokenizer: Tokenizer,
+    note: Note,
+) -> None:
+    """Of a model that has a table. `labels`: of the texts or of the asked tokens of a batch."""
+    table, begun = ngrams_of(model), time.monotonic()
+    if table is None:
+        return
+    device, table = table.weight_GC.device, table.cpu()
+    table.views_KV.copy_(token_views(tokenizer, table.views_KV.shape[1]))
+    found = [(*_features(table, batch), labels(batch)) for batch in _batches(items)]
+    numbers, counts, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
+    used, dense = numbers.unique(return_inverse=True)
+    rows = Sparse(dense, counts.cumsum(0) - counts, len(used))
+    fitted = fit_logistic(
+        rows, targets, len(table.bias_C), l2=L2[table.of_texts], telling=table.of_texts
+    )
+    table.weight_GC[used], table.bias_C[:] = fitted.weight_FC, fitted.bias_C
+    table.to(device)
+    what = "texts" if table.of_texts else "words"
+    took = time.monotonic() - begun
+    note(
+        f"n-grams: {len(used):,} scores a label, fitted to {len(targets):,} {what} in {took:.0f} s"
+    )
+
+
+def _batches(items: Items[T]) -> Iterator[Batch[T]]:
+    lengths = items.lengths[:, -1]
+    rows = np.arange(len(lengths))[:: max(1, -(-int(lengths.sum()) // MOST_TOKENS))]
+    for first in range(0, len(rows), AT_ONCE):
+        yield items.batch(rows[first : first + AT_ONCE], torch.device("cpu"))
+
+
+def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
+    """The buckets of each text or asked token, one behind another, and how many each has."""
+    stream = batch.streams[0]
+    if not table.of_texts:
+        buckets_RF = table.buckets(stream.values, stream.layout)[batch.rows_R]
+        return buckets_RF.flatten(), torch.full((len(buckets_RF),), buckets_RF.shape[1])
+    numbers, owner = table.once_a_text(stream.values, stream.layout)
+    n = stream.layout.n_sequences
+    return numbers[owner < n], torch.bincount(owner, minlength=n + 1)[:n]
+
+
+def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
+    """What is seen of each token of a vocabulary (K V); never 0 but for how it begins."""
+    pieces = tokenizer.tokens(range(tokenizer.vocab_size))
+    views_KV = torch.zeros(len(View), vocab_size, dtype=torch.int32)
+    seen: dict[View, dict[str, int]] = {View.FOLDED: {}, View.ENDING: {}}
+    for i, piece in enumerate(pieces):
+        text, folded = piece.removeprefix(SPACE_MARK), piece.casefold()
+        begins = text != piece or i in tokenizer.specials or not text[:1].isalnum()
+        views_KV[View.PIECE, i] = i + 1
+        views_KV[View.FOLDED, i] = seen[View.FOLDED].setdefault(folded, i + 1)
+        views_KV[View.SHAPE, i] = 2 * shape_of(text) + begins
+        views_KV[View.ENDING, i] = seen[View.ENDING].setdefault(folded[-3:], i + 1)
+        views_KV[View.BEGINS, i] = begins
+    return views_KV
+
+
+def shape_of(text: str) -> int:
+    """Of words a few kinds; of signs many, for one sign is not like another."""
+    kinds = (text.isdigit(), text.isupper() and len(text) > 1, text[:1].isupper(), text.islower(),
+             any(map(str.isalnum, text)))  # fmt: skip
+    signs = 6 + sum(map(ord, text)) % 64
+    return next((kind for kind, is_it in enumerate(kinds, 1) if is_it), signs)
