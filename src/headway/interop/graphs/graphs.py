@@ -129,6 +129,8 @@ class Reader(nn.Module):
     ) -> None:
         super().__init__()
         self.inputs, self.model = inputs, model
+        assert settings.model is not None
+        self.width = settings.model.d_model  # what n-grams say behind it is for the head alone
         spec, readout = spec_of(settings), readout_of(settings)
         name = LOGITS
         if isinstance(readout, OneVector):
@@ -149,7 +151,7 @@ class Reader(nn.Module):
         said = [self._said(readout, x_ND, layout) for readout in self.asked.values()]
         more = [] if self.transitions is None else [self.transitions]
         more += [layout.real_BT] if self.with_mask else []
-        return (layout.grid(x_ND), *said, *more)
+        return (layout.grid(x_ND[:, : self.width]), *said, *more)
 
     def _said(self, readout: Readout, x_ND: Tensor, layout: PaddedLayout) -> Tensor:
         found = readout.of(self.model, x_ND, layout).answers()
