@@ -161,5 +161,13 @@ def test_ngrams_go_with_one_head_of_labels() -> None:
         EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=-1)
 
 
+def test_ngrams_are_refused_where_the_answer_is_no_class(tmp_path: Path) -> None:
+    text = write_tsv(tmp_path / "texts.tsv", [(a, str(len(a))) for a, _ in sentiments()])
+    wanted = asked("classify", text, classify__answer="number", model__ngrams=64)
+    settings, prepared = resolved(make_task(spec_of("classify")), wanted, tmp_path)
+    with pytest.raises(ConfigError, match=r"answers with something else \(classify.answer\)"):
+        Worker(settings, prepared, Ranks(), lambda text: None)
+
+
 def test_rows_know_their_sequence() -> None:
     assert Layout.of([2, 0, 1]).numbers_N().tolist() == [0, 0, 2]

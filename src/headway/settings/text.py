@@ -187,7 +187,8 @@ class EncoderSettings(TextSettings):
         super().__post_init__()
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
         check_least(self, 0, "ngrams")
-        if self.ngrams and self.heads not in (("classes",), ("tags",)):
+        labelled = {"classes", "tags"} & set(self.heads)  # else a task will bring the head
+        if self.ngrams and labelled and len(self.heads) > 1:
             raise ConfigError(
                 f"ngrams={self.ngrams} goes with one head of labels and no other: "
                 f'heads=["classes"] or heads=["tags"], not {list(self.heads)}.'

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from headway.data.batches import Fixed, Rows, moved
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.batching import windows
-from headway.errors import DataError, UserError
+from headway.errors import ConfigError, DataError, UserError
 from headway.metrics.baselines import BagOfWords
 from headway.metrics.classification import ENOUGH
 from headway.progress import OnProgress, Progress, unheard
@@ -36,7 +36,7 @@ from headway.tasks.label_defaults import CHOICES, Head, answer_facts
 from headway.tasks.label_kinds import Known, Target, Truth, target_of
 from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_inputs import Given
-from headway.tasks.ngram_fit import fit_ngrams
+from headway.tasks.ngram_fit import fit_ngrams, ngrams_of
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.readout import Read, readout_of
 from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature
@@ -98,8 +98,14 @@ class Labelling(Objective[Tensor]):
 
     def begin(self, model: nn.Module, note: Note) -> None:
         tokenizer = self.prepared.reads
-        if self.target.has_classes and tokenizer is not None:
-            fit_ngrams(model, self.train_items, lambda batch: batch.targets, tokenizer, note)
+        if ngrams_of(model) is None or tokenizer is None:
+            return
+        if not self.target.has_classes:
+            raise ConfigError(
+                "model.ngrams has scores for one class of many, and this run answers with "
+                "something else (classify.answer). Leave it out."
+            )
+        fit_ngrams(model, self.train_items, lambda batch: batch.targets, tokenizer, note)
 
     def vary(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
         """With what the model is to say as its scores have it (B C)."""
