@@ -11,11 +11,12 @@
 | fortunes | a saying, a joke, a quotation | the file it stands in: its topic |
 
 Each becomes `NAME/train.tsv`, `valid.tsv` and `test.tsv` with a header, and a row for every package
-in `SOURCES.tsv` with its version and licences. Texts of a source package are in one part (fortunes
-and licences, which have one source, are split by text), equal texts are there once, and no held-out
-text has eight words in a row that stand in a training text. It needs apt and dpkg-deb, no rights,
-and 800 MB for packages, which it keeps in `data/sets/packages`. `--without TEXT` also leaves out
-held-out texts of which eight words in a row stand in that file: what an encoder learned from, say.
+in `SOURCES.tsv` with its version and licences. Texts of a package (in sections: of its source)
+are in one part; fortunes, sentences of licences and the pages of `manpages` are split one by one.
+Equal texts are there once, and no held-out text has eight words in a row that stand in a training
+text. It needs apt and dpkg-deb, no rights, and 800 MB for packages, which it keeps in
+`data/sets/packages`. `--without TEXT` also leaves out held-out texts of which eight words in a row
+stand in that file: what an encoder learned from, say.
 """
 
 from __future__ import annotations
