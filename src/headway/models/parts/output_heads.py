@@ -96,7 +96,7 @@ class Pooler(nn.Module):
 
 
 NGRAM_SHARE = 0.6
-"""Of n-grams in the scores of labels. Half to two thirds were as good, on every set tried."""
+"""Of n-grams in the scores of labels. Of classes, half to two thirds were as good on every set."""
 
 
 class LabelHead(nn.Module):
