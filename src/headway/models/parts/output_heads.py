@@ -143,7 +143,8 @@ class LabelHead(nn.Module):
     @torch.no_grad()
     def divide(self, by: float) -> None:
         """All scores from now on; which is the highest stays."""
-        for weight in self.parameters():
+        table = [] if self.ngrams is None else [self.ngrams.weight_GC, self.ngrams.bias_C]
+        for weight in (*self.parameters(), *table):
             weight.div_(by)
 
 
