@@ -1,0 +1,249 @@
+"""Probabilities of the next token from counts of n-grams: interpolated modified Kneser–Ney.
+
+Chen and Goodman (1998), in the form of Heafield et al. (2013), whose `lmplz` gives the same.
+With a(hw) the count of a token w behind a context h, h' the context without its first token, and
+D(1), D(2), D(3+) the discounts of its order,
+
+    p(w | h) = (a(hw) − D(a(hw))) / Σ a(h·)  +  backoff(h) · p(w | h')
+    backoff(h) = Σ D(a(h·)) / Σ a(h·)
+
+and single tokens go back to the same chance for all of the vocabulary. Of the longest n-grams a(·)
+is how often they occur, of shorter ones how many different tokens stand before them, or, where they
+begin with the start of a text and nothing can, how often they occur.
+
+All n-grams are nodes of one tree, numbered level by level; that of `h w` has the key
+`number of h · V + w`, and since numbers grow with the length, keys of all lengths are one sorted
+list: finding an n-gram is one search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+Numbers = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+FALLBACK = (0.5, 1.0, 1.5)
+"""Discounts of an order whose own cannot be estimated, because no n-gram occurs once, twice or
+three times or because what follows is out of range, as in tiny texts. They are `lmplz`'s."""
+
+NONE = -1
+"""In place of a node: the text has never had this context."""
+
+
+class Levels(NamedTuple):
+    """What counting found, for all lengths together (`KneserNey` says what each is)."""
+
+    chance_V: Values
+    keys_J: Numbers
+    share_J: Values
+    backoff_I: Values
+    discounts: tuple[tuple[float, ...], ...]
+
+
+class KneserNey(nn.Module):
+    """Probabilities of every token of a vocabulary behind any context; they add up to one.
+
+    Nothing here is learned in steps: `fit` counts. Before, all tokens are equally likely.
+    """
+
+    keys_J: Tensor
+
+    def __init__(self, vocab_size: int, order: int) -> None:
+        super().__init__()
+        if order < 1:
+            raise ValueError(f"order={order}: n-grams have at least one token")
+        self.vocab_size, self.order = vocab_size, order
+        self.chance_V = _kept(torch.full((vocab_size,), 1.0 / vocab_size))
+        """Of single tokens."""
+        self.register_buffer("keys_J", torch.zeros(0, dtype=torch.long))
+        """Of n-grams of two tokens and more, in order. The first of them is node V."""
+        self.share_J = _kept(torch.zeros(0))
+        """What is left of the count of each behind its context, when it was discounted."""
+        self.backoff_I = _kept(torch.ones(vocab_size))
+        """Of each node that may be a context: all but the longest n-grams."""
+
+    @classmethod
+    def fitted(
+        cls, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | Numbers,
+        *, vocab_size: int, order: int,
+    ) -> KneserNey:  # fmt: skip
+        model = cls(vocab_size, order)
+        model.fit(inputs_N, labels_N, lengths)
+        return model
+
+    @torch.no_grad()
+    def fit(
+        self, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | Numbers
+    ) -> Levels:
+        """From texts side by side, of these lengths: every token, the start among them, and the
+        one that follows it, the end among them."""
+        found = count(inputs_N, labels_N, lengths, self.vocab_size, self.order)
+        for name in ("chance_V", "share_J", "backoff_I"):
+            values = torch.from_numpy(getattr(found, name)).to(self.chance_V)
+            setattr(self, name, _kept(values))
+        self.keys_J = torch.from_numpy(found.keys_J).to(self.chance_V.device)
+        return found
+
+    def resize(self, sizes: Mapping[str, int]) -> None:
+        """Room for as many n-grams as a file has: how many that are, only counting tells."""
+        for name, size in sizes.items():
+            old: Tensor = getattr(self, name)
+            new = old.new_zeros(size)
+            setattr(self, name, _kept(new) if isinstance(old, nn.Parameter) else new)
+
+    @property
+    def n_grams(self) -> int:
+        """That have a number of their own, single tokens among them."""
+        return self.vocab_size + len(self.keys_J)
+
+    def contexts(self, recent_NK: Tensor) -> Tensor:
+        """The nodes of the last 1, 2, … tokens (N, order − 1), from these tokens, the nearest first
+        (`recent`); `NONE` where the text that was counted never had them."""
+        x_NK = recent_NK.clone()
+        for k in range(1, recent_NK.shape[1]):
+            for near in reversed(range(k)):
+                x_NK[:, k] = self.find(x_NK[:, k], recent_NK[:, near])
+        return x_NK
+
+    def find(self, context_N: Tensor, tokens_N: Tensor) -> Tensor:
+        """The node of a context with one token more; `NONE` where the text never had it."""
+        if not len(self.keys_J):
+            return torch.full_like(tokens_N, NONE)
+        key_N = context_N * self.vocab_size + tokens_N
+        at_N = torch.searchsorted(self.keys_J, key_N).clamp(max=len(self.keys_J) - 1)
+        is_it_N = (self.keys_J[at_N] == key_N) & (context_N != NONE)
+        return torch.where(is_it_N, at_N + self.vocab_size, NONE)
+
+    def chances(self, x_NK: Tensor) -> Tensor:
+        """Of every token of the vocabulary in these contexts (N, V)."""
+        p_NV = self.chance_V.repeat(len(x_NK), 1)
+        for context_N in x_NK.unbind(1):
+            rows_R = torch.nonzero(context_N != NONE).squeeze(1)
+            nodes_R = context_N[rows_R]
+            p_NV[rows_R] *= self.backoff_I[nodes_R, None]
+            edges_2R = torch.stack([nodes_R, nodes_R + 1]) * self.vocab_size
+            start_R, end_R = torch.searchsorted(self.keys_J, edges_2R)
+            size_R = end_R - start_R
+            row = rows_R.repeat_interleave(size_R)
+            behind_R = size_R.cumsum(0) - size_R
+            child = torch.arange(len(row), device=row.device)
+            child += (start_R - behind_R).repeat_interleave(size_R)
+            p_NV[row, self.keys_J[child] % self.vocab_size] += self.share_J[child]
+        return p_NV
+
+    def chance(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
+        """Of one token each: what `chances` has for it, without all others."""
+        p_N = self.chance_V[tokens_N]
+        for context_N in x_NK.unbind(1):
+            known_N, child_N = context_N != NONE, self.find(context_N, tokens_N)
+            backoff_N = self.backoff_I[context_N.clamp(min=0)]
+            p_N = torch.where(known_N, backoff_N * p_N, p_N)
+            if len(self.share_J):
+                share_N = self.share_J[(child_N - self.vocab_size).clamp(min=0)]
+                p_N = torch.where(child_N != NONE, p_N + share_N, p_N)
+        return p_N
+
+
+def recent(tokens_N: Tensor, place_N: Tensor, n: int) -> Tensor:
+    """Each token and those before it in its sequence, the nearest first (N, n); `NONE` where it has
+    begun. `place_N`: how many there are before each."""
+    there_NK = torch.arange(len(tokens_N), device=tokens_N.device)[:, None]
+    back_K = torch.arange(n, device=tokens_N.device)
+    inside_NK = back_K <= place_N[:, None]
+    return torch.where(inside_NK, tokens_N[(there_NK - back_K).clamp(min=0)], NONE)
+
+
+def _kept(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
+
+
+def count(
+    inputs_N: NDArray[Any],
+    labels_N: NDArray[Any],
+    lengths: Sequence[int] | Numbers,
+    vocab_size: int,
+    order: int,
+) -> Levels:
+    """All n-grams of up to `order` tokens, and what follows from how often each occurs."""
+    labels_N = np.asarray(labels_N, np.int64)
+    first_N = _first(np.asarray(lengths, np.int64), len(labels_N))
+    starts_V = np.zeros(vocab_size, bool)
+    starts_V[np.asarray(inputs_N, np.int64)[first_N]] = True
+
+    # Of n-grams of one token: their contexts, how often each occurs, whether it begins with the
+    # start of a text, so that nothing is before it; and which of them ends at each label.
+    context_G, counts_G = (
+        np.zeros(vocab_size, np.int64),
+        np.bincount(labels_N, minlength=vocab_size),
+    )
+    begins_G, ends_N = np.zeros(vocab_size, bool), labels_N
+    context_N, base = np.asarray(inputs_N, np.int64), 0
+    levels, keys = [], []
+    for n in range(2, order + 1):
+        known = np.flatnonzero(context_N != NONE)
+        keys_G, first_G, which, times_G = np.unique(
+            context_N[known] * vocab_size + labels_N[known],
+            return_index=True, return_inverse=True, return_counts=True,
+        )  # fmt: skip
+        # Each of these is one token more before the n-gram that ends where it does.
+        before_G = np.bincount(ends_N[known[first_G]], minlength=len(counts_G))
+        levels.append((context_G, np.where(begins_G, counts_G, before_G)))
+        context_G, counts_G = keys_G // vocab_size, times_G
+        begins_G = starts_V[context_G] if n == 2 else begins_G[context_G - base]
+        base += len(levels[-1][0])
+        keys.append(keys_G)
+        ends_N = np.full(len(labels_N), NONE)
+        ends_N[known] = which.reshape(-1)
+        # What has ended at a place is what the next one has before it.
+        context_N = np.roll(np.where(ends_N == NONE, NONE, base + ends_N), 1)
+        context_N[first_N] = NONE
+    levels.append((context_G, counts_G))
+    return _smoothed(levels, np.concatenate([np.zeros(0, np.int64), *keys]))
+
+
+def _smoothed(levels: Sequence[tuple[Numbers, Numbers]], keys_J: Numbers) -> Levels:
+    """From the context and the count of each n-gram, the shortest first."""
+    counts_V = levels[0][1]
+    total, size = max(1, int(counts_V.sum())), len(counts_V)
+    discounts = [discounts_of(counts_G) for _, counts_G in levels]
+    off_V = _off(counts_V, discounts[0])
+    left = off_V.sum() / total if counts_V.any() else 1.0
+    chance_V = (counts_V - off_V) / total + left / size
+    backoff_I, shares = np.ones(size + sum(len(one) for one, _ in levels[1:-1])), [np.zeros(0)]
+    for (context_G, counts_G), taken in zip(levels[1:], discounts[1:], strict=True):
+        off_G = _off(counts_G, taken)
+        nodes, which = np.unique(context_G, return_inverse=True)
+        which = which.reshape(-1)
+        total_H = np.bincount(which, counts_G, len(nodes))
+        backoff_I[nodes] = np.bincount(which, off_G, len(nodes)) / total_H
+        shares.append((counts_G - off_G) / total_H[which])
+    return Levels(chance_V, keys_J, np.concatenate(shares), backoff_I, tuple(discounts))
+
+
+def _off(counts_G: Numbers, discounts: tuple[float, ...]) -> Values:
+    off_G: Values = np.array([0.0, *discounts])[np.minimum(counts_G, 3)]
+    return off_G
+
+
+def discounts_of(counts_G: Numbers) -> tuple[float, ...]:
+    """What is taken off counts of one, two, and three or more, from how many n-grams have these."""
+    n1, n2, n3, n4 = (int((counts_G == k).sum()) for k in (1, 2, 3, 4))
+    if not (n1 and n2 and n3):
+        return FALLBACK
+    y = n1 / (n1 + 2 * n2)
+    found = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    inside = all(0.0 <= one <= k for k, one in enumerate(found, 1))
+    return found if inside else FALLBACK
+
+
+def _first(lengths: Numbers, n: int) -> Numbers:
+    assert int(lengths.sum()) == n, "lengths that are not those of the texts"
+    starts = np.cumsum(lengths) - lengths
+    return starts[lengths > 0]
