@@ -12,6 +12,7 @@ from headway.errors import ConfigError, FolderError
 from headway.models.build import build_model
 from headway.settings.model import Seq2SeqSettings
 from headway.settings.train import TrainSettings
+from headway.training.lamb import LEAST_TRUST, Lamb
 from headway.training.muon import RMS, Muon, newton_schulz, orthogonal
 from headway.training.optim import (
     build_optimizer,
@@ -22,7 +23,7 @@ from headway.training.optim import (
     set_lr,
 )
 
-KINDS = ("adam", "adamw", "muon")
+KINDS = ("adam", "adamw", "muon", "lamb")
 
 
 def settings_of(optimizer: str, decay: float = 0.0) -> TrainSettings:
@@ -354,3 +355,48 @@ def test_a_recorded_step_follows_the_rate(kind: str) -> None:
         graph.replay()
     for a, b in zip(plain.parameters(), recorded.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_lamb_moves_a_matrix_by_a_share_of_its_size_as_worked_out_by_hand() -> None:
+    """Gradients 3 and 4, betas 0.5: the first update of Adam is a vector of ones, so a matrix of
+    length 5 moves 5/√2 times as far; the second one has m = 3.5/0.75 − … as below."""
+    weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([3.0, 4.0]))
+    lamb = Lamb([weight, bias], lr=0.1, betas=(0.5, 0.5), eps=0.0, weight_decay=0.0)
+    weight.grad, bias.grad = torch.tensor([[3.0, 4.0]]), torch.tensor([3.0, 4.0])
+    lamb.step()
+    far = 0.1 * 5 / 2**0.5
+    torch.testing.assert_close(weight.data, torch.tensor([[3.0 - far, 4.0 - far]]))
+    torch.testing.assert_close(bias.data, torch.tensor([2.9, 3.9]))  # as Adam moves it
+    before = weight.detach().clone()
+    weight.grad, bias.grad = torch.tensor([[-1.0, 0.0]]), None
+    lamb.step()
+    # Means: m = (3/2)/2 − 1/2 = 1/4 and 1; squares: (9/2)/2 + 1/2 = 11/4 and 4; all over 3/4.
+    update = torch.tensor(
+        [[(1 / 4 / 0.75) / (11 / 4 / 0.75) ** 0.5, (1 / 0.75) / (4 / 0.75) ** 0.5]]
+    )
+    share = before.norm() / update.norm()
+    torch.testing.assert_close(weight.data, before - 0.1 * share * update)
+
+
+def test_lamb_trusts_small_matrices_a_little_and_new_ones_as_adam_does() -> None:
+    small, zero = nn.Parameter(torch.full((2, 2), 1e-3)), nn.Parameter(torch.zeros(2, 2))
+    lamb = Lamb([small, zero], lr=0.1, betas=(0.9, 0.99), eps=0.0, weight_decay=0.0)
+    small.grad, zero.grad = torch.ones(2, 2), torch.ones(2, 2)
+    lamb.step()
+    torch.testing.assert_close(small.data, torch.full((2, 2), 1e-3 - 0.1 * LEAST_TRUST))
+    torch.testing.assert_close(zero.data, torch.full((2, 2), -0.1))
+
+
+def test_lamb_leaves_all_as_it_is_where_a_step_is_skipped() -> None:
+    weight = nn.Parameter(torch.ones(2, 2))
+    lamb = Lamb([weight], lr=0.1, betas=(0.9, 0.99))
+    weight.grad = torch.ones(2, 2)
+    lamb.step()
+    before = {name: x.clone() for name, x in lamb.state[weight].items()} | {
+        "weight": weight.clone()
+    }
+    lamb.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    weight.grad = torch.full((2, 2), torch.nan)
+    lamb.step()
+    for name, x in {**lamb.state[weight], "weight": weight}.items():
+        assert torch.equal(x, before[name]), name

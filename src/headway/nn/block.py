@@ -1,22 +1,32 @@
-"""One layer: attention, cross attention where there is a memory, feed-forward. Three wirings."""
+"""One layer: attention, cross attention where there is a memory, feed-forward. Three wirings.
+
+Where tokens learn of each other by another part, as a recurrence or a convolution, a layer is that
+part and cross attention. All layers are called in the same way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
+from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attention import Attention, Memory
 from headway.nn.cache import LayerCache
 from headway.nn.dropout import Dropout
 from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 from headway.nn.norms import add_norm
+from headway.nn.sha_rnn import Boom, SingleHead
 from headway.nn.tap import Tap
 
 
 class Block(nn.Module):
     """The parts of a layer; a subclass says how they are wired to the residual stream."""
+
+    compiles = True
+    """Whether it can run without knowing lengths on the host."""
 
     def __init__(
         self,
@@ -57,6 +67,23 @@ class Block(nn.Module):
         asking_ND = normed_ND[row_N]
         added_ND = self.attention(asking_ND, first, Memory(normed_ND, layout))
         return x_ND[row_N], asking_ND, added_ND, first
+
+    @property
+    def neurons(self) -> Tap:
+        """Where its hidden numbers can be looked at: those of the feed-forward network."""
+        return self.feed_forward.hidden
+
+    @property
+    def n_sublayers(self) -> int:
+        """What is added to the stream, in parts."""
+        return 2 if self.cross is None else 3
+
+    def begin(self, memory: Memory, cache: LayerCache) -> None:
+        """Where sequences begin, in a cache: attention needs no such thing."""
+
+    def numbers_kept(self) -> tuple[int, int]:
+        """What a cache keeps of a token, and of a row of the memory."""
+        return _keys_and_values(self.attention), _keys_and_values(self.cross)
 
     @property
     def can_end_early(self) -> bool:
@@ -129,8 +156,100 @@ class Parallel(Block):
         return self.stream(x_ND + self.drop(added_ND))
 
 
+class MixerBlock(nn.Module):
+    """A recurrence or a convolution, and what else a layer has: attention to itself, attention to a
+    memory, a feed-forward network. Each is added to the stream, as in `PostNorm` or `PreNorm`."""
+
+    can_end_early = False
+
+    def __init__(
+        self,
+        name: str,
+        mixer: nn.Module,
+        norm: Callable[[], nn.Module],
+        *,
+        pre: bool,
+        attention: SingleHead | None = None,
+        cross: Attention | AdditiveAttention | None = None,
+        feed_forward: Boom | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        """`name`: what the weights of its first part go by."""
+        super().__init__()
+        self.mixed, self.pre = name, pre
+        self.add_module(name, mixer)
+        self.norm_mixer = norm()
+        self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
+        self.norm_attention = None if attention is None else norm()
+        self.norm_cross = None if cross is None else norm()
+        self.norm_feed_forward = None if feed_forward is None else norm()
+        self.drop = Dropout(dropout)
+        self.stream = Tap()
+
+    @property
+    def mixer(self) -> Any:
+        return getattr(self, self.mixed)
+
+    @property
+    def neurons(self) -> Tap:
+        """Those of the feed-forward network, or else of the recurrence or convolution itself."""
+        part = self.mixer if self.feed_forward is None else self.feed_forward
+        found = part.hidden
+        assert isinstance(found, Tap)
+        return found
+
+    @property
+    def n_sublayers(self) -> int:
+        return 1 + sum(x is not None for x in (self.attention, self.cross, self.feed_forward))
+
+    @property
+    def compiles(self) -> bool:
+        # The kernels that read lengths on the device are for narrower heads than these.
+        alone = self.attention is None and self.cross is None
+        return bool(self.mixer.compiles) and alone
+
+    def begin(self, memory: Memory, cache: LayerCache) -> None:
+        self.mixer.begin(memory, cache)
+
+    def numbers_kept(self) -> tuple[int, int]:
+        own = self.mixer.size + _keys_and_values(self.attention)
+        return own, _keys_and_values(self.cross)
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+        n_first: int | None = None,
+    ) -> Tensor:
+        assert n_first is None, "its first rows are not those that see all"
+        x_ND = self._added(x_ND, self.norm_mixer, self.mixer, layout, memory, cache)
+        if self.attention is not None:
+            x_ND = self._added(x_ND, self.norm_attention, self.attention, layout, None, cache)
+        if self.cross is not None:
+            x_ND = self._added(x_ND, self.norm_cross, self.cross, layout, memory, cache)
+        if self.feed_forward is not None:
+            x_ND = self._added(x_ND, self.norm_feed_forward, self.feed_forward)
+        return self.stream(x_ND)
+
+    def _added(self, x_ND: Tensor, norm: nn.Module | None, part: nn.Module, *how: Any) -> Tensor:
+        assert norm is not None
+        if self.pre:
+            return x_ND + self.drop(part(norm(x_ND), *how))
+        rate = self.drop.p if self.training else 0.0
+        return add_norm(norm, x_ND, part(x_ND, *how), rate)
+
+
+def _keys_and_values(attention: Attention | AdditiveAttention | SingleHead | None) -> int:
+    return 0 if attention is None else 2 * attention.n_kv_heads * attention.d_head
+
+
 WIRINGS: dict[str, type[PostNorm] | type[PreNorm] | type[Parallel]] = {
     "post": PostNorm,
     "pre": PreNorm,
     "parallel": Parallel,
 }
+
+Layer = Block | MixerBlock
+"""What a stack is made of."""

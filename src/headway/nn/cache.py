@@ -1,23 +1,34 @@
-"""Keys and values already computed. The decoding loop owns a cache and passes it in; the model
-stores nothing between calls."""
+"""What a decoder knows of the tokens that it has read: keys and values of attention, hidden states
+of a recurrence, inputs of a convolution. The decoding loop owns it and passes it in; the model
+stores nothing between calls.
+
+All of it is kept by token, each token in a cell of its own. So one thing moves hypotheses, takes
+guesses back and lets finished sequences go, whatever a layer keeps: a beam's tree says which cells
+are a hypothesis's past, and a recurrence goes on from the last of them as attention looks at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headway.nn.layout import Layout, Tree
 
+KEYS, VALUES = "keys", "values"
+
 
 class LayerCache:
-    """One layer's keys and values: of its own tokens, and of the memory, computed once."""
+    """What one layer keeps of its own tokens, and of the memory, computed once."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self.k_BSGK: Tensor | None = None
-        self.v_BSGK: Tensor | None = None
+        self.kept: dict[str, Tensor] = {}
+        """By name, a row of cells for each sequence (B S …). A state has one cell more, the first:
+        where a sequence begins."""
+
         self.memory: tuple[Tensor, Tensor] | None = None
         """Cross-attention keys and values (M G K), filled by the first call."""
 
@@ -31,23 +42,59 @@ class LayerCache:
 
     def grids(self, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
         """Where keys and values like these are kept, with as much room as the cache has now."""
-        self.k_BSGK = self._room(self.k_BSGK, k_NGK)
-        self.v_BSGK = self._room(self.v_BSGK, v_NGK)
-        return self.k_BSGK, self.v_BSGK
+        capacity = self.cache.capacity
+        return self._room(KEYS, k_NGK, capacity), self._room(VALUES, v_NGK, capacity)
 
-    def _room(self, grid_BSGK: Tensor | None, fresh_NGK: Tensor) -> Tensor:
+    def begin(self, name: str, first_BE: Tensor) -> None:
+        """What a state is before the first token of each sequence."""
+        grid_BSE = self._room(name, first_BE, self.cache.capacity + 1)
+        grid_BSE[: len(first_BE), 0] = first_BE
+
+    def before(self, name: str, new: Layout, depth: int = 1) -> Tensor:
+        """The states of the tokens before each new row, the nearest first (N depth E)."""
+        self.cache.keys_with(new)
+        return self._gather(name, new, self.cache.past(new, depth + 1)[:, 1:])
+
+    def latest(self, name: str, new: Layout, depth: int) -> Tensor:
+        """The same of each new row, once it is written, and of those before it."""
+        return self._gather(name, new, self.cache.past(new, depth))
+
+    def last(self, name: str) -> Tensor:
+        """The state of each sequence as it stands (B E)."""
+        grid_BSE = self.kept[name]
+        cell_B = torch.tensor(self.cache.lengths, dtype=torch.long).to(grid_BSE.device)
+        return grid_BSE[torch.arange(len(grid_BSE), device=grid_BSE.device), cell_B]
+
+    def put(self, name: str, fresh_NE: Tensor, new: Layout) -> None:
+        """The states of new rows."""
+        self.cache.keys_with(new)  # makes room
+        grid_BSE = self._room(name, fresh_NE, self.cache.capacity + 1)
+        self.cache.write(grid_BSE[:, 1:], fresh_NE, new)
+
+    def _gather(self, name: str, new: Layout, cells_NC: Tensor) -> Tensor:
+        grid_BSE = self.kept[name]
+        if self.cache.tree is None:
+            number_N = new.numbers_N()
+        else:
+            queries = self.cache.tree.may_BTS.shape[1]
+            number_N = torch.arange(new.n_rows, device=grid_BSE.device) // queries
+        return grid_BSE[number_N[:, None], cells_NC + 1]
+
+    def _room(self, name: str, fresh_N: Tensor, capacity: int) -> Tensor:
         """The grid, made or enlarged where it is too small."""
-        n_rows, capacity = self.cache.n_rows, self.cache.capacity
-        if grid_BSGK is not None and grid_BSGK.shape[:2] == (n_rows, capacity):
-            return grid_BSGK
-        larger_BSGK = fresh_NGK.new_zeros(n_rows, capacity, *fresh_NGK.shape[1:])
-        if grid_BSGK is not None:
-            larger_BSGK[: len(grid_BSGK), : grid_BSGK.shape[1]] = grid_BSGK
-        return larger_BSGK
+        n_rows, grid_BS = self.cache.n_rows, self.kept.get(name)
+        if grid_BS is not None and grid_BS.shape[:2] == (n_rows, capacity):
+            return grid_BS
+        larger_BS = fresh_N.new_zeros(n_rows, capacity, *fresh_N.shape[1:])
+        if grid_BS is not None:
+            larger_BS[: len(grid_BS), : grid_BS.shape[1]] = grid_BS
+        self.kept[name] = larger_BS
+        return larger_BS
 
 
 class Cache:
-    """A `LayerCache` per layer and the number of tokens each sequence holds in all of them.
+    """The state of a decoder: a `LayerCache` per layer and the number of tokens each sequence holds
+    in all of them.
 
     Rows of different length stand side by side. Room is allocated once for `capacity` tokens a
     sequence and doubled if that was too little.
@@ -86,6 +133,26 @@ class Cache:
         self._keys = (new, keys)
         return keys
 
+    def past(self, new: Layout, depth: int) -> Tensor:
+        """The cells of each new row and of the tokens before it, the nearest first; -1 where there
+        is none. All layers of a call share it."""
+        key = ("past", depth)
+        found = new.memo.get(key)
+        if isinstance(found, Tensor):
+            return found
+        if self.tree is None:
+            back_C = torch.arange(depth, device=new.positions_N.device)
+            cells_NC = (new.positions_N[:, None] - back_C).clamp(min=-1)
+        else:
+            may_BTS = self.tree.may_BTS
+            cell_S = torch.arange(may_BTS.shape[2], device=may_BTS.device)
+            seen_BTS = torch.where(may_BTS, cell_S, -1)
+            some = min(depth, len(cell_S))
+            cells_NC = seen_BTS.topk(some, dim=2).values.flatten(0, 1)
+            cells_NC = F.pad(cells_NC, (0, depth - some), value=-1)
+        new.memo[key] = cells_NC
+        return cells_NC
+
     def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
         if new.is_full_grid and len(set(self.lengths)) == 1:
             start = self.lengths[0]
@@ -109,9 +176,9 @@ class Cache:
         moved = [(to, origin) for to, origin in enumerate(rows) if to != origin]
         used = max((self.lengths[origin] for _, origin in moved), default=0)
         for layer in self.layers:
-            if layer.k_BSGK is not None and layer.v_BSGK is not None:
-                layer.k_BSGK = _moved(layer.k_BSGK, moved, len(rows), used)
-                layer.v_BSGK = _moved(layer.v_BSGK, moved, len(rows), used)
+            for name, grid_BS in layer.kept.items():
+                begins = grid_BS.shape[1] - self.capacity
+                layer.kept[name] = _moved(grid_BS, moved, len(rows), used + begins)
         self.lengths = tuple(self.lengths[origin] for origin in rows)
         self.n_rows = len(rows)
         self._keys = None
@@ -126,12 +193,12 @@ class Cache:
         copy = Cache(len(self.layers), n_rows, max(capacity, used))
         copy.lengths = (used,) * n_rows
         for mine, theirs in zip(copy.layers, self.layers, strict=True):
-            for name in ("k_BSGK", "v_BSGK"):
-                grid_1SGK: Tensor | None = getattr(theirs, name)
-                if grid_1SGK is not None:
-                    larger = grid_1SGK.new_zeros(n_rows, copy.capacity, *grid_1SGK.shape[2:])
-                    larger[:, :used] = grid_1SGK[:, :used]
-                    setattr(mine, name, larger)
+            for name, grid_1S in theirs.kept.items():
+                begins = grid_1S.shape[1] - self.capacity
+                cells = copy.capacity + begins
+                larger = grid_1S.new_zeros(n_rows, cells, *grid_1S.shape[2:])
+                larger[:, : used + begins] = grid_1S[:, : used + begins]
+                mine.kept[name] = larger
         return copy
 
     def level(self) -> None:

@@ -45,6 +45,12 @@ class FeedForward(nn.Module):
         self.drop = Dropout(dropout)
         self.hidden = Tap()
 
+    def matrices(self) -> dict[Tensor, tuple[int, ...]]:
+        """Its weights, each with the rows of the single matrices that it fuses."""
+        rows = len(self.to_hidden.weight)
+        hidden = (rows // 2,) * 2 if self.is_gated else (rows,)
+        return {self.to_hidden.weight: hidden, self.to_out.weight: (len(self.to_out.weight),)}
+
     def forward(self, x_ND: Tensor) -> Tensor:
         if self.is_gated:
             gate_NF, value_NF = self.to_hidden(x_ND).chunk(2, dim=-1)

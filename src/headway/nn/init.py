@@ -7,16 +7,19 @@
 | gpt2   | normal 0.02                | normal 0.02      | normal 0.02 / √(sub-layers)       |
 | small  | normal 0.02                | normal d^-0.5    | zero: every layer starts as x     |
 
-Everywhere: biases zero, norms one and zero.
+Everywhere: biases zero, norms one and zero; but an LSTM begins by forgetting little, with a bias of
+one on that gate (Jozefowicz et al. 2015).
 """
 
 from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from headway.nn.attention.attention import Attention
-from headway.nn.block import Block
+from headway.nn.block import Layer
 from headway.nn.feedforward import FeedForward
 from headway.nn.positions import Grid2d
 
@@ -24,14 +27,26 @@ STD = 0.02
 SCHEMES = ("paper", "bert", "gpt2", "small")
 
 
+@runtime_checkable
+class HasMatrices(Protocol):
+    """A part that says which single matrices each of its weights fuses: Glorot's bound depends on
+    the shape of each."""
+
+    def matrices(self) -> dict[Tensor, tuple[int, ...]]: ...
+
+
 def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
     """Fill every parameter of the model. The same seed gives the same weights on every device."""
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}, known are {', '.join(SCHEMES)}")
     random = torch.Generator().manual_seed(seed)
-    n_sublayers = sum(
-        2 if block.cross is None else 3 for block in model.modules() if isinstance(block, Block)
-    )
+    n_sublayers = sum(block.n_sublayers for block in model.modules() if isinstance(block, Layer))
+    fused = {
+        weight: rows
+        for part in model.modules()
+        if isinstance(part, HasMatrices)
+        for weight, rows in part.matrices().items()
+    }
     outputs = {
         part.to_out.weight for part in model.modules() if isinstance(part, Attention | FeedForward)
     }
@@ -45,9 +60,15 @@ def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             else:
                 is_table = _is_table(model, name)
-                for part in _matrices(model, name, parameter):
+                for part in parameter.split(fused.get(parameter, (len(parameter),))):
                     std = _deviation(scheme, part, is_table, parameter in outputs, n_sublayers)
                     part.copy_(_drawn(part, std, random))
+    for part in model.modules():
+        if isinstance(part, nn.LSTM):
+            for name, bias_4D in part.named_parameters():
+                if name.startswith("bias_ih") and not bias_4D.is_meta:
+                    with torch.no_grad():
+                        bias_4D[part.hidden_size : 2 * part.hidden_size] = 1.0
 
 
 def _deviation(
@@ -76,13 +97,3 @@ def _drawn(matrix: Tensor, std: float | None, random: torch.Generator) -> Tensor
 
 def _is_table(model: nn.Module, name: str) -> bool:
     return isinstance(model.get_submodule(name.rpartition(".")[0]), nn.Embedding | Grid2d)
-
-
-def _matrices(model: nn.Module, name: str, parameter: Tensor) -> list[Tensor]:
-    """The single matrices that a parameter fuses: Glorot's bound depends on each one's shape."""
-    owner = model.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
-    if isinstance(owner, Attention) and name.endswith("to_qkv.weight"):
-        return list(parameter.split(owner.sizes))
-    if isinstance(owner, FeedForward) and owner.is_gated and name.endswith("to_hidden.weight"):
-        return list(parameter.chunk(2))
-    return [parameter]

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headway.errors import ConfigError
 from headway.nn.block import Block
 from headway.nn.cpu_packed import ALL
 from headway.nn.linear import Linear, linear
@@ -67,6 +68,11 @@ def add_lora(model: nn.Module, rank: int, alpha: float, targets: Targets, seed: 
     queries, keys and values lie in one matrix and share one A. The same seed gives the same A on
     every device.
     """
+    if not any(isinstance(part, Block) for part in model.modules()):
+        raise ConfigError(
+            f"lora.rank={rank} changes the matrices of a Transformer's layers, and this model has "
+            "another body. Leave it out: all of its weights are trained then."
+        )
     random = torch.Generator().manual_seed(seed)
     chosen = [place for place in _targets(model, targets) if place[2].weight.requires_grad]
     for name, parameter in model.named_parameters():

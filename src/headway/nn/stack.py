@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from headway.nn.attention.attention import Memory
-from headway.nn.block import Block
+from headway.nn.block import Layer
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 
@@ -17,7 +17,7 @@ class Stack(nn.Module):
 
     def __init__(
         self,
-        blocks: Sequence[Block],
+        blocks: Sequence[Layer],
         final_norm: nn.Module | None = None,
         bias: nn.Module | None = None,
     ) -> None:
@@ -50,13 +50,18 @@ class Stack(nn.Module):
 
     @property
     def can_end_early(self) -> bool:
-        last = self.blocks[-1]
-        return isinstance(last, Block) and last.can_end_early
+        return bool(self.blocks[-1].can_end_early)
 
     def compile_blocks(self) -> None:
         """Compile one block; all blocks of the stack share the result, since they look alike."""
         for block in self.blocks:
-            block.compile(dynamic=False)
+            if block.compiles:
+                block.compile(dynamic=False)
+
+    @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether all of it can run without knowing lengths on the host."""
+        return all(block.compiles for block in self.blocks)
 
 
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:

@@ -1,4 +1,4 @@
-"""Adam, AdamW and Muon behind one `torch.optim.Optimizer`, and its state as named tensors."""
+"""Adam, AdamW, Muon and LAMB behind one `torch.optim.Optimizer`, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from headway.errors import ConfigError, FolderError
-from headway.nn.attention.attention import Attention
-from headway.nn.feedforward import FeedForward
+from headway.nn.init import HasMatrices
 from headway.settings.train import TrainSettings
+from headway.training.lamb import Lamb
 from headway.training.muon import Muon
 
 FUSED = ("cpu", "cuda")
@@ -49,7 +49,9 @@ def build_optimizer(
     groups = parameter_groups(model, settings)
     if scales:
         groups = [part for group in groups for part in _by_scale(group, scales)]
-    if not groups:
+    if not groups and settings.steps == 0:
+        groups = [{"params": []}]  # a model that counts: nothing is learned in steps
+    elif not groups:
         raise ConfigError(
             "no weight is left to train: start.freeze leaves none. Use a smaller one."
         )
@@ -59,6 +61,7 @@ def build_optimizer(
         "adam": torch.optim.Adam,
         "adamw": torch.optim.AdamW,
         "muon": Muon,
+        "lamb": Lamb,
     }
     optimizer = kinds[settings.optimizer](groups, **arguments)
     optimizer.register_step_post_hook(_mark_changed)
@@ -139,18 +142,12 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     """The matrices inside the layers, with the rows of each single matrix that one tensor fuses.
 
     Queries, keys and values lie in one tensor for speed but are three maps, and so are a gate and
-    what it multiplies: each is orthogonalised on its own.
+    what it multiplies, and the gates of a recurrence: each is orthogonalised on its own.
     """
     found: dict[Tensor, tuple[int, ...]] = {}
     for part in model.modules():
-        if isinstance(part, Attention):
-            found[part.to_qkv.weight] = part.sizes
-        elif isinstance(part, FeedForward):
-            rows = len(part.to_hidden.weight)
-            found[part.to_hidden.weight] = (rows // 2,) * 2 if part.is_gated else (rows,)
-        else:
-            continue
-        found[part.to_out.weight] = (len(part.to_out.weight),)
+        if isinstance(part, HasMatrices):
+            found |= part.matrices()
     return found
 
 

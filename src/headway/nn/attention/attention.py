@@ -24,6 +24,24 @@ class Memory(NamedTuple):
     layout: Layout
 
 
+def attend_seen(
+    q_NHK: Tensor,
+    k_MGK: Tensor,
+    v_MGK: Tensor,
+    queries: Layout,
+    keys: Layout,
+    scope: Scope,
+    weights: Tap,
+) -> Tensor:
+    """`attend`; written out where someone looks at the weights."""
+    if not weights.is_recording:
+        return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+    explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
+    out_NHK, found = explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
+    weights(found)
+    return out_NHK
+
+
 class Attention(nn.Module):
     """Attend from `x_ND` to a memory, or to `x_ND` itself when there is none.
 
@@ -71,6 +89,10 @@ class Attention(nn.Module):
         n_kv = self.n_kv_heads * self.d_head
         return self.n_heads * self.d_head, n_kv, n_kv
 
+    def matrices(self) -> dict[Tensor, tuple[int, ...]]:
+        """Its weights, each with the rows of the single matrices that it fuses."""
+        return {self.to_qkv.weight: self.sizes, self.to_out.weight: (len(self.to_out.weight),)}
+
     def forward(
         self,
         x_ND: Tensor,
@@ -97,12 +119,7 @@ class Attention(nn.Module):
         self, q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout
     ) -> Tensor:
         scope = self.scope if self.training else self.scope.without_dropout()
-        if not self.weights.is_recording:
-            return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
-        explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
-        out_NHK, weights = explicit(q_NHK, k_MGK, v_MGK, queries, keys, scope)
-        self.weights(weights)
-        return out_NHK
+        return attend_seen(q_NHK, k_MGK, v_MGK, queries, keys, scope, self.weights)
 
     def projected(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of the rows themselves."""

@@ -1,0 +1,91 @@
+"""Gated convolutions on flat batches: each token is read with its neighbours, never with those of
+another sequence. Stacked they see further, as in ConvS2S; dilated further still, as in ByteNet."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from headway.nn.attention.attention import Memory
+from headway.nn.cache import LayerCache
+from headway.nn.layout import Layout
+from headway.nn.linear import Linear
+from headway.nn.tap import Tap
+
+INPUTS = "inputs"
+
+
+class Convolution(nn.Module):
+    """A window of `kernel` tokens, `dilation` apart, times one matrix; half of the result gates the
+    other (Dauphin et al. 2016). Causal: the window ends with the token itself."""
+
+    compiles = True
+
+    def __init__(
+        self, d_model: int, kernel: int, dilation: int = 1, *, causal: bool, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.kernel, self.dilation, self.causal = kernel, dilation, causal
+        self.size = d_model
+        """Numbers that a cache keeps of a token: what came in."""
+
+        self.to_hidden = Linear(kernel * d_model, 2 * d_model, bias=bias)
+        self.hidden = Tap()
+
+    @property
+    def depth(self) -> int:
+        """Tokens from the first to the last of a window."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def matrices(self) -> dict[Tensor, tuple[int, ...]]:
+        rows = len(self.to_hidden.weight) // 2
+        return {self.to_hidden.weight: (rows, rows)}
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        window_NCD = (
+            self._around(x_ND, layout) if cache is None else self._kept(x_ND, layout, cache)
+        )
+        value_ND, gate_ND = self.to_hidden(window_NCD.flatten(1)).chunk(2, dim=-1)
+        return self.hidden(value_ND * gate_ND.sigmoid())
+
+    def begin(
+        self, memory: Memory | None, cache: LayerCache, like_ND: Tensor | None = None
+    ) -> None:
+        """Before the first token there is nothing."""
+        if like_ND is not None:
+            cache.begin(INPUTS, like_ND.new_zeros(cache.cache.n_rows, like_ND.shape[1]))
+
+    def _around(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        row_NC, there_NC = self._windows(layout)
+        return x_ND[row_NC].masked_fill(~there_NC[..., None], 0.0)
+
+    def _windows(self, layout: Layout) -> tuple[Tensor, Tensor]:
+        """The rows that each row sees, and which of them are of its sequence. Layers alike share
+        it."""
+        key = ("windows", self.kernel, self.dilation, self.causal)
+        found = layout.memo.get(key)
+        if isinstance(found, tuple):
+            return found
+        before = self.kernel - 1 if self.causal else self.kernel // 2
+        step_C = self.dilation * torch.arange(-before, self.kernel - before)
+        step_C = step_C.to(layout.positions_N.device, non_blocking=True)
+        place_NC = layout.positions_N[:, None] + step_C
+        there_NC = (place_NC >= 0) & (place_NC < layout.lengths_B[layout.numbers_N()][:, None])
+        row_N = torch.arange(layout.n_rows, device=place_NC.device)
+        row_NC = (row_N[:, None] + step_C).clamp(0, max(0, layout.n_rows - 1))
+        layout.memo[key] = (row_NC, there_NC)
+        return row_NC, there_NC
+
+    def _kept(self, x_ND: Tensor, layout: Layout, cache: LayerCache) -> Tensor:
+        """Windows of what was read before, and of the rows themselves."""
+        if INPUTS not in cache.kept:
+            self.begin(None, cache, x_ND)
+        cache.put(INPUTS, x_ND, layout)
+        seen_NCD = cache.latest(INPUTS, layout, self.depth)
+        return seen_NCD[:, :: self.dilation].flip(1)

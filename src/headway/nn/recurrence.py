@@ -1,0 +1,285 @@
+"""LSTM and GRU on flat batches: each token is read with what is left of those before it.
+
+A batch goes in as a packed sequence: the first tokens of all sequences, then all second ones, and
+so on, so that each step is one product and no padding is computed. With a cache a step goes on from
+the state of the token before it, whichever hypothesis that is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headway.nn.attention.attention import Memory
+from headway.nn.cache import LayerCache
+from headway.nn.layout import Layout
+from headway.nn.linear import Linear
+from headway.nn.tap import Tap
+
+CELLS: dict[str, tuple[type[nn.LSTM] | type[nn.GRU], int]] = {
+    "lstm": (nn.LSTM, 4),
+    "gru": (nn.GRU, 3),
+}
+"""Torch's layer of each kind, and how many matrices its weights hold, one a gate."""
+
+LATEST = 32
+"""Tokens of a text that was read at once whose states are kept: as many can be taken back."""
+
+STATE = "state"
+
+
+class Packed(NamedTuple):
+    """The order in which a recurrence reads the rows of a flat batch."""
+
+    sizes: Tensor
+    """Sequences that have a first token, a second one, ...; on the host."""
+
+    rows_N: Tensor
+    """The row of the flat batch at each place ..."""
+
+    place_N: Tensor
+    """... and the place of each row."""
+
+    order_B: Tensor
+    """The sequences that have tokens, the longest first ..."""
+
+    rank_B: Tensor
+    """... and where each of all stands there; 0 for those that have none."""
+
+    groups: list[tuple[Tensor, Tensor]]
+    """The sequences of one length, and their rows (T B): the same batch, a length at a time. On a
+    CPU alone."""
+
+    @classmethod
+    def of(cls, layout: Layout) -> Packed:
+        """Worked out once for all layers."""
+        found = layout.memo.get("packed")
+        if not isinstance(found, Packed):
+            found = cls.of_lengths(layout.known_lengths(), layout.starts_B.device)
+            layout.memo["packed"] = found
+        return found
+
+    @classmethod
+    def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> Packed:
+        """Of sequences that stand side by side."""
+        counts = np.array(lengths, dtype=np.int64)
+        order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
+        rank = np.zeros(len(counts), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        longest = int(counts.max(initial=0))
+        sizes = (counts[order, None] > np.arange(longest)).sum(0)
+        before = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if longest else np.zeros(0, np.int64)
+        starts = np.cumsum(counts) - counts
+        position = np.arange(counts.sum()) - np.repeat(starts, counts)
+        place = before[position] + np.repeat(rank, counts)
+        rows = np.empty_like(place)
+        rows[place] = np.arange(len(place))
+        arrays = (rows, place, order, rank)
+        places = [torch.from_numpy(x).to(device, non_blocking=True) for x in arrays]
+        groups = []
+        for length in np.unique(counts[counts > 0]) if torch.device(device).type == "cpu" else ():
+            number = np.flatnonzero(counts == length)
+            rows_TB = starts[number] + np.arange(length)[:, None]
+            groups.append((torch.from_numpy(number), torch.from_numpy(rows_TB)))
+        rows_N, place_N, order_B, rank_B = places
+        return cls(torch.from_numpy(sizes), rows_N, place_N, order_B, rank_B, groups)
+
+
+class FirstState(nn.Module):
+    """What a decoder begins with: its own view of the encoder's last state.
+
+    The last state of an encoder that reads both ways has two ends: forwards it is the last row,
+    backwards the first.
+    """
+
+    def __init__(self, d_model: int, size: int, *, both_ends: bool) -> None:
+        super().__init__()
+        self.ends = ("first", "last") if both_ends else ("last",)
+        self.to_state = Linear(d_model * len(self.ends), size)
+
+    def forward(self, memory: Memory) -> Tensor:
+        rows = [memory.layout.pooled(memory.x_MD, end) for end in self.ends]
+        return self.to_state(torch.cat(rows, dim=-1)).tanh()
+
+
+class Recurrence(nn.Module):
+    """One layer of torch's LSTM or GRU; both directions, where there are two, side by side in the
+    width of the stream."""
+
+    compiles = False
+    """Its steps depend on the lengths; the kernels are cuDNN's."""
+
+    def __init__(
+        self,
+        d_model: int,
+        kind: str,
+        *,
+        bidirectional: bool = False,
+        first: FirstState | None = None,
+    ) -> None:
+        super().__init__()
+        cell, self.n_gates = CELLS[kind]
+        self.width = d_model // 2 if bidirectional else d_model
+        self.cell = cell(d_model, self.width, bidirectional=bidirectional)
+        self.bidirectional, self.first = bidirectional, first
+        self.is_lstm = isinstance(self.cell, nn.LSTM)
+        self.hidden = Tap()
+
+    @property
+    def size(self) -> int:
+        """Numbers of a state: what is passed on, and in an LSTM its memory cell too."""
+        return self.state_size(self.width, lstm=self.is_lstm)
+
+    @staticmethod
+    def state_size(width: int, *, lstm: bool) -> int:
+        return 2 * width if lstm else width
+
+    def matrices(self) -> dict[Tensor, tuple[int, ...]]:
+        """Its weights, each with the rows of every gate."""
+        named = self.cell.named_parameters()
+        rows = (self.width,) * self.n_gates
+        return {weight: rows for name, weight in named if name.startswith("weight")}
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        given_ND, x_ND = x_ND, self._in_own_type(x_ND)
+        if cache is None:
+            first_BE = None if self.first is None or memory is None else self.first(memory)
+            out_ND = self.read(x_ND, Packed.of(layout), first_BE)[0]
+        else:
+            out_ND = self._go_on(x_ND, layout, memory, cache)
+        return self.hidden(out_ND.to(given_ND.dtype))
+
+    def read(
+        self, x_ND: Tensor, packed: Packed, first_BE: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Whole sequences, from a state each: a row a token, and the last state of each sequence
+        (B E), of one direction alone."""
+        directions = 2 if self.bidirectional else 1
+        if not len(x_ND) or x_ND.is_meta:
+            out_ND = self._outline(x_ND) if x_ND.is_meta else x_ND
+            return out_ND, x_ND.new_zeros(len(packed.rank_B), self.size)
+        if first_BE is None:
+            first_BE = x_ND.new_zeros(len(packed.rank_B), directions * self.size)
+        if not self.is_lstm and x_ND.device.type == "cpu" and torch.is_grad_enabled():
+            return self._by_length(x_ND, packed, first_BE.to(x_ND.dtype))
+        state = self._as_torch(first_BE.to(x_ND.dtype)[packed.order_B], directions)
+        call: Any = torch._VF.lstm if self.is_lstm else torch._VF.gru
+        out_ND, *last = call(
+            x_ND[packed.rows_N], packed.sizes, state, self._weights(x_ND), True, 1, 0.0,
+            self.training, self.bidirectional,
+        )  # fmt: skip
+        last_BE = torch.cat([part[0] for part in last], dim=-1)
+        return out_ND[packed.place_N], last_BE[packed.rank_B]
+
+    def _by_length(self, x_ND: Tensor, packed: Packed, first_BE: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for a GRU on a CPU. Backwards, torch's packed one takes time with the square of
+        the rows: each step fills a gradient of all of them."""
+        out_ND = x_ND.new_zeros(len(x_ND), self.cell.hidden_size * (1 + self.bidirectional))
+        last_BE = torch.zeros_like(first_BE[:, : self.size])
+        for number_B, rows_TB in packed.groups:
+            state = self._as_torch(first_BE[number_B], 1 + self.bidirectional)
+            call: Any = torch._VF.gru
+            out_TBD, last_1BE = call(
+                x_ND[rows_TB], state, self._weights(x_ND), True, 1, 0.0, self.training,
+                self.bidirectional, False,
+            )  # fmt: skip
+            out_ND = out_ND.index_copy(0, rows_TB.flatten(), out_TBD.flatten(0, 1))
+            last_BE = last_BE.index_copy(0, number_B, last_1BE[0])
+        return out_ND, last_BE
+
+    def step(self, x_ND: Tensor, state_NE: Tensor) -> Tensor:
+        """The states after one token each."""
+        weights = self._weights(x_ND)
+        if not self.is_lstm:
+            return torch._VF.gru_cell(x_ND, state_NE, *weights)
+        h_ND, c_ND = torch._VF.lstm_cell(x_ND, state_NE.chunk(2, dim=-1), *weights)
+        return torch.cat([h_ND, c_ND], dim=-1)
+
+    def begin(
+        self, memory: Memory | None, cache: LayerCache, like_ND: Tensor | None = None
+    ) -> None:
+        """Where sequences begin, in a cache."""
+        if self.first is not None and memory is not None:
+            cache.begin(STATE, self._in_own_type(self.first(memory)))
+        elif like_ND is not None:
+            cache.begin(STATE, like_ND.new_zeros(cache.cache.n_rows, self.size))
+
+    def _go_on(
+        self, x_ND: Tensor, layout: Layout, memory: Memory | None, cache: LayerCache
+    ) -> Tensor:
+        if STATE not in cache.kept:
+            self.begin(memory, cache, x_ND)
+        if cache.cache.tree is not None or layout.longest == 1:
+            states_NE = self.step(x_ND, cache.before(STATE, layout)[:, 0])
+            cache.put(STATE, states_NE, layout)
+            return states_NE[:, : self.width]
+        # Torch tells only the last memory cell of a sequence. Those of its last tokens are worked
+        # out one by one, so that some can be taken back; what lies before is read at once.
+        state_BE = cache.last(STATE)
+        lengths = layout.known_lengths()
+        whole = [max(0, length - LATEST) for length in lengths]
+        # Who takes back more than is kept finds no number, rather than a wrong one.
+        states_NE = x_ND.new_full((len(x_ND), self.size), torch.nan)
+        out_ND = x_ND.new_zeros(len(x_ND), self.width)
+        starts = np.cumsum(lengths) - np.array(lengths)
+        if any(whole):
+            row_N = torch.from_numpy(
+                np.concatenate([np.arange(a, a + n) for a, n in zip(starts, whole, strict=True)])
+            ).to(x_ND.device)
+            packed = Packed.of_lengths(whole, x_ND.device)
+            out_ND[row_N], last_BE = self.read(x_ND[row_N], packed, state_BE)
+            had_B1 = torch.tensor([[n > 0] for n in whole], device=x_ND.device)
+            state_BE = torch.where(had_B1, last_BE, state_BE)
+        rest = np.array(lengths) - np.array(whole)
+        for t in range(int(rest.max(initial=0))):
+            going = np.flatnonzero(rest > t)
+            index_B = torch.from_numpy(going).to(x_ND.device)
+            row_B = torch.from_numpy((starts + np.array(whole) + t)[going]).to(x_ND.device)
+            after_BE = self.step(x_ND[row_B], state_BE[index_B])
+            state_BE = state_BE.index_copy(0, index_B, after_BE)
+            states_NE[row_B] = after_BE
+            out_ND[row_B] = after_BE[:, : self.width]
+        cache.put(STATE, states_NE, layout)
+        return out_ND
+
+    def _outline(self, x_ND: Tensor) -> Tensor:
+        """Without memory there is no sense in going from step to step: about what all steps
+        together would keep for the backward pass, at once."""
+        flat, outs = self._weights(x_ND), []
+        for weights in (flat[at : at + 4] for at in range(0, len(flat), 4)):
+            gates_NE = F.linear(x_ND, weights[0], weights[2])
+            gates_NE = gates_NE + F.linear(gates_NE[:, : self.width], weights[1], weights[3])
+            first_ND, *others = (gate.sigmoid() for gate in gates_NE.chunk(self.n_gates, dim=-1))
+            for other_ND in others:
+                first_ND = first_ND * other_ND
+            outs.append(first_ND.tanh())
+        return torch.cat(outs, dim=-1)
+
+    def _as_torch(self, state_BE: Tensor, directions: int) -> Tensor | tuple[Tensor, ...]:
+        """A state as torch has it: by direction, and in two where it is an LSTM's."""
+        parts = state_BE.unflatten(1, (-1, directions, self.width)).permute(1, 2, 0, 3)
+        whole = [part.contiguous() for part in parts]
+        return tuple(whole) if self.is_lstm else whole[0]
+
+    def _in_own_type(self, x: Tensor) -> Tensor:
+        return x.to(self._type(x))
+
+    def _type(self, x: Tensor) -> torch.dtype:
+        """What is computed in: cuDNN knows no bf16."""
+        own = next(self.cell.parameters()).dtype
+        return torch.float32 if x.is_cuda and own is torch.bfloat16 else own
+
+    def _weights(self, x_ND: Tensor) -> list[Tensor]:
+        flat: list[Tensor] = self.cell._flat_weights  # type: ignore[assignment]
+        return flat if flat[0].dtype == x_ND.dtype else [one.to(x_ND.dtype) for one in flat]

@@ -1,0 +1,64 @@
+"""LAMB: Adam whose update of each matrix is as large as the matrix says (You et al. 2019).
+
+With a least share of trust, as Merity (2019) trained the SHA-RNN: small matrices are not held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LEAST_TRUST = 0.25
+"""An update is never shrunk to less than this share of Adam's."""
+
+MOST_NORM = 10.0
+"""A matrix that is larger counts as this large."""
+
+
+class Lamb(torch.optim.AdamW):
+    """Biases and norms, which have few numbers, move as AdamW moves them.
+
+    As torch's fused kernels do, a step changes nothing where the attribute `found_inf` is a tensor
+    that holds 1.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None if closure is None else closure()
+        skip = getattr(self, "found_inf", None)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step(parameter, group, skip)
+        return loss
+
+    def _step(self, weight: Tensor, group: dict[str, Any], skip: Tensor | None) -> None:
+        state, gradient = self.state[weight], weight.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = torch.zeros((), device=weight.device)
+            state["exp_avg"] = torch.zeros_like(weight)
+            state["exp_avg_sq"] = torch.zeros_like(weight)
+        taken = 1.0 if skip is None else 1.0 - skip
+        gradient = gradient if skip is None else gradient.where(skip == 0, 0.0)
+        beta1, beta2 = group["betas"]
+        state["step"] += taken
+        state["exp_avg"].lerp_(gradient, (1 - beta1) * taken)
+        state["exp_avg_sq"].lerp_(gradient.square(), (1 - beta2) * taken)
+        step = state["step"].clamp(min=1.0)
+        mean = state["exp_avg"] / (1 - beta1**step)
+        spread = (state["exp_avg_sq"] / (1 - beta2**step)).sqrt() + group["eps"]
+        update = mean / spread + group["weight_decay"] * weight
+        if weight.ndim >= 2:
+            update = update * trust(weight, update)
+        weight.sub_(update * (group["lr"] * taken))
+
+
+def trust(weight: Tensor, update: Tensor) -> Tensor:
+    """How many times as far as Adam a matrix moves: its size over that of the update."""
+    size, moved = weight.norm().clamp(max=MOST_NORM), update.norm()
+    ratio = (size / moved.clamp(min=1e-12)).clamp(min=LEAST_TRUST)
+    return torch.where((size > 0) & (moved > 0), ratio, torch.ones_like(ratio))

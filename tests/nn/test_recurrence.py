@@ -1,0 +1,83 @@
+"""Recurrences on flat batches are torch's own; with a cache they go on where they were."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from headway.nn.attention.attention import Memory
+from headway.nn.cache import Cache
+from headway.nn.layout import Layout
+from headway.nn.recurrence import LATEST, FirstState, Packed, Recurrence
+
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
+LENGTHS = [3, 0, 5, 1, 5]
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+@kinds
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_it_is_torchs_layer_with_copied_weights_forward_and_backward(
+    kind: str, bidirectional: bool
+) -> None:
+    torch.manual_seed(0)
+    ours = Recurrence(8, kind, bidirectional=bidirectional).double()
+    theirs = KINDS[kind](8, ours.width, bidirectional=bidirectional).double()
+    theirs.load_state_dict(ours.cell.state_dict())
+    x_ND = torch.randn(sum(LENGTHS), 8, dtype=torch.double, requires_grad=True)
+    layout = Layout.of(LENGTHS)
+    got_ND = ours(x_ND, layout)
+    each = [theirs(part)[0] for part in layout.split(x_ND) if len(part)]
+    want_ND = torch.cat(each)
+    torch.testing.assert_close(got_ND, want_ND)
+    weigh_ND = torch.randn_like(got_ND)
+    got = torch.autograd.grad((got_ND * weigh_ND).sum(), [x_ND, *ours.cell.parameters()])
+    want = torch.autograd.grad((want_ND * weigh_ND).sum(), [x_ND, *theirs.parameters()])
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_packed_rows_are_first_tokens_then_second_ones() -> None:
+    packed = Packed.of_lengths([2, 0, 3], torch.device("cpu"))
+    assert packed.sizes.tolist() == [2, 2, 1]
+    assert packed.rows_N.tolist() == [2, 0, 3, 1, 4]  # the longest first
+    assert packed.place_N[packed.rows_N].tolist() == [0, 1, 2, 3, 4]
+    assert packed.order_B.tolist() == [2, 0]
+
+
+@kinds
+@torch.no_grad()
+def test_long_texts_are_continued_and_taken_back(kind: str) -> None:
+    """Longer than what is worked out one by one, so that both ways to read meet."""
+    torch.manual_seed(1)
+    part, lengths = Recurrence(6, kind), [LATEST + 9, 3, LATEST]
+    texts = [torch.randn(n + 4, 6) for n in lengths]
+    whole = [part(text, Layout.of([len(text)])) for text in texts]
+    cache = Cache(1, 3, 8)
+    layer = cache.layers[0]
+
+    def feed(counts: list[int]) -> list[torch.Tensor]:
+        new = [t[a : a + n] for t, a, n in zip(texts, cache.lengths, counts, strict=True)]
+        layout = cache.layout(counts)
+        found = part(torch.cat(new), layout, None, layer)
+        cache.advance(layout)
+        return layout.split(found)
+
+    for n, got, want in zip(lengths, feed(lengths), whole, strict=True):
+        torch.testing.assert_close(got, want[:n])
+    cache.trim([lengths[0] - 5, 2, 1])
+    for n, got, want in zip((lengths[0] - 5, 2, 1), feed([9, 5, 2]), whole, strict=True):
+        torch.testing.assert_close(got, want[n : n + len(got)])
+
+
+def test_a_decoder_begins_with_both_ends_of_what_was_read_both_ways() -> None:
+    first = FirstState(4, 3, both_ends=True)
+    x_MD, layout = torch.randn(5, 4), Layout.of([2, 3])
+    ends = torch.cat([x_MD[[0, 2]], x_MD[[1, 4]]], dim=1)
+    got = first(Memory(x_MD, layout))
+    torch.testing.assert_close(got, torch.tanh(first.to_state(ends)))
+    one = FirstState(4, 3, both_ends=False)
+    got = one(Memory(x_MD, layout))
+    torch.testing.assert_close(got, torch.tanh(one.to_state(x_MD[[1, 4]])))
