@@ -31,7 +31,8 @@ def small_model(vocab_size: int = 9, variant: str = "as-published", **more: Any)
     assert isinstance(model, Seq2Seq)
     with torch.no_grad():
         for block in model.decoder.blocks:
-            block.cross.to_out.weight.mul_(3.0)  # what is written depends on what is read
+            read = block.mixer.first.to_state if block.cross is None else block.cross.to_out
+            read.weight.mul_(3.0)  # what is written depends on what is read
         model.head.linear.weight.mul_(1.5)
         model.head.linear.bias[EOS] += 2.0
     return model

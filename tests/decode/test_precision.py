@@ -19,7 +19,7 @@ from headway.tasks.opened import open_run
 from headway.tasks.write_answers import writer_of
 
 from ..interop.padded_runs import tiny_run
-from ..models.variants import FAMILIES, VARIANTS, inputs_of, samples, tiny
+from ..models.variants import EVERY, FAMILIES, inputs_of, samples, tiny
 
 LINES = [
     "Ich habe Hunger.",
@@ -29,7 +29,7 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_every_family_computes_nearly_the_same_in_int8(family: str, variant: str) -> None:

@@ -15,7 +15,7 @@ from headway.decode.search.limits import Job
 from headway.decode.search.searcher import search
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
-from tests.models.variants import VARIANTS
+from tests.models.variants import EVERY
 
 from . import copying, reference
 from .copying import copier
@@ -62,7 +62,7 @@ def test_width_one_is_greedy() -> None:
     assert len({one[0].tokens for one in expected}) > 6
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_beam_search_is_its_definition_for_every_kind_of_model(variant: str) -> None:
     """So cached decoding with hypotheses that change places is decoding in one pass."""
     model = small_model(13, variant)

@@ -18,7 +18,7 @@ from headway.errors import ConfigError, UserError
 from headway.models.decoder import Decoder
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
-from tests.models.variants import VARIANTS, tiny
+from tests.models.variants import EVERY, tiny
 
 BOS, EOS, UNK = 1, 2, 0
 SPECIALS = Specials(BOS, EOS, UNK)
@@ -47,7 +47,7 @@ def near(one: Decoder, noise: float, seed: int = 0) -> Decoder:
     return other
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_greedy_tokens_are_those_of_the_model_alone(variant: str) -> None:
     """With a draft that is often wrong, several tokens ahead, and one that is seldom wrong."""
     big = model(len(variant), variant)

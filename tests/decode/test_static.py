@@ -17,7 +17,7 @@ from headway.decode.search.static import fits
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
-from tests.models.variants import VARIANTS, tiny
+from tests.models.variants import EVERY, tiny
 
 from . import copying
 from .copying import copier
@@ -66,7 +66,7 @@ def test_fixed_shapes_find_what_the_plain_search_finds(name: str, device: torch.
         assert len(sizes) > 1  # the last sources moved to a smaller batch
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_fixed_shapes_serve_every_kind_of_model(variant: str, device: torch.device) -> None:
     model = small_model(13, variant)
     sources = [[5, 6, 7, EOS], [3, EOS], [8, 8, 4, 3, 5, EOS]]
@@ -152,7 +152,7 @@ def test_prompts_are_continued_with_fixed_shapes_as_without(
         assert len(fixed.recorded.searches) >= 3
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", EVERY)
 def test_fixed_shapes_serve_every_kind_of_language_model(
     variant: str, device: torch.device
 ) -> None:

@@ -16,10 +16,10 @@ from headway.models.build import build_model
 from headway.nn.layout import Layout
 from headway.settings.model import FAMILY_SETTINGS
 
-from .variants import FAMILIES, VARIANTS, samples, scores, settings_of, tiny
+from .variants import EVERY, FAMILIES, samples, scores, settings_of, tiny
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_variant = pytest.mark.parametrize("variant", EVERY)
 
 
 def sharing(model: nn.Module) -> set[frozenset[str]]:

@@ -117,6 +117,33 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
         "tie='source-softmax'",
         "one shared vocabulary",
     ),
+    ("DecoderSettings(body='lstn')", "'lstn'", "Did you mean 'lstm'"),
+    (
+        "DecoderSettings(body='lstm', n_heads=4)",
+        "n_heads has no effect with body='lstm'",
+        "it is of transformer. Leave it out",
+    ),
+    ("DecoderSettings(kernel=5)", "kernel has no effect with body='transformer'", "of convolution"),
+    ("Seq2SeqSettings(memory='last')", "memory has no effect", "lstm and gru and convolution"),
+    ("DecoderSettings(body='gru', bidirectional=False)", "bidirectional=false", "Leave it out"),
+    ("Seq2SeqSettings(body='sha-rnn')", "body='sha-rnn'", "Use lstm, gru or convolution"),
+    ("EncoderSettings(body='lstm', d_model=33)", "d_model=33", "Try d_model=34"),
+    ("EncoderSettings(body='convolution', kernel=4)", "kernel=4", "Try kernel=5"),
+    ("Seq2SeqSettings(body='convolution', memory='last')", "memory='last'", "Use memory=dot"),
+    ("DecoderSettings(body='convolution', dilation=0)", "dilation=0", "at least 1"),
+    ("DecoderSettings(body='lstm', wiring='parallel')", "wiring='parallel'", "Use wiring=pre"),
+    ("DecoderSettings(body='lstm', positions='rotary')", "positions='rotary'", "positions=none"),
+    ("DecoderSettings(body='sha-rnn', d_ff=100)", "d_ff=100", "Try d_ff=768"),
+    (
+        "EncoderSettings(body='convolution', heads=('classes',), n_labels=2)",
+        "pooling='first'",
+        "Use pooling=mean",
+    ),
+    (
+        "EncoderSettings(body='gru', bidirectional=False, heads=('classes',), n_labels=2)",
+        "bidirectional=false",
+        "or pooling=last",
+    ),
     ("DecoderSettings(heads=('classes',))", "'classes' head", "n_labels"),
     ("DecoderSettings(n_labels=2)", "n_labels=2", "Add one"),
     ("DecoderSettings(heads=('pooled',))", "'pooled'", "words, classes, tags"),
@@ -273,6 +300,9 @@ VALUES: dict[str, list[Any]] = {
     "d_ff": [0, 1, 7],
     "max_len": [1, 5],
     "norm_eps": [-1.0, 1e-12, 1.0],
+    "kernel": [0, 1, 2, 5],
+    "dilation": [0, 1, 3],
+    "order": [5, 0, 3, -1],
     "rope": [
         RopeSettings(base=2.0),
         RopeSettings(base=1e6),
@@ -358,6 +388,8 @@ OWN_VALUES: dict[str, dict[str, list[Any]]] = {
 def values_of(family: str, name: str) -> list[Any]:
     hint = setting_types(FAMILY_SETTINGS[family])[name]
     values = VALUES | OWN_VALUES.get(family, {})
+    if name == "parts":  # code of a program's own: there is none here to be named
+        return [None]
     if name in values:
         return values[name]
     return [False, True] if hint is bool else list(get_args(hint))

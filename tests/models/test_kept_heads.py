@@ -10,7 +10,7 @@ import torch
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_model, save_model
-from headway.models.summary import cache_numbers, count, memory_numbers, summarise
+from headway.models.summary import cache_numbers, count, memory_numbers, outline, summarise
 from headway.nn.attention.attention import Attention
 from headway.settings.kept_heads import KeptHeads
 from headway.settings.model import DecoderSettings, EncoderSettings, ModelSettings, Seq2SeqSettings
@@ -43,8 +43,8 @@ def test_each_side_has_heads_of_its_own() -> None:
     for kind in ("decoder", "cross"):
         with pytest.raises(ConfigError, match="among the heads 0 to 1"):
             replace(settings, kept_heads=KeptHeads(**{kind: ((2,),)}))
-    assert cache_numbers(pruned) == 2 * 2 * 16
-    assert memory_numbers(pruned) == 2 * 1 * 16
+    assert cache_numbers(outline(pruned)) == 2 * 2 * 16
+    assert memory_numbers(outline(pruned)) == 2 * 1 * 16
     whole, d = Seq2SeqSettings(**SIZES), SIZES["d_model"]
     layer = 8 * d * d + (2 * 48 + 1) * d + 48 + 3 * 2 * d  # of a decoder: two attentions, norms
     fewer = layer + (48 - 24) * (2 * d + 1)
@@ -113,10 +113,12 @@ def test_a_whole_model_says_nothing_of_heads_in_its_settings(tmp_path) -> None:
 def test_the_cache_of_a_token_has_the_keys_that_are_left() -> None:
     kept = KeptHeads(decoder=((0, 3), (1,)), cross=((0, 1, 2), (1,)))
     settings = Seq2SeqSettings(**SIZES, kept_heads=kept)
-    assert cache_numbers(settings) == 2 * 3 * settings.head_width
-    assert memory_numbers(settings) == 2 * 4 * settings.head_width
+    assert cache_numbers(outline(settings)) == 2 * 3 * settings.head_width
+    assert memory_numbers(outline(settings)) == 2 * 4 * settings.head_width
     whole = Seq2SeqSettings(**SIZES)
-    assert cache_numbers(whole) == memory_numbers(whole) == 2 * 8 * whole.head_width
+    assert (
+        cache_numbers(outline(whole)) == memory_numbers(outline(whole)) == 2 * 8 * whole.head_width
+    )
     assert summarise(settings, 64).activations.fused_bytes > 0
 
 

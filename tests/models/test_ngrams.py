@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.parts.ngrams import Ngrams, View
-from headway.models.parts.output_heads import NGRAM_SHARE
+from headway.models.parts.output_heads import NGRAM_SHARE, LabelHead, remixed, soften
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.layout import Layout
 from headway.nn.logistic import Sparse, fit_logistic
@@ -20,6 +21,7 @@ from headway.settings.facts import DeviceFacts, Facts
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
 from headway.tasks.ngram_fit import token_views
+from headway.tasks.scores import Temperature, fitted
 from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
 from headway.training.distributed import Ranks
@@ -171,3 +173,32 @@ def test_ngrams_are_refused_where_the_answer_is_no_class(tmp_path: Path) -> None
 
 def test_rows_know_their_sequence() -> None:
     assert Layout.of([2, 0, 1]).numbers_N().tolist() == [0, 0, 2]
+
+
+def test_how_much_n_grams_say_is_folded_into_the_weights() -> None:
+    x_ND, layout = torch.randn(6, 8), Layout.of([4, 2])
+    head = LabelHead(8, 3, 0.0, ngrams=table(of_texts=True)).eval()
+    tokens_N = torch.tensor([3, 4, 5, 6, 7, 8])
+    rows_ND = head.with_ngrams(x_ND, tokens_N, layout)
+    before_NC, by_ngrams_NC = head(rows_ND), head.by_ngrams(rows_ND)
+    assert by_ngrams_NC is not None
+    wanted_NC = {share: remixed(before_NC, by_ngrams_NC, share) for share in (0.0, 0.3, 0.9)}
+    torch.testing.assert_close(wanted_NC[0.0], head.linear(x_ND))
+    rounded_NC = head.by_ngrams(rows_ND.bfloat16())  # as on a GPU, where scores are fp32
+    assert rounded_NC is not None
+    torch.testing.assert_close(
+        remixed(before_NC, rounded_NC, 0.3), wanted_NC[0.3], atol=0.1, rtol=0
+    )
+    for share, scores_NC in wanted_NC.items():
+        other = deepcopy(head)
+        soften(other, 2.0, share)
+        torch.testing.assert_close(other(other.with_ngrams(x_ND, tokens_N, layout)), scores_NC / 2)
+
+
+def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:
+    def loss(value: float, share: float | None) -> float:
+        return abs((share or 0.0) - 0.3) + abs(value - 2.0)
+
+    assert fitted(lambda share: 2.0, loss, 7, ngrams=True) == Temperature(2.0, 7, 0.3)
+    assert fitted(lambda share: 2.0, loss, 7, ngrams=False) == Temperature(2.0, 7)
+    assert fitted(lambda share: None, loss, 7, ngrams=True) is None

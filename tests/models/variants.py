@@ -14,6 +14,7 @@ from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.settings.body import with_body
 from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
@@ -100,6 +101,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "untied-odd-width": {"tie": False, "d_model": 35, "n_heads": 5, "positions": "learned"},
 }
 
+BODIES: dict[str, dict[str, Any]] = {
+    "lstm-additive": {"body": "lstm", "memory": "additive", "wiring": "pre"},
+    "lstm-last-one-way": {"body": "lstm", "memory": "last", "bidirectional": False,
+                          "wiring": "post", "positions": "sinusoidal"},
+    "gru-dot": {"body": "gru", "memory": "dot", "wiring": "pre", "norm": "rms"},
+    "convolution": {"body": "convolution", "kernel": 3, "wiring": "post"},
+    "convolution-dilated": {"body": "convolution", "kernel": 3, "dilation": 2, "wiring": "pre",
+                            "memory": "additive"},
+    "sha-rnn": {"body": "sha-rnn", "d_ff": 64, "window": 4},
+}  # fmt: skip
+"""Other bodies; a decoder alone has no memory and reads one way."""
+
+EVERY = VARIANTS | BODIES
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -111,10 +126,17 @@ class Sample:
 
 def settings_of(family: str, variant: str, **more: Any) -> ModelSettings:
     known = {field.name for field in fields(FAMILIES[family])}
-    changes = {key: value for key, value in VARIANTS[variant].items() if key in known} | more
+    changes = {key: value for key, value in EVERY[variant].items() if key in known} | more
+    base = FAMILIES[family]
+    if "body" in changes:
+        if family == "decoder":
+            changes.pop("bidirectional", None)
+        if changes["body"] == "sha-rnn" and family != "decoder":  # it only goes on with texts
+            changes = {"body": "lstm"} | more
+        base = with_body(base if "d_ff" not in changes else replace(base, d_ff=32), changes["body"])
     if "tie" in changes and family == "seq2seq":
         changes = changes | {"tie": "all" if changes["tie"] else "none"}
-    return replace(FAMILIES[family], **changes)
+    return replace(base, **changes)
 
 
 def tiny(

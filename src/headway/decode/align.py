@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.decode.steps import alignment_layer
+from headway.decode.steps import alignment_layer, cross_weights
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.tap import record
 from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
@@ -41,7 +41,7 @@ def attention_of_heads(
 ) -> list[Tensor]:
     """The same for each head of a layer; `inputs` are what the decoder reads."""
     device = next(model.parameters()).device
-    name = f"decoder.blocks.{layer}.cross.weights"
+    name = cross_weights(model, layer)
     with record(model, name) as seen:
         model(
             *model.source_front.collate(sources, device),

@@ -16,18 +16,25 @@ from torch import Tensor
 
 from headway.models.decoder import Decoder
 from headway.nn.attention.attention import Attention
-from headway.nn.block import Block, Parallel, PostNorm, PreNorm
+from headway.nn.block import WIRINGS, Block, Layer, Parallel, PostNorm, PreNorm
 from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 from headway.nn.tap import Tap
 
-Layer = Callable[[Tensor, Layout, LayerCache], Tensor]
+Step = Callable[[Tensor, Layout, LayerCache], Tensor]
 
 
 def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | None:
     """As calling the model with one token for each row, where all rows have the same length and no
-    one looks inside; None for a model whose attention depends on distances."""
-    blocks: list[Block] = list(model.stack.blocks)  # type: ignore[arg-type]
+    one looks inside; None for a model whose attention depends on distances, or that has parts of
+    another's making."""
+    whole: list[Layer] = list(model.stack.blocks)  # type: ignore[arg-type]
+    blocks = [block for block in whole if isinstance(block, Block)]
+    usual = set(WIRINGS.values())
+    if len(blocks) < len(whole):  # tokens do not meet by attention alone
+        return None
+    if any(type(one) not in usual or type(one.attention) is not Attention for one in blocks):
+        return None
     scopes = [block.attention.scope for block in blocks]
     if model.training or any(scope.window or scope.bias is not None for scope in scopes):
         return None
@@ -47,7 +54,7 @@ def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | Non
     return step
 
 
-def _layer(block: Block) -> Layer:
+def _layer(block: Block) -> Step:
     attention, forward = block.attention, block.feed_forward
     norm, other = block.norm_attention, getattr(block, "norm_feed_forward", None)
 
@@ -65,7 +72,7 @@ def _layer(block: Block) -> Layer:
         normed_ND = norm(x_ND)
         return x_ND + (_attended(attention, normed_ND, layout, held) + forward(normed_ND))
 
-    ways: dict[type[Block], Layer] = {PreNorm: pre, PostNorm: post, Parallel: parallel}
+    ways: dict[type[Block], Step] = {PreNorm: pre, PostNorm: post, Parallel: parallel}
     return ways[type(block)]
 
 

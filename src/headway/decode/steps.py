@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headway.decode.lean_step import lean_step
+from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
@@ -86,7 +87,7 @@ class Seq2SeqSteps:
     def _decode(self, tokens_N: Tensor, layout: Layout) -> Tensor:
         if not self.looks:
             return self.model.decode(tokens_N, layout, self.memory, self.cache)
-        name = f"decoder.blocks.{alignment_layer(self.model)}.cross.weights"
+        name = cross_weights(self.model, alignment_layer(self.model))
         with record(self.model, name) as seen:
             x_ND = self.model.decode(tokens_N, layout, self.memory, self.cache)
         self.attention_BWS = _side_by_side(seen[name][0], self.memory.layout.longest)
@@ -286,6 +287,17 @@ def alignment_layer(model: Seq2Seq) -> int:
     It is the last but one: the last layer already looks for the next word (Garg et al. 2019).
     """
     return max(0, len(model.decoder.blocks) - 2)  # type: ignore[arg-type]
+
+
+def cross_weights(model: Seq2Seq, layer: int) -> str:
+    """The tap of what a layer of the decoder attends to in the source."""
+    if model.decoder.blocks[layer].cross is None:  # type: ignore[index]
+        raise UserError(
+            "this model writes from the encoder's last state and looks at no word of the source, "
+            "so nothing says what a word is about (alignments, coverage, copied words, times). "
+            "Train one with model.memory=dot or model.memory=additive."
+        )
+    return f"decoder.blocks.{layer}.cross.weights"
 
 
 def encoded(

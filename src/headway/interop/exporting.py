@@ -63,6 +63,11 @@ def export_run(
     else:
         with progress.stage(f"reading {name}"):
             run = open_plain(name)
+    if run.shape.body != "transformer":
+        raise UserError(
+            f"{run.folder.name} has the body {run.shape.body}, and other programs take "
+            "Transformers alone. Use the run as it is: a run folder is all that headway needs."
+        )
     if media_front(run.settings) is not None:
         _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:

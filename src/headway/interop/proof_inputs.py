@@ -36,7 +36,7 @@ from headway.tasks.items import Batch, Draw
 from headway.tasks.media_inputs import what_of
 from headway.tasks.opened import Opened
 from headway.tasks.readout import EachRow, OneVector, as_model, readout_of
-from headway.tasks.text_items import TextItem, frame_tokens
+from headway.tasks.text_items import TextItem, frame_tokens, tagged_item
 
 NEW_TOKENS = 16
 """How far a language model goes on from a sentence."""
@@ -144,6 +144,8 @@ def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
     if run.spec.continues:
         room = max(1, longest - min(NEW_TOKENS, longest // 2) - 1)
         return [TextItem(tokenizer.as_prompt(text[:room])) for text in ids]
+    if run.spec.reads == "tagged" and getattr(run.shape, "reads_shapes", False):
+        return [tagged_item(run, sentence) for sentence in sentences]
     pairs = bool(run.settings.data.other_field) or getattr(run.shape, "n_segments", 0) > 1
     found = []
     for number, text in enumerate(ids):

@@ -84,6 +84,11 @@ def write(run: Opened, out: Path, *, int8: bool = False) -> None:
             "a model without some of its heads cannot be exported to transformers: all its layers "
             "have the same number. Use --to onnx or torch, or export the whole run."
         )
+    if run.shape.parts is not None:
+        raise UserError(
+            f"a model with parts of its own ({run.shape.parts}) cannot be exported to "
+            "transformers, which does not know them. Use --to onnx."
+        )
     if _came_from_there(run):
         _write_back(run, out)
     else:
@@ -194,6 +199,7 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
         )
     _check_pooling(run)
     _check_ngrams(run)
+    _check_shapes(run)
     reasons = []
     for name in CANDIDATES[kind]:
         try:
@@ -229,6 +235,15 @@ def _check_ngrams(run: Opened) -> None:
             f"transformers has no n-grams beside its layers, and this run has "
             f"model.ngrams={run.shape.ngrams}. Export to onnx, torch or ctranslate2, or train "  # type: ignore[union-attr]
             "with model.ngrams=0."
+        )
+
+
+def _check_shapes(run: Opened) -> None:
+    if run.spec.answers == "tags" and getattr(run.shape, "reads_shapes", False):
+        raise UserError(
+            "this run reads the shape of each word (capitals, digits) beside its tokens, and "
+            "transformers' tokenizers do not say that. Export to onnx, torch or ctranslate2, or "
+            "train without: --from base-en model.n_segments=2, or model.n_segments=0 from nothing."
         )
 
 

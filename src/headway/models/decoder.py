@@ -6,11 +6,13 @@ from torch import Tensor, nn
 
 from headway.errors import UserError
 from headway.models.parts.body import stack, text_front
+from headway.models.parts.counted import CountedWords, LastTokens, TokenFront
 from headway.models.parts.front import Front
 from headway.models.parts.output_heads import Input, LabelHead, Readable, States, WordHead
 from headway.nn.cache import Cache
 from headway.nn.embedding import Embedding
 from headway.nn.layout import Layout
+from headway.nn.stack import Stack
 from headway.settings.model import DecoderSettings
 
 
@@ -24,7 +26,7 @@ class Decoder(Readable):
         self,
         front: Front,
         stack: nn.Module,
-        head: WordHead | None,
+        head: WordHead | CountedWords | None,
         heads: nn.ModuleDict | None = None,
         pooling: str = "last",
     ) -> None:
@@ -48,7 +50,12 @@ class Decoder(Readable):
         return self.words(x_ND)
 
     @property
-    def words(self) -> WordHead:
+    def counts(self) -> bool:
+        """Whether it is a table of n-grams, and has no layers that compute."""
+        return isinstance(self.head, CountedWords)
+
+    @property
+    def words(self) -> WordHead | CountedWords:
         """The head that scores the next token."""
         if self.head is None:
             has = ", ".join(self.heads)
@@ -57,6 +64,12 @@ class Decoder(Readable):
 
 
 def decoder(settings: DecoderSettings) -> Decoder:
+    if settings.counts:
+        # It answers all that a stack asks of a layer.
+        body = Stack([LastTokens(settings.order - 1)])  # type: ignore[list-item]
+        return Decoder(
+            TokenFront(settings.vocab_size), body, CountedWords(settings.vocab_size, settings.order)
+        )
     tokens = Embedding(settings.vocab_size, settings.d_model)
     labels = [name for name in settings.heads if name != "words"]
     return Decoder(

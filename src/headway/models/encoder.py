@@ -37,7 +37,7 @@ class Encoder(Readable):
         """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
         x_ND = self.body(tokens_N, layout, segments_N)
         for head in self._heads_of_ngrams:
-            x_ND = head.with_ngrams(x_ND, tokens_N, layout)
+            x_ND = head.with_ngrams(x_ND, tokens_N, layout, segments_N)
         return x_ND
 
     def body(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None) -> Tensor:

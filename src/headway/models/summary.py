@@ -19,16 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from headway.errors import UserError
 from headway.models.build import build_model
+from headway.models.decoder import Decoder
 from headway.models.parts.audio import SoundFront
 from headway.models.parts.vision import PictureFront
+from headway.models.seq2seq import Seq2Seq
+from headway.nn.block import Layer
 from headway.nn.layout import Layout
-from headway.settings.model import (
-    EncoderSettings,
-    ModelSettings,
-    PictureEncoderSettings,
-    Seq2SeqSettings,
-    SoundEncoderSettings,
-)
+from headway.settings.model import ModelSettings, Seq2SeqSettings
 
 TRAINING_BYTES = 16
 """A parameter in fp32, its gradient, and Adam's two moments."""
@@ -95,8 +92,8 @@ def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
         parameters=count(model),
         parts=parts(model),
         activations=activations(model, settings, batch_tokens),
-        cache_numbers=cache_numbers(settings),
-        memory_numbers=memory_numbers(settings),
+        cache_numbers=cache_numbers(model),
+        memory_numbers=memory_numbers(model),
     )
 
 
@@ -218,19 +215,18 @@ class _FusedAttention(TorchFunctionMode):
         return fused(*args, 0.0, causal, attn_mask=mask, scale=scale)[0]
 
 
-def cache_numbers(settings: ModelSettings) -> int:
-    """Keys and values that decoding keeps for each token, in all layers."""
-    if isinstance(settings, EncoderSettings | PictureEncoderSettings | SoundEncoderSettings):
-        return 0
-    return _kept_numbers(settings, settings.sides[-1])
+def cache_numbers(model: nn.Module) -> int:
+    """What decoding keeps of each token, in all layers: keys and values, or states."""
+    return sum(block.numbers_kept()[0] for block in _deciding(model))
 
 
-def memory_numbers(settings: ModelSettings) -> int:
+def memory_numbers(model: nn.Module) -> int:
     """The same for each token of a source."""
-    return _kept_numbers(settings, "cross") if "cross" in settings.attention_layers else 0
+    return sum(block.numbers_kept()[1] for block in _deciding(model))
 
 
-def _kept_numbers(settings: ModelSettings, kind: str) -> int:
-    layers = range(settings.attention_layers[kind])
-    width = settings.side(kind).head_width
-    return 2 * width * sum(settings.heads_in(kind, layer)[1] for layer in layers)
+def _deciding(model: nn.Module) -> list[Layer]:
+    """The layers that write; none where nothing is written."""
+    if isinstance(model, Seq2Seq):
+        return list(model.decoder.blocks)  # type: ignore[arg-type]
+    return list(model.stack.blocks) if isinstance(model, Decoder) else []  # type: ignore[arg-type]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from headway.errors import ConfigError, suggest
 from headway.settings.kept_heads import ALL_HEADS, KeptHeads
@@ -23,6 +24,62 @@ Positions = Literal[
 ]
 Scheme = Literal["paper", "gpt2", "bert", "small"]
 Pooling = Literal["first", "mean", "last"]
+Body = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngram"]
+
+TRAINED: dict[str, dict[str, Any]] = {
+    "sha-rnn": {"optimizer": "lamb", "lr": 2e-3, "schedule": "cosine", "clip": 0.25},
+}
+"""How a body is trained from scratch where nobody asks: as its paper does, if it says."""
+
+ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
+"""Those that a front adds, which any body can have; the others work inside attention."""
+
+OF_ATTENTION = frozenset({
+    "n_heads", "n_kv_heads", "d_head", "kept_heads", "d_ff", "activation", "rope", "relative",
+    "window", "scale_attention", "attention_bias", "ff_bias", "qk_norm", "attention_dropout",
+    "ff_dropout", "n_decoder_heads", "n_decoder_kv_heads", "d_decoder_head", "d_decoder_ff",
+    "decoder_activation",
+})  # fmt: skip
+"""Settings of attention and of the feed-forward network behind it."""
+
+UNREAD: dict[str, frozenset[str]] = {
+    "transformer": frozenset({"bidirectional", "memory", "kernel", "dilation", "order"}),
+    "lstm": OF_ATTENTION | {"kernel", "dilation", "order"},
+    "gru": OF_ATTENTION | {"kernel", "dilation", "order"},
+    "convolution": OF_ATTENTION | {"bidirectional", "order"},
+    "sha-rnn": (OF_ATTENTION - {"d_ff", "window", "attention_dropout", "ff_dropout"})
+    | {"bidirectional", "memory", "kernel", "dilation", "order"},
+    "ngram": OF_ATTENTION
+    | {
+        "bidirectional",
+        "memory",
+        "kernel",
+        "dilation",
+        "d_model",
+        "n_layers",
+        "dropout",
+        "norm",
+        "norm_eps",
+        "wiring",
+        "positions",
+        "init",
+        "embedding_scale",
+        "embedding_norm",
+        "head_bias",
+        "embeddings",
+        "tune_embeddings",
+        "tie",
+        "pooling",
+        "n_labels",
+        "tag_transitions",
+    },
+}
+"""What each body does not read: refused where it is asked for, dropped where it is a choice of
+ours."""
+
+INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
+"""What bodies other than the Transformer have where nobody asks: they know the order of tokens by
+themselves, and no first token sees all others."""
 
 
 def check_values(settings: Any) -> None:
@@ -129,6 +186,11 @@ class Side:
 class BodySettings:
     """What every family has. The defaults are those of the 2017 Transformer (base)."""
 
+    body: Body = "transformer"
+    """How tokens learn of each other: by attention, by a recurrence that reads one after another,
+    by convolutions over neighbours, by a recurrence and a single head of attention, or, in `ngram`,
+    not at all: it counts what followed the last few tokens."""
+
     d_model: int = 512
     """Width of the residual stream."""
 
@@ -204,8 +266,25 @@ class BodySettings:
     init: Scheme = "paper"
     """How weights start: the paper's, or as those families do it."""
 
+    bidirectional: bool = True
+    """With `lstm` and `gru`: an encoder reads forwards and backwards, with half of its width each.
+    """
+
+    kernel: int = 3
+    """With `convolution`: tokens that a layer sees at once. An encoder sees as many on either side,
+    a decoder itself and those before."""
+
+    dilation: int = 1
+    """With `convolution`: each layer reaches so many times as far as the one before, for five
+    layers, then again. 1: stacked; 2: ByteNet's."""
+
+    parts: str | None = None
+    """The name of parts that a program passes (`headway.train(…, parts=…)`), without which this
+    model cannot be built. None: all are headway's."""
+
     def __post_init__(self) -> None:
         check_values(self)
+        self._check_body()
         self._check_sizes()
         self._check_heads()
         self._check_positions()
@@ -214,6 +293,79 @@ class BodySettings:
             raise ConfigError(
                 f"attention_bias={self.attention_bias!r} must be letters out of 'qkvo', each once; "
                 "'' is none and 'qkvo' is all."
+            )
+
+    def _check_body(self) -> None:
+        """Refuse what this body does not read, or cannot be."""
+        body = self.body
+        usual = {one.name: one.default for one in fields(self)}
+        for name in sorted(UNREAD[body] & usual.keys()):
+            if getattr(self, name) != usual[name] and not self._reads_anyway(name):
+                readers = [other for other in UNREAD if name not in UNREAD[other]]
+                raise ConfigError(
+                    f"{name} has no effect with body={body!r}: it is of {' and '.join(readers)}. "
+                    "Leave it out, or choose that body."
+                )
+        if body == "transformer":
+            return
+        if self.wiring == "parallel":
+            raise ConfigError(
+                "wiring='parallel' sets attention beside a feed-forward network; with "
+                f"body={body!r} one part follows another. Use wiring=pre or wiring=post."
+            )
+        if self.positions not in ADDED_POSITIONS:
+            raise ConfigError(
+                f"positions={self.positions!r} work inside attention, and body={body!r} knows the "
+                f"order of tokens without. Use positions=none, or one of "
+                f"{', '.join(ADDED_POSITIONS[:-1])}."
+            )
+        check_least(self, 1, "kernel", "dilation")
+        self._check_encoder()
+
+    def _reads_anyway(self, name: str) -> bool:
+        """Whether a part beside the body reads a setting of its own."""
+        return name == "activation" and "words" in getattr(self, "heads", ()) and not self.causal
+
+    def _check_encoder(self) -> None:
+        """Refuse what an encoder of this body cannot be."""
+        if self.body == "sha-rnn" and self.d_ff % self.d_model:
+            near = self.d_model * max(1, round(self.d_ff / self.d_model))
+            raise ConfigError(
+                f"a SHA-RNN adds up pieces of d_ff={self.d_ff}, which must be a multiple of "
+                f"d_model={self.d_model}. Try d_ff={near}."
+            )
+        if self.causal:
+            if not self.bidirectional:
+                raise ConfigError(
+                    "bidirectional=false has no effect in a decoder, which always reads from left "
+                    "to right. Leave it out."
+                )
+            return
+        if self.body in ("sha-rnn", "ngram"):
+            raise ConfigError(
+                f"body={self.body!r} only goes on with a text: it is for the decoder family "
+                "(headway train complete). Use lstm, gru or convolution here."
+            )
+        if self.body in ("lstm", "gru") and self.bidirectional and self.d_model % 2:
+            raise ConfigError(
+                f"each direction has half of d_model={self.d_model}, which must be even. "
+                f"Try d_model={self.d_model + 1}, or bidirectional=false."
+            )
+        if self.body == "convolution" and not self.kernel % 2:
+            raise ConfigError(
+                f"an encoder's kernel={self.kernel} has a middle, so it must be odd. "
+                f"Try kernel={self.kernel + 1}."
+            )
+        pooling = getattr(self, "pooling", "mean")
+        one_way = self.body in ("lstm", "gru") and not self.bidirectional
+        if "classes" in getattr(self, "heads", ()) and (
+            (pooling == "first" and (one_way or self.body == "convolution"))
+            or (pooling == "last" and self.body == "convolution")
+        ):
+            raise ConfigError(
+                f"pooling={pooling!r} reads classes from one row, which has not seen the others "
+                f"with body={self.body!r}{' and bidirectional=false' * one_way}. Use pooling=mean"
+                f"{' or pooling=last' * one_way}."
             )
 
     def _check_sizes(self) -> None:
@@ -240,7 +392,8 @@ class BodySettings:
         for side in self.sides:
             heads, groups = self.key(side, "n_heads"), self.key(side, "n_kv_heads")
             shape = self.side(side)
-            if self._derives_width(side) and self.d_model % shape.n_heads:
+            has_heads = self.body == "transformer"
+            if has_heads and self._derives_width(side) and self.d_model % shape.n_heads:
                 raise ConfigError(
                     f"d_model={self.d_model} does not divide into {heads}={shape.n_heads}. "
                     f"Try d_model={self._nearest_width()}, or another {heads}."
@@ -301,9 +454,19 @@ class BodySettings:
             )
 
     @property
+    def counts(self) -> bool:
+        """Whether it is counted from the training data, and nothing is learned in steps."""
+        return self.body == "ngram"
+
+    @property
+    def causal(self) -> bool:
+        """Whether it only reads what came before, in its one stack."""
+        return False
+
+    @property
     def attention_layers(self) -> dict[str, int]:
-        """Kinds of attention, and how many layers have a weight of their own in each."""
-        return {"self": self.n_layers}
+        """Kinds of attention with heads, and how many layers have a weight of their own in each."""
+        return {"self": self.n_layers} if self.body == "transformer" else {}
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -339,6 +502,8 @@ class BodySettings:
     def size_facts(self) -> list[str]:
         """How large it is, for people."""
         layers = " + ".join(str(self.side(side).n_layers) for side in self.sides)
+        if self.body != "transformer":
+            return [f"{layers} layers of {self.body}", f"d {self.d_model}"]
         heads, left = " + ".join(map(str, self.each("n_heads"))), self.n_kept_heads
         some = "" if left == self.n_whole_heads else f" ({left} of {self.n_whole_heads} left)"
         return [f"{layers} layers × {heads} heads{some}", f"d {self.d_model}"]
@@ -373,3 +538,26 @@ class BodySettings:
     @property
     def head_width(self) -> int:
         return self.side(self.sides[0]).head_width
+
+
+Settings = TypeVar("Settings", bound=BodySettings)
+
+
+def unread_by(model: Mapping[str, Any]) -> frozenset[str]:
+    """What a model of these settings does not read, by its body."""
+    return UNREAD.get(str(model.get("body", "transformer")), frozenset())
+
+
+def with_body(settings: Settings, body: str) -> Settings:
+    """The same sizes with another body: what that one does not read is as if nobody had asked."""
+    changes: dict[str, Any] = {"body": body}
+    for one in fields(settings):
+        if one.name in UNREAD.get(body, ()):
+            changes[one.name] = one.default
+        elif one.name in INSTEAD and body != "transformer":
+            changes[one.name] = INSTEAD[one.name]
+    if changes.get("pooling") and getattr(settings, "causal", False):
+        del changes["pooling"]  # its last row has seen all
+    if settings.wiring == "parallel":
+        changes["wiring"] = "pre"
+    return replace(settings, **changes)

@@ -43,11 +43,20 @@ def _check_pair(first: Path, run: RunSettings, folder: Path, other: RunSettings)
             f"{folder} has other labels than {first}: models that answer together must have the "
             "same labels in the same order."
         )
+    if run.task == "tag" and _reads_shapes(other) != _reads_shapes(run):
+        raise ConfigError(
+            f"{folder} and {first} read words otherwise: one of them with their shapes "
+            "(model.n_segments), the other without. Models that answer together must read the same."
+        )
     if _form(other) != _form(run):
         raise ConfigError(
             f"{folder} reads its input in another form than {first}: models that answer together "
             "must read pictures of one size and number of frames, or recordings of one rate."
         )
+
+
+def _reads_shapes(settings: RunSettings) -> bool:
+    return bool(getattr(settings.model, "reads_shapes", False))
 
 
 def _form(settings: RunSettings) -> tuple[int, ...]:

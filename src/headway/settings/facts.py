@@ -80,6 +80,9 @@ class Facts:
     std: float = 1.0
     """Of the numbers."""
 
+    shapes: bool = False
+    """Whether words come with their shapes, since their tokens have no case."""
+
     pairs: bool = False
     """Whether examples are two texts that belong together."""
 

@@ -253,6 +253,8 @@ def again(settings: RunSettings, folder: Path) -> str:
     """The command that a run was begun with, as far as the run knows."""
     if any(key.startswith("metrics.") for key in settings.asked):  # no command has those
         return f"headway.train(…, out={str(folder)!r})"
+    if "model.parts" in settings.asked:
+        return f"headway.train(…, parts=…, out={str(folder)!r})"
     words = ["headway train"]
     options: list[str] = []
     others: list[str] = []

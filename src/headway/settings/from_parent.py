@@ -140,7 +140,8 @@ def check_same(
 ) -> None:
     """Refuse a model that would mean something else by the same weights, in words.
 
-    `may_grow`: a task's own tokens may stand behind those of the run. An encoder may be one side of
+    `may_grow`: a task's own tokens may stand behind those of the run, and tokens may be of more
+    kinds. An encoder may be one side of
     the new model.
     """
     apart: frozenset[str] = frozenset()
@@ -157,6 +158,8 @@ def check_same(
     words = n_words(old)
     if "vocab_size" in kept and (not words or (may_grow and n_words(new) > words)):
         kept.remove("vocab_size")
+    if may_grow and getattr(old, "n_segments", 0) < getattr(new, "n_segments", 0):
+        kept.remove("n_segments")
     if new.positions == "learned":
         kept.append("max_len")
     different = [key for key in kept if _weighty(old, key) != _weighty(new, key)]

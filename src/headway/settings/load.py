@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headway.errors import ConfigError, suggest
-from headway.settings.model import FAMILY_SETTINGS, ModelSettings, family_of
+from headway.settings.body import UNREAD, with_body
+from headway.settings.model import (
+    FAMILY_SETTINGS,
+    ModelSettings,
+    PictureEncoderSettings,
+    family_of,
+)
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import line_of, toml_value
 from headway.settings.value_types import describe, fit, nearest, setting_types
@@ -40,6 +46,10 @@ def model_settings(
         for name in ("preset", "family")
     }
     start = _start(named["preset"], named["family"], where, locate)
+    body = rest.get("body", start.body)
+    if body != start.body and body in UNREAD:
+        # Classes are read from the mean of rows then, and no row stands for all of a picture.
+        start = with_body(_without_class_token(start), body)
     family = family_of(start)
     for name in rest:
         owners = [owner for owner, kind in FAMILY_SETTINGS.items() if name in setting_types(kind)]
@@ -49,6 +59,13 @@ def model_settings(
                 f"{' and '.join(owners)} family; this model's family is {family}."
             )
     return from_dict(type(start), rest, where, locate, base=start)
+
+
+def _without_class_token(settings: ModelSettings) -> ModelSettings:
+    if not isinstance(settings, PictureEncoderSettings) or not settings.picture.class_token:
+        return settings
+    picture = replace(settings.picture, class_token=False, distil_token=False)
+    return replace(settings, picture=picture, pooling="mean")
 
 
 def from_dict(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from headway.errors import ConfigError, suggest
+from headway.settings.body import with_body
 from headway.settings.model import (
     DecoderSettings,
     EncoderSettings,
@@ -59,6 +60,11 @@ WHISPER = SoundSeq2SeqSettings(
     sound=SoundSettings(positions="whisper", pad_s=30.0),
 )  # fmt: skip
 
+RNN_TRANSLATOR = with_body(replace(TRANSFORMER, tie="none", wiring="pre"), "lstm")
+CONVOLUTIONS = with_body(replace(TRANSFORMER, wiring="pre"), "convolution")
+LSTM_LM = with_body(GPT2, "lstm")
+SHA_RNN = with_body(sized(GPT2, 4, 1024, 16, 4096, dropout=0.1), "sha-rnn")
+
 TINY: dict[str, Any] = {"vocab_size": 100, "max_len": 64}
 SMALL_PICTURE = PictureSettings(height=16, width=16, patch=4)
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -85,6 +91,24 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "transformer-small": (
         sized(TRANSFORMER, 4, 256, 4, 1024, vocab_size=10_000), "", "a larger corpus on two cores"),
     "transformer-test": (sized(TRANSFORMER, 2, 32, 4, 64, **TINY), "", TESTS),
+    "seq2seq-lstm": (
+        replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=80_000,
+                source_vocab_size=160_000, bidirectional=False, memory="last", dropout=0.0),
+        "", "Sutskever et al. 2014: nothing of the source but the last state"),
+    "rnnsearch": (
+        replace(with_body(RNN_TRANSLATOR, "gru"), n_layers=1, d_model=1000, vocab_size=30_000,
+                memory="additive", dropout=0.0),
+        "", "Bahdanau et al. 2015: additive attention"),
+    "luong": (
+        replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=50_000, bidirectional=False,
+                memory="dot", dropout=0.2),
+        "", "Luong et al. 2015: attention that multiplies"),
+    "bytenet": (
+        replace(CONVOLUTIONS, n_layers=30, d_model=800, vocab_size=323, dilation=2),
+        "", "Kalchbrenner et al. 2016: dilated convolutions, characters"),
+    "convs2s": (
+        replace(CONVOLUTIONS, n_layers=20, d_model=512, vocab_size=40_000, positions="learned"),
+        "", "Gehring et al. 2017: stacked, gated convolutions"),
     "bert-base": (BERT, "110 M", DEVLIN),
     "bert-large": (sized(BERT, 24, 1024, 16, 4096), "340 M", DEVLIN),
     "bert-mini": (sized(BERT, 4, 256, 4, 1024), "11.3 M", TURC),
@@ -111,6 +135,15 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "shakespeare-laptop": (
         sized(GPT2, 4, 128, 4, 512, vocab_size=65, max_len=64, **NO_DROPOUT),
         "", "characters on two cores"),
+    "lstm-lm": (
+        replace(LSTM_LM, n_layers=2, d_model=650, vocab_size=10_000, tie=False, dropout=0.5),
+        "", "Zaremba et al. 2014, medium"),
+    "sha-rnn": (
+        replace(SHA_RNN, vocab_size=205, window=5000), "54 M", "Merity 2019, table 2"),
+    "bilstm": (
+        replace(with_body(BERT, "lstm"), n_layers=1, d_model=300, vocab_size=20_000, n_segments=0,
+                embedding_norm=False, heads=("classes",), n_labels=2, dropout=0.5),
+        "", "Graves and Schmidhuber 2005: both directions"),
     "stories260K": (
         sized(LLAMA, 5, 64, 8, 172, vocab_size=512, n_kv_heads=4, max_len=512),
         "260 K", "llama2.c"),

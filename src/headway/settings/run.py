@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
 from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat, said_as
 from headway.settings.augment import AugmentSettings
+from headway.settings.body import unread_by
 from headway.settings.data import FILES, DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
@@ -430,6 +431,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
     groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
     shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
     loose: dict[str, Any] = {"n_heads": shared, "d_head": 64}
+    loose = {key: value for key, value in loose.items() if key not in unread_by(model)}
     for family in families:
         if family == "picture-encoder":
             picture = model.get("picture")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 from headway.errors import ConfigError
@@ -15,6 +16,31 @@ from headway.settings.body import (
     Wiring,
 )
 from headway.settings.value_types import check_least
+
+
+class Shape(IntEnum):
+    """What kind of word it is, beside its tokens. Weights rest on the numbers."""
+
+    LOWER = 0
+    CAPITALISED = 1
+    CAPITALS = 2
+    MIXED = 3
+    WITH_DIGITS = 4
+    NUMBER = 5
+    SIGNS = 6
+    CAPITAL = 7
+
+
+SHAPES = {
+    Shape.LOWER: "no capital letters",
+    Shape.CAPITALISED: "Capitalised",
+    Shape.CAPITALS: "ALL CAPITALS",
+    Shape.MIXED: "miXed",
+    Shape.WITH_DIGITS: "letters and digits",
+    Shape.NUMBER: "a number",
+    Shape.SIGNS: "signs alone",
+    Shape.CAPITAL: "one capital letter",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +121,17 @@ class Seq2SeqSettings(TextSettings):
     scale_head: bool = False
     """Divide the stream by √d_model before it is scored, as T5 does where the softmax is tied."""
 
+    memory: Literal["dot", "additive", "last"] = "dot"
+    """How a decoder other than the Transformer's reads the encoder's rows: by one head of attention
+    that multiplies, by additive attention, or nothing of them but the last state."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.memory == "last" and self.body == "convolution":
+            raise ConfigError(
+                "memory='last' begins the decoder with the encoder's last state, and convolutions "
+                "have none. Use memory=dot or memory=additive."
+            )
         if self.source_vocab < 1:
             raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
         shares_source = self.tie in ("all", "source-target", "source-softmax")
@@ -116,6 +151,8 @@ class Seq2SeqSettings(TextSettings):
 
     @property
     def attention_layers(self) -> dict[str, int]:
+        if self.body != "transformer":
+            return {}
         return {
             "encoder": self.n_layers,
             "decoder": self.decoder_layers,
@@ -159,7 +196,8 @@ class EncoderSettings(TextSettings):
     """All layers are one and the same, as in ALBERT."""
 
     n_segments: int = 2
-    """Kinds of segment embedding (sentence A, sentence B). 0: none, as in DistilBERT."""
+    """Kinds of segment embedding: sentence A and sentence B; 8: what kind of word it is, beside the
+    tokens, in taggers whose tokenizer has no case. 0: none, as in DistilBERT."""
 
     heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
     """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
@@ -206,11 +244,18 @@ class EncoderSettings(TextSettings):
 
     @property
     def attention_layers(self) -> dict[str, int]:
+        if self.body != "transformer":
+            return {}
         return {"self": 1 if self.share_layers else self.n_layers}
 
     @property
     def embedding_width(self) -> int:
         return self.d_model if self.d_embedding is None else self.d_embedding
+
+    @property
+    def reads_shapes(self) -> bool:
+        """Whether its segments, where it tags words, are the shapes of those."""
+        return self.n_segments == len(Shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +291,26 @@ class DecoderSettings(TextSettings):
     tie: bool = True
     """Word scores use the embedding matrix."""
 
+    order: int = 5
+    """With `ngram`: how many tokens its n-grams have at most, the one that is said among them."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_least(self, 1, "order")
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
+        if self.counts and self.heads != ("words",):
+            raise ConfigError(
+                f"body='ngram' says the next word and nothing else: heads={list(self.heads)} needs "
+                "another body."
+            )
+
+    @property
+    def size_facts(self) -> list[str]:
+        return [f"n-grams of up to {self.order} tokens"] if self.counts else super().size_facts
+
+    @property
+    def causal(self) -> bool:
+        return True
 
 
 def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:

@@ -46,8 +46,9 @@ class TrainSettings(Made):
     step are alike in length; 1: none are. None: 32 on a CPU, where that is faster, 1 on a GPU,
     where all steps then are alike and fill one fixed form."""
 
-    optimizer: Literal["adam", "adamw", "muon"] = "adam"
-    """`muon` is for matrices, with Adam for the rest."""
+    optimizer: Literal["adam", "adamw", "muon", "lamb"] = "adam"
+    """`muon` is for matrices, with Adam for the rest. `lamb` moves each matrix by a share of its
+    size; the SHA-RNN was trained with it."""
 
     lr: float | None = None
     """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5 of at least 4000 steps, however short
@@ -76,7 +77,7 @@ class TrainSettings(Made):
     """Of Adam."""
 
     weight_decay: float = 0.0
-    """Of matrices, with `adamw` and `muon`."""
+    """Of matrices, with `adamw`, `muon` and `lamb`."""
 
     clip: float = 0.0
     """Largest norm of the gradient; 0 does not clip."""

@@ -137,7 +137,7 @@ def _stored(prepared: Prepared) -> Iterator[str]:
 
 def _tokenizer(prepared: Prepared, name: str) -> Tokenizer | None:
     vocab = prepared.vocab
-    if vocab is None or name in ("tags", "pieces", "labels"):
+    if vocab is None or name in ("tags", "pieces", "shapes", "labels"):
         return None
     return vocab.source if name == "source" else vocab.target
 

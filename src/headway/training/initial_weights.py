@@ -51,7 +51,7 @@ class Started:
     """Names of the new model's weights that came from there; a tied one has several."""
 
     fresh: frozenset[str]
-    """Names of those that did not: of heads, and the vector of hidden rows."""
+    """Names of those that did not: of heads, and vectors of hidden rows and of segments."""
 
     unused: tuple[str, ...]
     """Names of the old run's weights that have no place in the new model."""
@@ -86,7 +86,7 @@ def take_over(
     one has a decoder of its own beside it."""
     theirs = _as_encoder(old) if decoder else dict(old.state_dict())
     may_be_fresh = (*HEADS, *OF_DECODER) if decoder else HEADS
-    loaded, fresh, used = set(), set(), set()
+    loaded, fresh, used = set[str](), set[str](), set[str]()
     for names, tensor in _by_tensor(model):
         found = next((n for n in names if n in theirs and _keeps(n, same_labels)), None)
         if found is not None and theirs[found].shape == tensor.shape:
@@ -98,6 +98,13 @@ def take_over(
             tensor[: len(known)].copy_(known)
             tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # a word like any other
             loaded.update(names)
+            used.update(names)
+        elif names == [SEGMENTS]:
+            # What they stand for is new, so all begin as the one that everything was: nothing that
+            # is read differs from before.
+            known = theirs.get(SEGMENTS)
+            tensor.copy_(torch.zeros_like(tensor[0]) if known is None else known[0])
+            (fresh if known is None else loaded).update(names)
             used.update(names)
         elif all(n.startswith(may_be_fresh) or n == MASK for n in names):
             fresh.update(names)
@@ -189,8 +196,8 @@ def _heads(names: Iterable[str]) -> str:
     """`heads.classes.linear.weight` is of the head classes."""
     found: dict[str, None] = {}
     for name in names:
-        if name.endswith(MASK):
-            found["mask of hidden rows"] = None
+        if name.endswith((MASK, SEGMENTS)):
+            found["mask of hidden rows" if name.endswith(MASK) else "segments"] = None
             continue
         if name.startswith(OF_DECODER):
             found["decoder"] = None

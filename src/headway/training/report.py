@@ -143,6 +143,7 @@ class Report:
                      if self.history.last.get(name)],
             "tiles": [*self._score_tiles(), *self._other_tiles()],
             "compared": self._compared(),
+            "few": self._few(),
             "scores": self._scores(),
             "card": self._model_card(),
         }  # fmt: skip
@@ -241,6 +242,23 @@ class Report:
             for one in _dicts(found.get("rows")) if math.isfinite(number(one.get("value")))
         ]  # fmt: skip
         return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
+
+    def _few(self) -> Section:
+        """What is cheap made of fewer labels, and this model of all of them."""
+        rows = [
+            (number(row.get("each")), row["right"])
+            for row in _dicts(self.history.last.get("few")) if isinstance(row.get("right"), dict)
+        ]  # fmt: skip
+        own = self._compared().get("rows")
+        if not rows or not isinstance(own, list):
+            return {}
+        names = dict.fromkeys(str(name) for _, right in rows for name in right)
+        lines = [
+            _series(name, [(each, number(right.get(name))) for each, right in rows])
+            for name in names
+        ]
+        point = rows[-1][0], own[-1]["value"]
+        return {"lines": [*lines, _series(own[-1]["name"], [point])]}
 
     def _model_card(self) -> list[tuple[str, str]]:
         """What the model is, for whoever gets to use it."""

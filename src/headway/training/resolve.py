@@ -6,6 +6,7 @@ that was chosen the settings say why.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from headway.data.batches import POOL
 from headway.errors import ConfigError
 from headway.models.summary import activations, count, outline
-from headway.settings.asked import Asked, nest
-from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal
+from headway.settings.asked import Asked, nest, said_as
+from headway.settings.body import INSTEAD, TRAINED, unread_by
+from headway.settings.facts import Choice, Choices, DeviceFacts, Facts, Proposal, because
 from headway.settings.from_parent import (
     check_task,
     gets_decoder,
@@ -68,8 +70,13 @@ def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolve
     proposal = find_task(settings, facts.front).propose(settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
     model, of_model = choose_model(settings, facts, proposal)
+    if model.counts:
+        _check_counted(settings)
     own = Choice(proposal.metrics[0], "the task's own")
-    values, why = with_choices(settings, {"train.metric": own, **proposal.others})
+    others = dict(proposal.others)
+    if facts.begun is None:
+        others |= because(f"as {model.body} was published", "train", TRAINED.get(model.body, {}))
+    values, why = with_choices(settings, {"train.metric": own, **others})
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
     values |= {
         "task": settings.task, "asked": settings.asked, "fingerprint": settings.fingerprint,
@@ -129,6 +136,8 @@ def choose_model(
                 f"{named} is of another.{proposal.instead}"
             )
         chosen = proposal.needs
+    if asked.get("body", "transformer") != "transformer":
+        chosen = _for_body(chosen, asked)
     changes = {**_bare(chosen), **asked, **sizes}
     reasons = _reasons(chosen, settings)
     reasons |= {f"model.{name}": "words of the tokenizer" for name in sizes}
@@ -143,6 +152,35 @@ def choose_model(
         shape = Asked.from_settings(model, "model")
         reasons = {key: why for key in shape if key not in settings.asked} | reasons
     return model, reasons
+
+
+def _for_body(chosen: Choices, asked: Mapping[str, Any]) -> Choices:
+    """What the task would have, for a body that nobody had in mind: without what that one does not
+    read, and with what it has instead."""
+    unread, body = unread_by(asked), asked["body"]
+    kept = {}
+    for key, choice in chosen.items():
+        name = key.removeprefix("model.")
+        if name in INSTEAD and not (name == "pooling" and choice.value == "last"):
+            choice = Choice(INSTEAD[name], f"body={body}")
+        if name not in unread:
+            kept[key] = choice
+    return kept
+
+
+COUNTING = {"train.metric", "train.seed", "train.threads", "train.tensorboard", "train.precision"}
+"""What is read of a training without steps."""
+
+
+def _check_counted(settings: RunSettings) -> None:
+    """Refuse what has no effect on a model that is counted."""
+    beside = ("start.", "lora.", "distil.", "budget")
+    for key in settings.asked:
+        if key.startswith(beside) or (key.startswith("train.") and key not in COUNTING):
+            raise ConfigError(
+                f"{said_as(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
+                "counted anew from the training text, in one pass and without steps. Leave it out."
+            )
 
 
 def _check_fresh(settings: RunSettings) -> None:
@@ -233,7 +271,11 @@ def choose_training(
         choose("eval_every", every, f"{-(-steps // every)} evaluations")
     if train.save_every is None:
         choose("save_every", train.eval_every, "with every evaluation")
-    return ResolvedTrain.of(train), why
+    found = ResolvedTrain.of(train)
+    if model.counts:
+        found = replace(found, steps=0, eval_every=1, save_every=1)
+        why["train.steps"] = "n-grams are counted, in one pass"
+    return found, why
 
 
 def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceFacts) -> int:

@@ -402,16 +402,18 @@ class Training:
         device = f"{ranks.device} × {ranks.world}" if ranks.world > 1 else str(ranks.device)
         pieces = -(-batch_tokens // train.micro_tokens)
         self.progress.note(
-            f"{n:,} parameters{some}, {data}, {steps:,} steps of {batch_tokens:,} tokens"
-            + (f" in {pieces} parts" if pieces > 1 else "")
+            f"{n:,} parameters{some}, {data}"
+            + (f", {steps:,} steps of {batch_tokens:,} tokens" if steps else "")
+            + (f" in {pieces} parts" if steps and pieces > 1 else "")
             + f", {train.precision} on {device}"
         )
         if not (self.out / CARD).exists():
             columns = self.tables.facts(worker.prepared.report)
             text = model_card(n, learning, data, columns, device, train.precision)
             self._put(CARD, lambda: replace_text(self.out / CARD, text))
-        rates = schedule_line(train, steps, model.d_model)
-        self.progress.note(f"{train.optimizer}, {rates}")
+        if steps:
+            rates = schedule_line(train, steps, model.d_model)
+            self.progress.note(f"{train.optimizer}, {rates}")
         for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
 

@@ -181,6 +181,8 @@ class Home:
             + "\n  ".join(changed)
             + f"\nIts own metrics are given again: headway.train(…, metrics={{{given}}})"
             * bool(own)
+            + "\nParts of its own are given again: headway.train(…, parts=…)"
+            * ("model.parts" in before and "model.parts" not in asked)
             + "\nUse the same settings to go on, another --out, or --restart to begin anew."
         )
 

@@ -18,6 +18,7 @@ from headway.models.build import build_model
 from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.models.parts.output_heads import soften
+from headway.models.summary import outline
 from headway.nn.attention.attend import suits_short
 from headway.nn.eval_mode import evaluating
 from headway.nn.stack import stacks
@@ -123,7 +124,7 @@ class Worker:
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
         fixed = self.objective.fixed(train.micro_tokens)
-        if fixed is None:
+        if fixed is None or not all(s.has_fixed_shapes for _, s in stacks(outline(model))):
             return False
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
         widths = [model.side(side).head_width for side in model.sides]
@@ -225,9 +226,11 @@ class Worker:
             step.finish(1e-5)
             wait()
 
-        step_s, tokens_per_s = plan.step_time(
-            run_parts, finish, for_s, now, ranks.any, prepares=ranks.device.type == "cuda"
-        )
+        step_s = tokens_per_s = 0.0
+        if train.steps:
+            step_s, tokens_per_s = plan.step_time(
+                run_parts, finish, for_s, now, ranks.any, prepares=ranks.device.type == "cuda"
+            )
         examples = min(FEW, self.objective.n_quick)
         start = now()
         late = start + for_s
@@ -304,7 +307,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
     }  # fmt: skip
     if found.result is not None and found.result.temperature is not None:
         temperature = found.result.temperature
-        soften(worker.model, temperature.value)
+        soften(worker.model, temperature.value, temperature.share)
         facts["temperature"] = asdict(temperature)
         facts["lines"].append(temperature.said(spec_of(worker.settings).counts + "s"))
     if found.result is not None and (baselines := baselines_in_time(loop, found.result)):
@@ -316,7 +319,16 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             "lines": facts["lines"] + compared(rows, metric),
             "advice": advice(spec_of(worker.settings), value, baselines, metric, steps),
         }
+        if few := few_in_time(loop):
+            facts["few"] = few
     return facts
+
+
+def few_in_time(loop: Loop) -> list[dict[str, Any]]:
+    if loop.budget is not None and loop.budget.left_s <= 0.0:
+        return []
+    with loop.log.stage("trying fewer labels"):
+        return loop.objective.few_labels(loop.ranks.device)
 
 
 def baselines_in_time(loop: Loop, result: Scores) -> Baselines:

@@ -54,7 +54,7 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
                 price_BV.scatter_add_(1, chosen[-1], settings.diversity * paid_BW)
         parents_BW, tokens_BW = torch.cat(parents, 1), torch.cat(chosen, 1)
         done_B = torch.stack([beams.done_B for beams in groups]).all(0)
-        leaving = job.leaving(done_B, at, len(sources))
+        leaving = job.leaving(done_B, at, sources)
         if leaving:
             for place, found_here in zip(leaving, _take(groups, leaving, job), strict=True):
                 results[sources[place]] = found_here

@@ -81,6 +81,9 @@ class Seq2SeqBody:
         cell_S = torch.arange(room, device=self.device)
         self.sees_BWS.copy_((cell_S < lengths_B[:, None])[:, None].expand_as(self.sees_BWS))
         for layer, block in zip(cache.layers, self.blocks, strict=True):
+            block.begin(memory, layer)
+            if block.cross is None:
+                continue
             fresh = block.cross.keys_of(memory)
             if layer.memory is None:
                 k_MGK, v_MGK = (x.new_zeros(n_sources * room, *x.shape[1:]) for x in fresh)
@@ -114,14 +117,14 @@ class DecoderBody:
             prompts = prefix.repeated(len(sources), longest)
         fill(self.model, [source[:-1] for source in sources], prompts, self.device)
         for mine, read in zip(cache.layers, prompts.layers, strict=True):
-            for name in ("k_BSGK", "v_BSGK"):
-                fresh_BSGK: Tensor | None = getattr(read, name)
-                if fresh_BSGK is None:  # not one prompt has more than a token
-                    continue
-                if getattr(mine, name) is None:
-                    size = (cache.n_rows, cache.capacity, *fresh_BSGK.shape[2:])
-                    setattr(mine, name, fresh_BSGK.new_zeros(size))
-                getattr(mine, name)[: len(sources), :longest] = fresh_BSGK[:, :longest]
+            for name, fresh_BS in read.kept.items():
+                begins = fresh_BS.shape[1] - prompts.capacity
+                if name not in mine.kept:
+                    size = (cache.n_rows, cache.capacity + begins, *fresh_BS.shape[2:])
+                    mine.kept[name] = fresh_BS.new_zeros(size)
+                mine.kept[name][: len(sources), : longest + begins] = fresh_BS[
+                    :, : longest + begins
+                ]
         return Start([*(source[-1] for source in sources), *[0] * lack], [*lengths, *[0] * lack])
 
     def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor:

@@ -106,7 +106,7 @@ def walk(
         before, paths = paths, paths.after(last_BW, log_prob_BW, at_1, job.specials.eos)
         if watch is not None:
             paths = paths.watched(before, last_BW, sources, watch)
-        leaving = job.leaving(paths.done_B, at, len(sources))
+        leaving = job.leaving(paths.done_B, at, sources)
         if not leaving:
             continue
         gone = paths.keep(torch.tensor(leaving, device=device)).cpu()

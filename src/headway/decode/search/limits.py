@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -22,6 +23,16 @@ NEW_TOKENS = 256
 """Most tokens of an output where neither a setting nor the model knows an end."""
 
 
+GivenUp = Callable[[int], bool]
+"""From the number of a source to whether nobody waits for its outputs any more."""
+
+UNNUMBERED = -1
+"""Stands for the number of sources that have none: it is asked whether nobody waits for any."""
+
+GIVEN_UP: ContextVar[GivenUp | None] = ContextVar("given_up", default=None)
+"""Set by whoever searches for others who may go away meanwhile, such as a server."""
+
+
 @dataclass(frozen=True)
 class Job:
     settings: DecodeSettings
@@ -34,6 +45,9 @@ class Job:
     penalty: Penalty
     prompts: Sequence[Sequence[int]] | None = None
     """What the outputs go on from, where there is no source."""
+
+    given_up: GivenUp | None = None
+    """Whether nobody waits for the source at a place any more: it leaves at the next step."""
 
     @classmethod
     def completing(
@@ -84,13 +98,23 @@ class Job:
             limits=[self.limits[place] for place in places],
             wishes=wishes,
             filters=Filters(self.settings, self.specials, wishes),
+            given_up=self._given_up_of(places),
         )
 
-    def leaving(self, done_B: Tensor, at: int, n_sources: int) -> list[int]:
-        """The sources to take out now, if it is worth it."""
-        last = at + 1 >= max(self.limits)
-        if done_B.is_cuda and not last and (at + 1) % LOOK_EVERY:
+    def _given_up_of(self, places: Sequence[int]) -> GivenUp | None:
+        given_up = self.given_up
+        return None if given_up is None else lambda place: given_up(places[place])
+
+    def leaving(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
+        """The places of sources to take out now, if it is worth it; `sources`: who is there."""
+        last, n_sources = at + 1 >= max(self.limits), len(sources)
+        gone: set[int] = set()
+        if self.given_up is not None:
+            gone = {place for place, source in enumerate(sources) if self.given_up(source)}
+        if done_B.is_cuda and not last and not gone and (at + 1) % LOOK_EVERY:
             return []
         places: list[int] = done_B.nonzero().squeeze(1).tolist()
+        if gone:
+            return sorted(gone.union(places))
         enough = last or len(places) == n_sources or len(places) >= LEAVE_AT * n_sources
         return places if enough else []

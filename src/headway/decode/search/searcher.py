@@ -13,7 +13,7 @@ from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
 from headway.decode.search.greedy import Watch, most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.limits import Job
+from headway.decode.search.limits import GIVEN_UP, UNNUMBERED, Job
 from headway.decode.search.observer import Observer, seen_by
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.sample import sampler
@@ -104,8 +104,9 @@ class Searcher:
         self.continues = isinstance(models[0], Decoder)
         if self.continues:
             check_prompted(settings)
-        on_gpu = next(models[0].parameters()).is_cuda
-        self.recorded = Recorded(models[0]) if on_gpu and len(models) == 1 else None
+        counts = isinstance(models[0], Decoder) and models[0].counts  # by sizes that the host knows
+        records = next(models[0].parameters()).is_cuda and len(models) == 1 and not counts
+        self.recorded = Recorded(models[0]) if records else None
 
     @torch.no_grad()
     def __call__(
@@ -127,6 +128,10 @@ class Searcher:
         if not sources:
             return []
         job = self.job(sources, wishes)
+        given_up = GIVEN_UP.get()
+        if given_up is not None:
+            known = [[UNNUMBERED]] * len(sources) if numbers is None else numbers
+            job = replace(job, given_up=lambda place: given_up(known[place][0]))
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         with evaluating(self.models):
             if self.recorded is not None and self.recorded.free and observer is None and fits(job):

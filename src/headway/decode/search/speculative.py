@@ -231,7 +231,7 @@ def check_draft(
     model: Decoder, draft: Decoder, context: int | None, draft_context: int | None
 ) -> None:
     """A draft has the vocabulary of the model and reads as far."""
-    sizes = [part.front.tokens.num_embeddings for part in (model, draft)]  # type: ignore[union-attr]
+    sizes = [part.front.vocab_size for part in (model, draft)]
     if sizes[0] != sizes[1]:
         raise UserError(
             f"the draft model has {sizes[1]:,} tokens and the model {sizes[0]:,}: a draft must "

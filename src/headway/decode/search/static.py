@@ -21,6 +21,7 @@ from headway.decode.search.limits import Job
 from headway.decode.search.sample import chances, drawer
 from headway.decode.search.top_k import top_k
 from headway.models.decoder import Decoder
+from headway.models.parts.output_heads import WordHead
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout, Tree
@@ -56,10 +57,8 @@ class FixedCache(Cache):
         """What another cache holds of these sources."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
-            assert theirs.k_BSGK is not None
-            assert theirs.v_BSGK is not None
-            mine.k_BSGK = _into(mine.k_BSGK, theirs.k_BSGK[index_B])
-            mine.v_BSGK = _into(mine.v_BSGK, theirs.v_BSGK[index_B])
+            for name, grid_BS in theirs.kept.items():
+                mine.kept[name] = _into(mine.kept.get(name), grid_BS[index_B])
             if theirs.memory is not None:
                 old = mine.memory or (None, None)
                 fresh = [
@@ -92,7 +91,8 @@ class FixedSearch:
             dtype=torch.double, device=self.device,
         )  # fmt: skip
         self.penalty = job.settings.repetition_penalty
-        n_words = 0 if self.penalty == 1.0 else model.head.linear.out_features  # type: ignore[union-attr]
+        head: WordHead = model.head  # type: ignore[assignment]
+        n_words = 0 if self.penalty == 1.0 else head.linear.out_features
         self.used_BWV = torch.zeros(
             n_sources, width, n_words, dtype=torch.bool, device=self.device
         )  # which tokens each hypothesis has, where that has a price

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headway.errors import UserError, suggest
+from headway.models.decoder import Decoder
 from headway.models.parts.front import Front
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Attention
@@ -55,6 +56,11 @@ class Anatomy:
 
     @classmethod
     def of(cls, model: nn.Module) -> Anatomy:
+        if isinstance(model, Decoder) and model.counts:
+            raise UserError(
+                "this model counts n-grams: it has no attention, layers or hidden states to look "
+                "into. headway evaluate and predict --scores show what it says."
+            )
         if not isinstance(model, Seq2Seq):
             front = _front(model.front)
             return cls.of_stacks([StackPart("self", front.reads, front, _stack(model.stack))])
@@ -65,13 +71,29 @@ class Anatomy:
     @classmethod
     def of_stacks(cls, stacks: list[StackPart]) -> Anatomy:
         """The kinds of attention are those that the layers have."""
+        own = {part.name: [x.attention for x in part.blocks if x.attention] for part in stacks}
         kinds = [
-            AttentionKind(part.name, part.stream, part.stream, [x.attention for x in part.blocks])
+            AttentionKind(part.name, part.stream, part.stream, own[part.name])
             for part in stacks
+            if own[part.name]
         ]
         cross = [block.cross for block in stacks[-1].blocks if block.cross is not None]
         across = [AttentionKind("cross", "target", "source", cross)] if cross else []
         return cls(stacks, kinds + across)
+
+    @property
+    def by_attention(self) -> bool:
+        """Whether tokens learn of each other by attention alone, so that maps of it are maps of
+        all, and tokens can be hidden from each other."""
+        return all(isinstance(block, Block) for part in self.stacks for block in part.blocks)
+
+    def check_by_attention(self, what: str) -> None:
+        """Refuse what is about heads where other parts do their work. `what`: "pruning is"."""
+        if not self.by_attention:
+            raise UserError(
+                f"{what} about heads of attention, and the tokens of this model learn of each "
+                "other by a recurrence or convolutions. Use a model with model.body=transformer."
+            )
 
     @property
     def is_pair(self) -> bool:

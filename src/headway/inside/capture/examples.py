@@ -23,6 +23,7 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 from headway.tasks.readout import readout_of
 from headway.tasks.tag_answers import words_of
+from headway.tasks.tags import encoded, piece_shapes
 from headway.tasks.text_items import text_items
 from headway.tasks.thumbnails import data_uri
 from headway.tokens.tokenizer import Tokenizer
@@ -201,13 +202,22 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
             yield replace(found, segments=tuple(item.segments))
         return
     if spec.reads == "tagged":
-        many = tokenizer.encode_words([words_of(line, "the corpus") for line in lines])[0].lists()
+        sentences = [words_of(line, "the corpus") for line in lines]
+        words = encoded(sentences, tokenizer, run.settings.tag)
+        many, shapes = words.text.lists(), piece_shapes(words, run.shape)
     else:
-        many = tokenizer.encode_batch(lines)
+        many, shapes = tokenizer.encode_batch(lines), None
     frame = tokenizer.begun if spec.continues else tokenizer.as_text
+    around = [(0,) * len(end) for end in tokenizer.text_ends]
     for number, ids in enumerate(many):
+        start = 0
         for part in _cut(ids, _room(run), tokenizer):
-            yield _passage(run, number, {name: Stream.of(name, frame(part), tokenizer)})
+            found = _passage(run, number, {name: Stream.of(name, frame(part), tokenizer)})
+            if shapes is not None:
+                own = shapes[number][start : start + len(part)]
+                found = replace(found, segments=(*around[0], *own, *around[1]))
+            start += len(part)
+            yield found
 
 
 def _pairs(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:

@@ -133,8 +133,9 @@ def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> T
         return cast(Seq2Seq, model).encode(given[0].values, given[0].layout).x_MD
     if not any(change.hidden for change in changes):
         return as_model(model).states(*given).x_ND
-    causal = {part.stream: part.blocks[0].attention.scope.causal
-              for part in Anatomy.of(model).stacks}  # fmt: skip
+    anatomy = Anatomy.of(model)
+    anatomy.check_by_attention("hiding tokens is")
+    causal = {part.stream: part.blocks[0].attention.scope.causal for part in anatomy.stacks}
     sizes = {name: len(stream) for name, stream in batch.readings[0].streams.items()}
     unseen = {name: [change.places(name) for change in changes] for name in sizes}
     inputs = [

@@ -47,8 +47,8 @@ def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
     for kind, layer, head in change.off:
         attention = anatomy.head(kind, layer, head)
         if attention not in gates:
-            weight = attention.to_out.weight
-            gates[attention] = torch.ones(attention.n_heads, device=weight.device)
+            device = next(attention.parameters()).device
+            gates[attention] = torch.ones(attention.n_heads, device=device)
         gates[attention][head] = 0.0
     before = {attention: attention.gate_H for attention in gates}
     try:

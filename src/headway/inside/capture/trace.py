@@ -201,7 +201,7 @@ def record_layers(
             for part in anatomy.stacks
         },
         "hidden": {
-            part.name: [calls.next(x.feed_forward.hidden).detach() for x in part.blocks]
+            part.name: [calls.next(x.neurons).detach() for x in part.blocks]
             for part in anatomy.stacks
         },
     }

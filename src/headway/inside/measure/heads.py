@@ -140,7 +140,9 @@ def heads(
     `change`: what is done to the model meanwhile. A head that is off is worth nothing.
     """
     readings, source = _readings(run, texts, n)
-    kinds = Anatomy.of(run.model).kinds
+    anatomy = Anatomy.of(run.model)
+    anatomy.check_by_attention("this study is")
+    kinds = anatomy.kinds
     seen = {(kind.name, layer): _Layer() for kind in kinds for layer in range(len(kind.layers))}
     frequencies = Frequencies(readings)
     total = 0.0

@@ -18,7 +18,6 @@ from headway.inside.capture.reading import Output, Reading
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.tuned_lens import Tuned, tune
 from headway.models.parts.text import TextFront
-from headway.nn.block import PostNorm
 from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, bernoulli
 
@@ -113,7 +112,6 @@ def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tenso
 def _how(part: StackPart) -> str:
     if part.stack.final_norm is not None:
         return "A layer's vectors go through the model's final norm, then to its own head."
-    assert isinstance(part.blocks[-1], PostNorm)
     if isinstance(part.front, TextFront) and part.front.norm is not None:
         return (
             "Every layer of this model ends with a norm, and so does what comes in: vectors go "

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from headway.errors import UserError
+from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
@@ -61,9 +62,10 @@ def looking_kind(reading: Reading) -> str:
 
 
 def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
-    """Of each layer what the heads look at when an output is read (H R S)."""
+    """Of each layer what the heads look at when an output is read (H R S); nothing without them."""
     reads_RT = readout_RT(run, trace.reading)
-    return [reads_RT @ layer.float() for layer in trace.attention[looking_kind(trace.reading)]]
+    layers = trace.attention.get(looking_kind(trace.reading), [])
+    return [reads_RT @ layer.float() for layer in layers]
 
 
 def whole_maps(
@@ -72,7 +74,8 @@ def whole_maps(
     """Maps that are not of a single head (R S), by their key; and what was left out, and why.
     `slow`: those that take long, too."""
     source = trace.reading.sides(looking_kind(trace.reading))[1]
-    made = {"rollout": rollout(run, trace).parts()[source]}
+    by_attention = run is None or Anatomy.of(run.model).by_attention
+    made = {"rollout": rollout(run, trace).parts()[source]} if by_attention else {}
     work = len(trace.reading.outputs) * len(trace.reading.streams[source])
     makers: dict[str, tuple[bool, Callable[[Opened], list[Map]]]] = {
         "norm": (True, lambda run: norm_maps(run, trace)[:1]),
@@ -83,6 +86,8 @@ def whole_maps(
         ),
         "occlusion": (work <= HIDE_WORK, lambda run: [occlusion(run, trace, change)]),
     }
+    if not by_attention:
+        del makers["norm"]
     skipped: dict[str, str] = {}
     for key, (is_quick, maker) in makers.items():
         label = METHODS[key].label
@@ -94,7 +99,7 @@ def whole_maps(
             try:
                 made |= {map_.name: map_.parts()[source] for map_ in maker(run)}
             except UserError as error:
-                skipped[label] = str(error)
+                skipped[label] = str(error).rstrip(".")
     return {key: made[key] for key in METHODS if key in made}, skipped
 
 

@@ -79,7 +79,8 @@ def codes(model: nn.Module, n_places: int = MOST_PLACES) -> list[PositionCode]:
 def _codes_of(part: StackPart, n_places: int) -> list[PositionCode]:
     found: list[PositionCode] = []
     added = part.front.positions if isinstance(part.front, TextFront) else None
-    rotary = part.blocks[0].attention.rotary
+    attention = part.blocks[0].attention
+    rotary = None if attention is None else attention.rotary
     if isinstance(added, Learned):
         table_PD = added.table.weight.detach().float()[:n_places]
         found.append(PositionCode("learned", (part.name,), table_PD))
@@ -91,7 +92,8 @@ def _codes_of(part: StackPart, n_places: int) -> list[PositionCode]:
         found.append(PositionCode("rotary", (part.name,), table_PD, rotary.rates()))
     bias = part.stack.bias
     if isinstance(bias, Alibi | Relative):
-        causal = part.blocks[0].attention.scope.causal
+        assert attention is not None
+        causal = attention.scope.causal
         ahead = 0 if causal else min(n_places, 129) - 1
         distances = torch.arange(-min(n_places, 129) + 1, ahead + 1)
         bias_HR = bias(distances[None]).squeeze(-2).float()

@@ -42,7 +42,9 @@ def show(
     trace = found if isinstance(found, Trace) else found.trace
     truth = None if isinstance(found, Trace) else found.truth
     run = None if isinstance(found, Trace) else found.run
-    parts = [_head(trace, hand, room), heatmap(trace, hand, room, truth)]
+    parts = [_head(trace, hand, room)]
+    if trace.attention:
+        parts.append(heatmap(trace, hand, room, truth))
     if "cross" in trace.attention:
         parts.append(alignment(trace, hand, room, truth))
     if trace.beam is not None:

@@ -57,6 +57,7 @@ def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
     sides = [model.side(side) for side in model.sides]
     unknown = [side.activation not in ACTIVATIONS for side in sides]
     return [
+        (model.parts is not None, "parts", "it does not know them"),
         (unknown[0], "activation", "it has no such activation"),
         (unknown[-1], model.key(model.sides[-1], "activation"), "it has no such activation"),
         (sides[0].norm_eps != sides[-1].norm_eps, "decoder_norm_eps", "it has one for both sides"),

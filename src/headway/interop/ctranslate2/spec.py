@@ -16,6 +16,7 @@ from headway.errors import needs
 from headway.interop.ctranslate2.exportable import ACTIVATIONS, positions_of
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
+from headway.models.parts.output_heads import WordHead
 from headway.models.parts.text import TextFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Attention
@@ -50,8 +51,10 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
             spec.decoder.scale_outputs = float(settings.d_model**-0.5)
     elif isinstance(settings, DecoderSettings):
         assert isinstance(model, Decoder)
+        words = model.words
+        assert isinstance(words, WordHead)
         spec = specs.TransformerDecoderModelSpec(
-            _decoder(settings, model.front, model.stack, model.words.linear, cross=False)
+            _decoder(settings, model.front, model.stack, words.linear, cross=False)
         )
     else:
         assert isinstance(model, Encoder)

@@ -18,6 +18,7 @@ from headway.models.parts.text import TextFront
 from headway.models.parts.vision import PictureFront, Pictures
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.mel import FLOOR, LogMel
+from headway.settings.text import SHAPES
 from headway.tasks.masked_media import blank
 
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
@@ -50,7 +51,7 @@ class TextInputs(GraphInputs):
         self.about = {
             IDS: "token numbers; any number where the mask is 0",
             MASK: "1 for a token, 0 for padding, on either side",
-            SEGMENTS: "0 for the first text of a pair, 1 for the second",
+            SEGMENTS: _about_segments(front),
         }
         names = [IDS, MASK] + [SEGMENTS] * (front.segments is not None)
         size = 3 if length == "length" else 5
@@ -63,6 +64,13 @@ class TextInputs(GraphInputs):
         layout = PaddedLayout.over(real_BT)
         segments_N = segments[0].flatten() if segments else None
         return Input(ids_BT.flatten(), layout, segments_N)
+
+
+def _about_segments(front: TextFront) -> str:
+    if front.segments is None or front.segments.num_embeddings != len(SHAPES):
+        return "0 for the first text of a pair, 1 for the second"
+    listed = ", ".join(f"{shape.value} {what}" for shape, what in SHAPES.items())
+    return f"of each token the kind of word that it is of: {listed}; 0 around a sentence"
 
 
 class PictureInputs(GraphInputs):

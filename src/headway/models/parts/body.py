@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from torch import nn
 
+from headway.models.parts.custom import parts_of
 from headway.models.parts.text import TextFront
+from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attention import Attention
 from headway.nn.attention.scope import Scope
-from headway.nn.block import WIRINGS, Block
+from headway.nn.block import WIRINGS, Block, Layer, MixerBlock
+from headway.nn.convolution import Convolution
 from headway.nn.feedforward import FeedForward
 from headway.nn.linear import Linear
 from headway.nn.norms import NORMS, RMSNorm
@@ -24,8 +28,10 @@ from headway.nn.positions import (
     Sinusoidal,
     rope_rates,
 )
+from headway.nn.recurrence import FirstState, Recurrence
+from headway.nn.sha_rnn import Boom, SingleHead
 from headway.nn.stack import Stack
-from headway.settings.model import BodySettings, Side, TextSettings
+from headway.settings.model import BodySettings, Seq2SeqSettings, Side, TextSettings
 
 
 def norm_maker(
@@ -59,6 +65,9 @@ def text_front(
 
 def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
     """Positions that are added to the input; the other kinds work inside attention."""
+    own = parts_of(settings).positions
+    if own is not None:
+        return own(settings, width)
     if settings.positions == "learned":
         return Learned(width, settings.max_len)
     if settings.positions in ("sinusoidal", "sinusoidal-halves"):
@@ -80,17 +89,42 @@ def stack(
     """
     kind = settings.sides[-1 if cross else 0]
     side = settings.side(kind)
-    bias = _position_bias(settings, side, causal=causal)
+    norm = norm_maker(settings, side)
+    make = BODIES[settings.body]
+    block, bias = make(settings, side, norm, Place(kind, causal, cross))
+    # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
+    final_norm = None if settings.wiring == "post" else norm()
+    layers = range(side.n_layers)
+    blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
+    return Stack(blocks, final_norm, bias)
+
+
+class Place(NamedTuple):
+    """Which stack of a model it is."""
+
+    kind: str
+    causal: bool
+    cross: bool
+
+
+Made = tuple[Callable[[int], Layer], nn.Module | None]
+"""From the number of a layer to the layer, and the bias that all of them share."""
+
+Norm = Callable[[], nn.Module]
+
+
+def _transformer(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+    bias = _position_bias(settings, side, causal=place.causal)
     memory = Scope(
         dropout=settings.attention_dropout, scale=None if settings.scale_attention else 1.0
     )
-    own = replace(memory, causal=causal, window=settings.window, bias=bias)
+    own = replace(memory, causal=place.causal, window=settings.window, bias=bias)
     rotary = _rotary(settings, side) if settings.positions == "rotary" else None
-    norm = norm_maker(settings, side)
+    make = parts_of(settings).block or WIRINGS[settings.wiring]
 
     def block(layer: int) -> Block:
-        return WIRINGS[settings.wiring](
-            _attention(settings, own, rotary, (kind, layer)),
+        return make(
+            _attention(settings, own, rotary, (place.kind, layer)),
             FeedForward(
                 settings.d_model,
                 side.d_ff,
@@ -99,15 +133,81 @@ def stack(
                 dropout=settings.ff_dropout,
             ),
             norm,
-            cross=_attention(settings, memory, None, ("cross", layer)) if cross else None,
+            cross=_attention(settings, memory, None, ("cross", layer)) if place.cross else None,
             dropout=settings.dropout,
         )
 
-    # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
-    final_norm = None if settings.wiring == "post" else norm()
-    layers = range(side.n_layers)
-    blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
-    return Stack(blocks, final_norm, bias)
+    return block, bias
+
+
+def _recurrent(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+    width, kind = settings.d_model, settings.body
+    size = Recurrence.state_size(width, lstm=kind == "lstm")
+
+    def block(layer: int) -> MixerBlock:
+        # A decoder beside an encoder begins where that one ended.
+        first = FirstState(width, size, both_ends=settings.bidirectional) if place.cross else None
+        both = settings.bidirectional and not place.causal
+        part = Recurrence(width, kind, bidirectional=both, first=first)
+        return _mixer_block(settings, "recurrence", part, norm, place)
+
+    return block, None
+
+
+def _convolutional(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+    def block(layer: int) -> MixerBlock:
+        reach = settings.dilation ** (layer % DILATED)
+        part = Convolution(settings.d_model, settings.kernel, reach, causal=place.causal)
+        return _mixer_block(settings, "convolution", part, norm, place)
+
+    return block, None
+
+
+def _sha_rnn(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
+    width = settings.d_model
+    scope = Scope(causal=True, window=settings.window, dropout=settings.attention_dropout)
+
+    def block(layer: int) -> MixerBlock:
+        return MixerBlock(
+            "recurrence",
+            Recurrence(width, "lstm"),
+            norm,
+            pre=settings.wiring == "pre",
+            attention=SingleHead(width, scope),
+            feed_forward=Boom(width, side.d_ff, settings.ff_dropout),
+            dropout=settings.dropout,
+        )
+
+    return block, None
+
+
+def _mixer_block(
+    settings: BodySettings, name: str, part: nn.Module, norm: Norm, place: Place
+) -> MixerBlock:
+    cross: Attention | AdditiveAttention | None = None
+    if place.cross:
+        assert isinstance(settings, Seq2SeqSettings)
+        width = settings.d_model
+        ways: dict[str, Callable[[], Attention | AdditiveAttention | None]] = {
+            "dot": lambda: Attention(width, 1),
+            "additive": lambda: AdditiveAttention(width),
+            "last": lambda: None,
+        }
+        cross = ways[settings.memory]()
+    pre = settings.wiring == "pre"
+    return MixerBlock(name, part, norm, cross=cross, dropout=settings.dropout, pre=pre)
+
+
+DILATED = 5
+"""Layers in a row that reach further and further: ByteNet's 1, 2, 4, 8, 16."""
+
+BODIES: dict[str, Callable[[BodySettings, Side, Norm, Place], Made]] = {
+    "transformer": _transformer,
+    "lstm": _recurrent,
+    "gru": _recurrent,
+    "convolution": _convolutional,
+    "sha-rnn": _sha_rnn,
+}
 
 
 def _attention(
@@ -118,6 +218,9 @@ def _attention(
     side = settings.side(place[0])
     width, eps = side.head_width, side.norm_eps
     kept = settings.kept_heads.of(*place)
+    own = parts_of(settings).scope
+    if own is not None:
+        scope = own(scope, *place)
     if kept is not None and scope.bias is not None:
         scope = replace(scope, bias=BiasOfSome(scope.bias, kept))
     qk_norm = None

@@ -29,7 +29,7 @@ class View(IntEnum):
     """Without case."""
 
     SHAPE = 2
-    """Capitals, digits, signs, and whether it begins a word."""
+    """Capitals, digits, signs, and whether it begins a word; also the segment of the token."""
 
     ENDING = 3
     """Its last three letters, without case."""
@@ -59,6 +59,9 @@ OF_TOKENS = tuple(Gram(view, offsets) for view, several in AROUND.items() for of
 LONGEST_WORD = 4
 """Pieces of a word that are looked at."""
 
+SHAPES = 1 << 8
+"""More than the vocabulary tells apart: segments, above 0, come on top."""
+
 PRIME = (1 << 31) - 1
 
 
@@ -77,9 +80,9 @@ class Ngrams(nn.Module):
         self.register_buffer("weight_GC", torch.zeros(n_buckets, n_labels))
         self.register_buffer("bias_C", torch.zeros(n_labels))
 
-    def forward(self, tokens_N: Tensor, layout: Layout) -> Tensor:
+    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         if not self.of_texts:
-            return self.weight_GC[self.buckets(tokens_N, layout)].sum(1) + self.bias_C
+            return self.weight_GC[self.buckets(tokens_N, layout, segments_N)].sum(1) + self.bias_C
         numbers, owner = self.once_a_text(tokens_N, layout)
         n, n_labels = layout.starts_B.shape[0], len(self.bias_C)
         sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last: of padding
@@ -97,9 +100,13 @@ class Ngrams(nn.Module):
         owner = torch.where(again, nobody, keys // n_buckets)
         return keys % n_buckets, owner
 
-    def buckets(self, tokens_N: Tensor, layout: Layout) -> Tensor:
+    def buckets(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         """Where the table has the n-grams of each token (N, grams)."""
-        seen = {offset: self._seen(tokens_N, layout, offset) for offset in self._offsets}
+        views_KN = self.views_KV[:, tokens_N].long()
+        if segments_N is not None:
+            of_shapes = torch.arange(len(View), device=tokens_N.device) == View.SHAPE
+            views_KN = views_KN + of_shapes[:, None] * (SHAPES * segments_N)
+        seen = {offset: self._seen(views_KN, layout, offset) for offset in self._offsets}
         found = [self._word({o: seen[o] for o in range(LONGEST_WORD)})]
         found += [_hash([seen[o][gram.view] for o in gram.offsets]) for gram in self.grams]
         salt = torch.arange(1, len(found) + 1, device=tokens_N.device) * 7919
@@ -110,14 +117,14 @@ class Ngrams(nn.Module):
     def _offsets(self) -> Sequence[int]:
         return sorted({o for gram in self.grams for o in gram.offsets} | {*range(LONGEST_WORD)})
 
-    def _seen(self, tokens_N: Tensor, layout: Layout, offset: int) -> Tensor:
+    def _seen(self, views_KN: Tensor, layout: Layout, offset: int) -> Tensor:
         """What stands so far from each token, by view; 0 where its text has ended."""
-        n, numbers_N = tokens_N.shape[0], layout.numbers_N()
-        there_N = torch.arange(n, device=tokens_N.device) + offset
+        n, numbers_N = views_KN.shape[1], layout.numbers_N()
+        there_N = torch.arange(n, device=views_KN.device) + offset
         inside_N = (there_N >= 0) & (there_N < n)
         there_N = there_N.clamp(0, n - 1)
         same_N = inside_N & (numbers_N[there_N] == numbers_N) & layout.real_N()[there_N]
-        return self.views_KV[:, tokens_N[there_N]].long() * same_N
+        return views_KN[:, there_N] * same_N
 
     def _word(self, seen: dict[int, Tensor]) -> Tensor:
         """The whole word that begins at each token; 0 where none does."""

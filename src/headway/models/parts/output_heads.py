@@ -96,7 +96,8 @@ class Pooler(nn.Module):
 
 
 NGRAM_SHARE = 0.6
-"""Of n-grams in the scores of labels. Of classes, half to two thirds were as good on every set."""
+"""Of n-grams in the scores of labels while a model learns. Of classes, half to two thirds were as
+good on every set for models from nothing; `mix` gives them another in the end."""
 
 
 class LabelHead(nn.Module):
@@ -107,7 +108,8 @@ class LabelHead(nn.Module):
 
     `ngrams`: scores by n-grams, which whoever has the tokens puts behind each row (`with_ngrams`).
     The answer is then a mean of both. While the body learns it is asked alone: a table that was
-    fitted to the same texts knows them by heart and would leave it nothing to learn.
+    fitted to the same texts knows them by heart and would leave it nothing to learn. How much
+    either says is fitted at the end, on texts that neither knows (`mix`).
     """
 
     def __init__(
@@ -127,11 +129,13 @@ class LabelHead(nn.Module):
 
         self.ngrams = ngrams
 
-    def with_ngrams(self, x_ND: Tensor, tokens_N: Tensor, layout: Layout) -> Tensor:
+    def with_ngrams(
+        self, x_ND: Tensor, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None
+    ) -> Tensor:
         """Rows, and behind each what n-grams say about it."""
         if self.ngrams is None or self.training:
             return x_ND
-        return torch.cat([x_ND, self.ngrams(tokens_N, layout).to(x_ND.dtype)], -1)
+        return torch.cat([x_ND, self.ngrams(tokens_N, layout, segments_N).to(x_ND.dtype)], -1)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         width = self.linear.in_features
@@ -140,19 +144,45 @@ class LabelHead(nn.Module):
             return said_NC
         return torch.lerp(said_NC, by_ngrams_NC, NGRAM_SHARE)
 
+    def by_ngrams(self, x_ND: Tensor) -> Tensor | None:
+        """What n-grams say about rows, where they have a part in the answer; in fp32 or wider."""
+        if self.ngrams is None or self.training:
+            return None
+        return wide(x_ND[..., self.linear.in_features :])
+
     @torch.no_grad()
     def divide(self, by: float) -> None:
         """All scores from now on; which is the highest stays."""
-        table = [] if self.ngrams is None else [self.ngrams.weight_GC, self.ngrams.bias_C]
-        for weight in (*self.parameters(), *table):
+        for weight in (*self.parameters(), *self._table):
             weight.div_(by)
 
+    @torch.no_grad()
+    def mix(self, share: float) -> None:
+        """Give n-grams this share in the scores from now on."""
+        for weight in self.parameters():
+            weight.mul_((1 - share) / (1 - NGRAM_SHARE))
+        for scores in self._table:
+            scores.mul_(share / NGRAM_SHARE)
 
-def soften(model: nn.Module, temperature: float) -> None:
+    @property
+    def _table(self) -> list[Tensor]:
+        return [] if self.ngrams is None else [self.ngrams.weight_GC, self.ngrams.bias_C]
+
+
+def remixed(scores_RC: Tensor, by_ngrams_RC: Tensor, share: float) -> Tensor:
+    """Scores of a `LabelHead` as they would be if n-grams had this share of them."""
+    by_body_RC = (scores_RC - NGRAM_SHARE * by_ngrams_RC) / (1 - NGRAM_SHARE)
+    return torch.lerp(by_body_RC, by_ngrams_RC, share)
+
+
+def soften(model: nn.Module, temperature: float, share: float | None = None) -> None:
     """Divide the scores of labels once for all, in the weights that make them: whoever reads them,
-    here or in another runtime, reads the same probabilities."""
+    here or in another runtime, reads the same probabilities. `share`: of n-grams, where there are
+    any."""
     for part in model.modules():
         if isinstance(part, LabelHead):
+            if share is not None:
+                part.mix(share)
             part.divide(temperature)
 
 

@@ -37,6 +37,10 @@ class TextFront(Front):
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
         self.drop = Dropout(dropout)
 
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.num_embeddings
+
     def rows(self, item: Sequence[int]) -> int:
         return len(item)
 

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,18 +43,22 @@ def fronts_of(trace: Trace) -> dict[str, Tensor]:
 def gradient_maps(
     run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
 ) -> list[Map]:
-    """`gradxattention` and `gradxinput`, of the same backward passes.
+    """`gradxattention` and `gradxinput`, of the same backward passes; the second alone where tokens
+    do not learn of each other by attention alone.
 
     `fronts`: other inputs than those of the text, by stack; zeros take a stream away.
     """
     given = fronts_of(trace) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
-    streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
+    anatomy = Anatomy.of(run.model)
+    streams = {part.name: part.stream for part in anatomy.stacks}
     weighed: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
     touched: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
     for row, (slopes, weights) in enumerate(_each(run, trace.reading, given, change)):
         for stack, slope_TD in slopes.fronts.items():
             touched[streams[stack]].append((slope_TD * given[stack]).sum(1))
+        if not anatomy.by_attention:  # which is then not the only way to an output
+            continue
         helps = {
             kind: [(slope * w).relu().mean(0) for slope, w in zip(of, weights[kind], strict=True)]
             for kind, of in slopes.attention.items()
@@ -61,9 +66,12 @@ def gradient_maps(
         for stream, x_TS in roll(helps, 1.0, 1.0, trace.reading.last.name).items():
             own = torch.eye(len(x_TS)) if stream == trace.reading.last.name else 0.0
             weighed[stream].append(reads_RT[row] @ (x_TS - own))
+    maps = {"gradxattention": weighed, "gradxinput": touched}
+    if not anatomy.by_attention:
+        del maps["gradxattention"]
     return [
-        Map.of("gradxattention", {name: torch.stack(rows) for name, rows in weighed.items()}),
-        Map.of("gradxinput", {name: torch.stack(rows) for name, rows in touched.items()}),
+        Map.of(key, {name: torch.stack(rows) for name, rows in found.items()})
+        for key, found in maps.items()
     ]
 
 
@@ -72,9 +80,13 @@ def _each(
 ) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
     """For each output its slopes, and the attention weights that they belong to."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
-    with torch.enable_grad(), record(run.model, ".weights", gradients=True) as got:
+    anatomy = Anatomy.of(run.model)
+    got: dict[str, list[Any]] = {}
+    with torch.enable_grad(), contextlib.ExitStack() as stack:
+        if anatomy.kinds:
+            got = stack.enter_context(record(run.model, ".weights", gradients=True))
         worth_R = say(run, reading, change, fronts=inputs).log_probs_R
-    weights = Calls(run.model, got).weights(Anatomy.of(run.model))
+    weights = Calls(run.model, got).weights(anatomy)
     leaves = [*inputs.values(), *(w for layers in weights.values() for w in layers)]
     held = {kind: [w.detach() for w in layers] for kind, layers in weights.items()}
     for row in range(len(worth_R)):

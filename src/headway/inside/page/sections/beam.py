@@ -191,6 +191,8 @@ def _attention(looked: Looked, tree: BeamTree) -> Section | None:
     of a picture or a recording saw is drawn over it, in a tab of its own."""
     if looked.run is None or tree.kind != "source" or not tree.given:
         return None
+    if "cross" not in looked.trace.attention:  # it looks at nothing
+        return None
     wanted = None
     if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:
         ends = [node for node in tree.nodes if node.fate in ("ended", "limit")]

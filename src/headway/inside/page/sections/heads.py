@@ -35,6 +35,8 @@ def section(looked: Looked) -> Section | None:
     run: Opened | None = looked.run
     if run is None or not looked.trace.reading.outputs:
         return None
+    if not Anatomy.of(run.model).by_attention:
+        return None
     # What was measured is about the final weights, with all their heads.
     is_own = looked.final and looked.change == NO_CHANGE
     saved = load_found(run.folder) if is_own else None

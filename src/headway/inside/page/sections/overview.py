@@ -46,19 +46,23 @@ def _numbers(looked: Looked) -> list[Section]:
     """Six numbers; fewer where only a trace is known."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
+    body = "transformer" if run is None else run.shape.body
+    made_of = "attention and feed-forward" if body == "transformer" else body
     found: list[tuple[str, int | str, str]] = [
         ("layers", " + ".join(str(len(states) - 1) for states in trace.states.values()) or
-         str(max(map(len, trace.attention.values()), default=0)), "of attention and feed-forward"),
-        ("heads", heads, "ways to look, in all layers"),
+         str(max(map(len, trace.attention.values()), default=0)), f"of {made_of}"),
     ]  # fmt: skip
+    if heads:
+        found.append(("heads", heads, "ways to look, in all layers"))
     if run is not None:
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
-        neurons = run.shape.each("d_ff")
+        widths = dict.fromkeys(x.shape[-1] for of in trace.hidden.values() for x in of)
+        neurons = tuple(widths) or run.shape.each("d_ff")
         found.insert(0, ("parameters", parameters, "numbers that training chose"))
         found += [
             ("width", run.shape.d_model, "numbers that a token is inside"),
             (
-                "feed-forward",
+                "feed-forward" if body == "transformer" else "neurons",
                 neurons[0] if len(neurons) == 1 else " + ".join(map(str, neurons)),
                 "neurons in every layer",
             ),

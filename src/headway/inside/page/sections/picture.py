@@ -42,6 +42,8 @@ def section(looked: Looked) -> Section | None:
     reading = looked.trace.reading
     kind = looking_kind(reading)
     maps, skipped = whole_maps(looked.run, looked.trace, looked.change, slow=looked.slow)
+    if not maps and kind not in looked.trace.attention:
+        return None
     return {
         "kind": kind,
         "grid": list(media.grid),
@@ -80,7 +82,9 @@ def first_map(looked: Looked, kind: str, whole: Sequence[str], of_heads: Sequenc
     many is lucky, too. Where nothing was measured, across the mean of the layer that aligns, and
     elsewhere the rollout. `whole`: maps of no single layer; `of_heads`: ways to take a layer's
     heads together."""
-    truth, layers = looked.truth or {}, range(len(looked.trace.attention[kind]))
+    truth, layers = looked.truth or {}, range(len(looked.trace.attention.get(kind, ())))
+    if not layers:
+        return {"map": next(iter(whole), ""), "layer": 0, "head": 0, "measured": False}
     places = {key: (key, 0, 0) for key in whole} | {
         f"{kind}.{layer}.{how}": (how, layer, 0) for how in of_heads for layer in layers
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headway.errors import UserError
+from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.maps import CAUTION, Map, agreement
 from headway.inside.measure.maps.attention import layer_maps
@@ -77,11 +78,15 @@ def section(looked: Looked) -> Section | None:
     reading: Reading = looked.trace.reading
     if reading.media is not None:
         return None  # its maps are drawn over the picture or the sound
-    known = looked.trace.attention.keys() in ({"self"}, {"encoder", "decoder", "cross"})
+    known = not _by_attention(looked) or (
+        looked.trace.attention.keys() in ({"self"}, {"encoder", "decoder", "cross"})
+    )
     too_long = max(map(len, reading.streams.values()), default=0) > MOST_TOKENS
     if not known or not reading.outputs or too_long:
         return None
     made, skipped = _made(looked)
+    if not made and not looked.trace.attention:
+        return None
     judge = made["occlusion"][0] if "occlusion" in made else None
     return {
         "columns": [[name, len(stream)] for name, stream in reading.streams.items()],
@@ -95,6 +100,11 @@ def section(looked: Looked) -> Section | None:
     }
 
 
+def _by_attention(looked: Looked) -> bool:
+    """Whether attention is all that brings tokens together."""
+    return looked.run is None or Anatomy.of(looked.run.model).by_attention
+
+
 OF_MODELS = ("gradxinput", "integrated", "occlusion")
 """Maps that need more than a trace."""
 
@@ -104,17 +114,18 @@ def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
     run, trace, change = looked.run, looked.trace, looked.change
     reading: Reading = trace.reading
     n_tokens, n_outputs = sum(map(len, reading.streams.values())), len(reading.outputs)
-    made = {
-        "mean": _joined(layer_maps(run, trace, "mean"), reading),
-        "max": _joined(layer_maps(run, trace, "max"), reading),
-        "rollout": [rollout(run, trace)],
-    }
+    made: dict[str, list[Map]] = {}
     skipped: dict[str, str] = {}
-    if run is not None and trace.values:
+    makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {}
+    if _by_attention(looked):
+        made = {
+            "mean": _joined(layer_maps(run, trace, "mean"), reading),
+            "max": _joined(layer_maps(run, trace, "max"), reading),
+            "rollout": [rollout(run, trace)],
+        }
+        makers["flow"] = n_outputs * n_tokens**2 <= FLOW_WORK, lambda: [flow(run, trace)]
+    if run is not None and trace.values and _by_attention(looked):
         made["norm"] = _joined(norm_maps(run, trace)[1:], reading)
-    makers: dict[str, tuple[bool, Callable[[], list[Map]]]] = {
-        "flow": (n_outputs * n_tokens**2 <= FLOW_WORK, lambda: [flow(run, trace)]),
-    }
     if run is None:
         skipped |= dict.fromkeys(OF_MODELS, "needs the model itself")
     else:
@@ -134,7 +145,7 @@ def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
             try:
                 made |= {map_.name: [map_] for map_ in maker()}
             except UserError as error:
-                skipped[key] = str(error)
+                skipped[key] = str(error).rstrip(".")
     return made, skipped
 
 

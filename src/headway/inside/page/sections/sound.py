@@ -69,7 +69,9 @@ def section(looked: Looked) -> Section | None:
         "seconds": media.seconds,
         "row_s": media.row_s,
         "n_rows": n,
-        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)],
+        "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)]
+        if maps or kind in looked.trace.attention
+        else [],
         **(_heard(looked, media) if looked.final else {}),
         **_heads(looked, aligned, n),
         "maps": [
@@ -100,6 +102,8 @@ def _heads(looked: Looked, aligned: Aligned | None, n: int) -> Section:
         "says": "" if aligned is None else aligned.says(),
         "means": [Array(x_HRS.mean(0)[:, :n], "f16") for x_HRS in layers],
     }
+    if not layers:
+        return {**found, "heads": None, "some": {}}
     if sum(x_HRS[:, :, :n].numel() for x_HRS in layers) <= MOST_CELLS:
         return {**found, "heads": [Array(x_HRS[:, :, :n], "f16") for x_HRS in layers]}
     kept = [] if aligned is None else aligned.heads

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def section(looked: Looked) -> Section | None:
     run, trace = looked.run, looked.trace
-    if run is None or not trace.states:
+    if run is None or not trace.states or not Anatomy.of(run.model).by_attention:
         return None
     found = walk(run, trace, looked.walk)
     kinds = Anatomy.of(run.model).kinds

@@ -1,0 +1,109 @@
+"""A language model that counts: its front hands on the tokens as they are, its one layer looks at
+the last of them, and its head has their n-grams. Nothing of it is learned in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from headway.models.parts.front import Front
+from headway.nn.attention.attention import Memory
+from headway.nn.cache import LayerCache
+from headway.nn.kneser_ney import NONE, KneserNey, recent
+from headway.nn.layout import Layout
+from headway.nn.loss import Loss, Smoothing
+from headway.nn.tap import Tap
+
+TOKENS = "tokens"
+
+
+class TokenFront(Front):
+    """The number of each token (N, 1)."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def rows(self, item: Sequence[int]) -> int:
+        return len(item)
+
+    def collate(
+        self, items: Sequence[Sequence[int]], device: torch.device | str = "cpu"
+    ) -> tuple[Tensor, Layout]:
+        tokens_N = torch.tensor([token for item in items for token in item], dtype=torch.long)
+        return tokens_N.to(device), Layout.of([len(item) for item in items], device)
+
+    def forward(self, tokens_N: Tensor, layout: Layout) -> Tensor:
+        return tokens_N[:, None]
+
+
+class LastTokens(nn.Module):
+    """A layer that gives each row its last `n` tokens, the nearest first (N, n); `NONE` where the
+    sequence has no more."""
+
+    can_end_early = compiles = False
+    cross = None
+    n_sublayers = 0
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n, self.stream = n, Tap()
+
+    def begin(self, memory: Memory | None, cache: LayerCache) -> None:
+        cache.begin(TOKENS, torch.full((cache.cache.n_rows, 1), NONE))
+
+    def numbers_kept(self) -> tuple[int, int]:
+        return 1, 0
+
+    def forward(
+        self,
+        x_N1: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+        n_first: int | None = None,
+    ) -> Tensor:
+        assert n_first is None, "its first rows are not those that see all"
+        if cache is None:
+            return self.stream(recent(x_N1[:, 0], layout.positions_N, self.n))
+        if TOKENS not in cache.kept:
+            cache.begin(TOKENS, x_N1.new_full((cache.cache.n_rows, 1), NONE))
+        cache.put(TOKENS, x_N1, layout)
+        return self.stream(cache.latest(TOKENS, layout, max(1, self.n))[:, : self.n, 0])
+
+
+class CountedWords(nn.Module):
+    """Scores of the next word: logs of its chance behind the last tokens."""
+
+    def __init__(self, vocab_size: int, order: int) -> None:
+        super().__init__()
+        self.table = KneserNey(vocab_size, order)
+
+    def forward(self, x_NK: Tensor) -> Tensor:
+        return self.table.chances(self.table.contexts(x_NK)).log()
+
+    def loss(
+        self,
+        x_NK: Tensor,
+        targets_N: Tensor,
+        smoothing: Smoothing,
+        weights_N: Tensor | None = None,
+    ) -> Loss:
+        """The likelihood alone: who counts does not learn from a smoothed one."""
+        nll_N = -self.table.chance(self.table.contexts(x_NK), targets_N).log()
+        nll = (nll_N if weights_N is None else nll_N * weights_N).sum()
+        return Loss(nll, nll)
+
+
+def make_room(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Tables of n-grams as large as those that are to be loaded into them."""
+    for name, part in model.named_modules():
+        if isinstance(part, KneserNey):
+            sizes = {
+                key: len(weights[f"{name}.{key}"])
+                for key in ("keys_J", "share_J", "backoff_I")
+                if f"{name}.{key}" in weights
+            }
+            part.resize(sizes)
