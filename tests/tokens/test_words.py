@@ -77,7 +77,7 @@ def test_words_that_are_cut_already_keep_their_pieces(
 ) -> None:
     tokenizer = by_kind[kind]
     sentences = [["The", "dog"], ["sleeps"], [], ["Hund", "läuft", "die", "\u200b"]]
-    ids, pieces = tokenizer.encode_words(sentences)
+    ids, pieces, _ = tokenizer.encode_words(sentences)
     assert [len(s) for s in sentences] == pieces.lengths.tolist()
     assert ids.lengths.tolist() == [sum(p) for p in pieces.lists()]
     assert pieces.ids.min() >= 1

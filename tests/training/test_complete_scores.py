@@ -1,4 +1,4 @@
-"""Scores of language models on files: bits a byte, a unigram model beside them, fields or none."""
+"""Scores of language models on files: bits a byte, n-grams beside them, fields or none."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from headway.data.token_store import TokenStore
 from headway.models.build import build_model
 from headway.models.decoder import Decoder
 from headway.models.folder import load_model
+from headway.nn.kneser_ney import NONE, KneserNey
 from headway.nn.layout import Layout
 from headway.settings.data import TokenizerSettings
 from headway.settings.folder import load_run
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings, resolved_toml
-from headway.tasks.continue_ import Documents, body_likelihood, evaluate_language
+from headway.tasks.continue_ import Documents, body_likelihood, evaluate_language, usual_order
+from headway.tasks.history import read_history
 from headway.tasks.items import READ_AT_ONCE
 from headway.tasks.opened import open_run
 from headway.tokens.trainer import train_on_texts
@@ -166,6 +168,66 @@ def test_plain_documents_beside_a_unigram_model(plain: Path, capsys: Output) -> 
     assert found["unigram_bits_per_byte"] == pytest.approx(bits / n_bytes)
 
 
+def test_n_grams_beside_the_model_on_the_same_tokens(plain: Path, capsys: Output) -> None:
+    """Counted anew from the training lines, and asked line by line."""
+    lines = ["the old red house", "never here never", "sees the tree sees the dog"]
+    test = plain / "test-n-grams"
+    test.write_text("".join(f"{line}\n" for line in lines))
+    found = evaluated(plain, test, capsys)
+    prepared = load_prepared(plain / "run")
+    tokenizer = prepared.tokenizer
+    store = prepared.train["text"]
+    texts = [store[i].tolist() for i in range(len(store))]
+    order = usual_order(tokenizer.vocab_size)
+    table = KneserNey.fitted(
+        np.array([token for text in texts for token in [tokenizer.bos, *text]]),
+        np.array([token for text in texts for token in [*text, tokenizer.eos]]),
+        [len(text) + 1 for text in texts], vocab_size=tokenizer.vocab_size, order=order,
+    )  # fmt: skip
+    nll, n = 0.0, 0
+    for line in lines:
+        tokens = [tokenizer.bos, *tokenizer.encode(line), tokenizer.eos]
+        for place in range(1, len(tokens)):
+            before = torch.tensor(tokens[max(0, place - order + 1) : place]).flip(0)
+            recent = torch.full((1, order - 1), NONE)
+            recent[0, : len(before)] = before
+            nll -= math.log(float(table.chances(table.contexts(recent))[0, tokens[place]]))
+        n += len(tokens) - 1
+    assert found["ngram_order"] == order == 7
+    assert found["ngram_loss"] == pytest.approx(nll / n, rel=1e-5)
+    assert found["ngram_ppl"] == pytest.approx(math.exp(nll / n), rel=1e-5)
+    n_bytes = sum(map(len, lines))
+    assert found["ngram_bits_per_byte"] == pytest.approx(nll / math.log(2) / n_bytes, rel=1e-5)
+
+
+def test_of_large_training_data_only_some_is_counted_and_that_is_said(
+    plain: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.tasks.continue_.MOST_TOKENS", 50)
+    whole = load_prepared(plain / "run").train["text"]
+    n = len(whole.tokens) + len(whole)
+    capsys.readouterr()
+    words = ["evaluate", str(plain / "run"), "--text", str(plain / "text"), "--device", "cpu"]
+    assert main(words) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "n-grams" in line]
+    counted = int(line.split("on ")[1].split(" of ")[0])
+    assert 0 < counted <= 50
+    assert f"on {counted} of {n:,} training tokens" in line
+
+
+def test_n_grams_stand_in_the_table_at_the_end_of_training(plain: Path) -> None:
+    [end] = read_history(plain / "run").end
+    found = end["baselines"]
+    assert list(found) == ["token frequencies", "n-grams"]
+    assert found["n-grams"].keys() == {"loss", "ppl", "bits_per_byte"}
+    bits = {
+        one["bits_per_byte"] / one["loss"] for one in [*found.values(), *end["scores"].values()]
+    }
+    assert max(bits) == pytest.approx(min(bits))  # all of as many bytes a token
+    shown = {row["name"] for row in end["compared"]["rows"]}
+    assert shown == {"token frequencies", "n-grams", "this model"}
+
+
 def test_a_test_set_is_read_as_the_training_data_was(
     plain: Path, tmp_path: Path, capsys: Output
 ) -> None:
@@ -186,7 +248,14 @@ def test_scores_are_printed_with_the_baseline_in_the_same_unit(plain: Path, caps
     capsys.readouterr()
     assert main(words) == 0
     printed = capsys.readouterr().out
-    for said in ("60", "loss", "perplexity", "bits per byte", "baseline: unigram"):
+    for said in (
+        "60",
+        "loss",
+        "perplexity",
+        "bits per byte",
+        "baseline: unigram",
+        "baseline: n-grams",
+    ):
         assert said in printed
 
 
@@ -196,8 +265,9 @@ def test_without_the_training_data_the_baseline_says_so(plain: Path, tmp_path: P
     settings, files = settings_and_files(tmp_path, plain / "text")
     found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
     rows = {name: (value, remark) for name, value, remark in found.rows}
-    assert rows["baseline: unigram"] == ("–", "the run's training data is not there any more")
-    assert "unigram_bits_per_byte" not in found.facts
+    for name in ("baseline: unigram", "baseline: n-grams"):
+        assert rows[name] == ("–", "the run's training data is not there any more")
+    assert found.facts.keys() == {"loss", "ppl", "bits_per_byte"}
 
 
 def settings_and_files(folder: Path, text: Path) -> tuple[RunSettings, RunSettings]:
@@ -212,7 +282,8 @@ def test_fields_are_scored_with_the_body_given_the_others_and_alone(
     found = evaluated(fielded, fielded / "text.jsonl", capsys)
     assert found.keys() == {
         "loss", "ppl", "body_alone_loss", "body_alone_bits_per_byte", "body_given_loss",
-        "body_given_bits_per_byte", "unigram_bits_per_byte",
+        "body_given_bits_per_byte", "unigram_bits_per_byte", "ngram_loss", "ngram_ppl",
+        "ngram_order",
     }  # fmt: skip
     assert found["body_given_loss"] < found["body_alone_loss"]
     prepared = load_prepared(fielded / "run")

@@ -506,6 +506,30 @@ def test_broken_baselines_are_left_out(tmp_path: Path, broken: Any) -> None:
     assert found["summary"]["tiles"][0]["value"] == "78.00"
 
 
+def test_fewer_labels_are_drawn_as_lines_that_the_model_stands_beside(
+    browser: Any, tmp_path: Path
+) -> None:
+    rows = [{"name": "majority class", "value": 50.0}, {"name": "this model", "value": 81.25}]
+    few = [{"each": each, "right": {"nearest neighbours": 60.0 + each}} for each in (8, 20)]
+    end = {
+        "kind": "end", "step": 5, "kept": "best", "text": "kept: best", "few": few,
+        "scores": {"best": {"accuracy": 81.25}}, "compared": {"metric": "accuracy", "rows": rows},
+    }  # fmt: skip
+    found = written(tmp_path, [end])["summary"]["few"]["lines"]
+    assert [one["name"] for one in found] == ["nearest neighbours", "this model"]
+    assert [one["points"] for one in found] == [[[8, 68.0], [20, 80.0]], [[20, 81.25]]]
+    page = opened(browser, tmp_path)
+    assert page.locator("[data-card=few-labels] circle").count() == 3
+    page.close()
+
+
+@pytest.mark.parametrize("broken", [3, [3], [{"each": 8}], [{"right": {"a": "b"}}]])
+def test_a_broken_curve_of_labels_breaks_nothing(tmp_path: Path, broken: Any) -> None:
+    rows = [{"name": "majority class", "value": 50.0}, {"name": "this model", "value": 81.25}]
+    end = {"kind": "end", "step": 5, "scores": {"best": {"accuracy": 81.25}}, "few": broken}
+    written(tmp_path, [{**end, "compared": {"metric": "accuracy", "rows": rows}}])
+
+
 def test_a_wave_is_how_far_a_recording_swings() -> None:
     assert wave([0.0, 0.5, -1.0, 0.25]) == [0, 50, 100, 25]
     assert len(wave([0.1] * 10_000)) == 120

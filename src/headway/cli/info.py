@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from safetensors import safe_open
 
 from headway.cli import completion
 from headway.cli.data_arguments import Json
 from headway.cli.print_table import show_table
-from headway.settings.folder import find_settings
+from headway.errors import FolderError
+from headway.settings.body import UNREAD
+from headway.settings.folder import WEIGHTS, file_in, find_settings, run_folder
 from headway.settings.model import (
+    DecoderSettings,
     ModelSettings,
     PictureEncoderSettings,
     PictureSeq2SeqSettings,
@@ -49,6 +54,9 @@ def info(
 ) -> None:
     """Show a model's shape, parameters by part, and memory."""
     settings = find_settings(model, overrides or [])  # mistakes surface here, before torch loads
+    if isinstance(settings, DecoderSettings) and settings.counts:
+        _counted(model, settings, as_json=as_json)
+        return
     from headway.models.summary import summarise
 
     summary = summarise(settings, batch_tokens)
@@ -63,6 +71,28 @@ def info(
     show_table(["memory", "size", ""], _memory_rows(settings, summary), {"size"})
 
 
+def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
+    """Of a model of n-grams: how many they are is only known of a run."""
+    n_grams = n_bytes = None
+    with suppress(FolderError):
+        weights = file_in(run_folder(model), WEIGHTS)
+        n_bytes = weights.stat().st_size
+        with safe_open(weights, framework="np") as file:
+            n_grams = settings.vocab_size + file.get_slice("head.table.keys_J").get_shape()[0]
+    if as_json:
+        facts = {"family": family_of(settings), "settings": asdict(settings)}
+        print(json.dumps({**facts, "n_grams": n_grams, "weights_bytes": n_bytes}, indent=2))
+        return
+    rows: list[Row] = [
+        ("family", family_of(settings), ""),
+        ("body", settings.body, f"of up to {settings.order} tokens"),
+        ("vocabulary", f"{settings.vocab_size:,}", ""),
+    ]
+    if n_grams is not None and n_bytes is not None:
+        rows += [("n-grams", f"{n_grams:,}", "counted in training"), ("size", _size(n_bytes), "")]
+    show_table(["model", model, ""], rows, set())
+
+
 def _shape_rows(settings: ModelSettings) -> list[Row]:
     """The settings that make the shape, and what they mean where the number alone does not say."""
     sides = [settings.side(name) for name in settings.sides]
@@ -75,7 +105,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
     hidden = " + ".join(f"{number:,}" for number in settings.each("d_ff"))
     activations = dict.fromkeys(side.activation for side in sides)
     kinds = [name + ", gated" * ("glu" in name) for name in activations]
-    return [
+    rows = [
         ("family", family_of(settings), ""),
         ("layers", layers, "encoder, decoder" * (len(sides) > 1)),
         ("width", f"{settings.d_model:,}", ""),
@@ -85,6 +115,27 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
         ("wiring", settings.wiring, f"{settings.norm} norm"),
         ("dropout", f"{settings.dropout:g}", f"attention {settings.attention_dropout:g}"),
     ]
+    if settings.body == "transformer":
+        return rows
+    unread, of = UNREAD[settings.body], {"heads": "n_heads", "feed-forward": "d_ff"}
+    if "attention_dropout" in unread:
+        rows[-1] = ("dropout", f"{settings.dropout:g}", "")
+    if "activation" in unread:
+        rows = [(name, value, "" if name == "feed-forward" else why) for name, value, why in rows]
+    rows.insert(1, ("body", settings.body, _of_body(settings)))
+    return [row for row in rows if of.get(row[0], "") not in unread]
+
+
+def _of_body(settings: ModelSettings) -> str:
+    """What its own settings say."""
+    unread, said = UNREAD[settings.body], []
+    if "bidirectional" not in unread and not settings.causal:
+        said.append("both directions" if settings.bidirectional else "one direction")
+    if "kernel" not in unread:
+        said.append(f"kernel {settings.kernel}, dilation {settings.dilation}")
+    if isinstance(settings, Seq2SeqSettings) and "memory" not in unread:
+        said.append(f"memory {settings.memory}")
+    return ", ".join(said)
 
 
 def _front(settings: ModelSettings) -> list[Row]:

@@ -12,7 +12,8 @@ from headway.cli import completion
 from headway.cli.data_arguments import Json
 from headway.cli.print_table import show_table
 from headway.errors import ConfigError, suggest
-from headway.settings.model import FAMILY_SETTINGS, family_of
+from headway.settings.body import UNREAD
+from headway.settings.model import FAMILY_SETTINGS, ModelSettings, family_of
 
 if TYPE_CHECKING:
     from headway.settings.presets import Preset
@@ -54,13 +55,18 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
         "family": family_of(settings),
         "layers": _joined([settings.side(side).n_layers for side in settings.sides]),
         "width": settings.d_model,
-        "heads": _joined(settings.each("n_heads")),
-        "d_ff": _joined(settings.each("d_ff")),
+        "heads": _read(settings, "n_heads"),
+        "d_ff": _read(settings, "d_ff"),
         "vocabulary": getattr(settings, "vocab_size", ""),
         "parameters": count(outline(settings)),
         "published": preset.published,
         "source": preset.source,
     }
+
+
+def _read(settings: ModelSettings, name: str) -> int | str:
+    """A number of each side, where the body has such a thing."""
+    return "" if name in UNREAD[settings.body] else _joined(settings.each(name))
 
 
 def _joined(numbers: Sequence[int]) -> int | str:

@@ -74,6 +74,11 @@ def prune(
     if curve and files is None:
         ways = spec_of(settings).file_options
         raise UserError(f"--curve needs a test set to score on: give FILES{ways}.")
+    if not settings.model.attention_layers:
+        raise UserError(
+            f"{run} has no heads that could go: its body is {settings.model.body}. Pruning is for "
+            "models with model.body=transformer."
+        )
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.inside.measure.pruned_run import find_examples
     from headway.inside.measure.pruning_curve import least_important

@@ -157,6 +157,10 @@ def _show_plan(run: Training, folder: Path) -> int:
         return 2
     settings, timing = run.dry_run(prepared)
     train, model = settings.train, settings.model
+    if model.counts:
+        print("# n-grams are counted, in one pass over the training text: seconds a million tokens")
+        print(resolved_toml(settings), end="")
+        return 0
     steps = train.steps or 0
     evaluations = -(-steps // (train.eval_every or 1))
     total = steps * timing.step_s + evaluations * timing.evaluation_s

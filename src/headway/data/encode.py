@@ -182,7 +182,8 @@ class Encode:
         found: dict[str, Flat] = {}
         if self.kind == "tagged":
             words = list(compress(given.words, kept))
-            found["text"], found["pieces"] = self.tokenizers["text"].encode_words(words)
+            encoded = self.tokenizers["text"].encode_words(words)._asdict()
+            found |= {name: flat for name, flat in encoded.items() if flat is not None}
         else:
             for name, texts in columns.items():
                 cut = texts if self.most is None else [text[: self.most] for text in texts]
@@ -269,7 +270,8 @@ class Count:
 
 class Encoder:
     """Writes `train.*` and `valid.*`: a token store for each column of texts, the numbers of labels
-    and tags, numbers, and how many pieces each word of tagged sentences has."""
+    and tags, numbers, and how many pieces each word of tagged sentences has and of which shape it
+    is."""
 
     def __init__(
         self,
@@ -309,6 +311,8 @@ class Encoder:
         if self.source.kind == "tagged":
             for name in ("tags", "pieces"):
                 found[name] = {"kind": name, "dtype": "<u4", "lengths": lengths}
+            if not self.encode.tokenizers["text"].tells_case:
+                found["shapes"] = {"kind": "shapes", "dtype": "<u2", "lengths": lengths}
         kinds = self.source.kinds
         if "label" in kinds and self.labels:
             found["label"] = {"kind": "label", "dtype": "<i4"}

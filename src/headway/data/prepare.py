@@ -61,6 +61,7 @@ from headway.data.survey import EMPTY, Survey, survey, survey_media
 from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
+from headway.settings.text import Shape
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
@@ -110,9 +111,11 @@ def prepare(
             wanted["answer"] = spec_of(settings).answers
         made = read_sealed(folder / DATA, progress.note)
         if made is None or not _is_of(made, wanted):
-            # Work goes on behind whole blocks, so that it must be cut into the same ones.
+            # Work goes on behind whole blocks, so that it must be cut into the same ones, with the
+            # same columns.
             blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
-            with workplace(folder / DATA, {**wanted, "blocks": blocks}, progress.note) as place:
+            cut = {"blocks": blocks, **({"shapes": len(Shape)} if kind == "tagged" else {})}
+            with workplace(folder / DATA, {**wanted, **cut}, progress.note) as place:
                 build = Build(both or sources(kind, settings), place, progress)
                 facts = build.run(tokenizer, specials)
                 if both is not None:

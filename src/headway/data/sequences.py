@@ -34,7 +34,7 @@ class Flat(NamedTuple):
     tokens: Numbers
     lengths: Numbers
     segments: Numbers
-    """1 for the second text of a pair and its end token."""
+    """1 for the second text of a pair and its end token; of tagged words their shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +149,10 @@ class WordReader:
     ends: Ends | None = None
     """What stands around a sentence, if not `bos` and `eos`."""
 
+    shapes: TokenStore | None = None
+    """For each sentence the shape of each word, which all its pieces get; what stands around a
+    sentence gets 0."""
+
     @property
     def around(self) -> Ends:
         return ((self.bos,), (self.eos,)) if self.ends is None else self.ends
@@ -226,8 +230,11 @@ class WordReader:
         place += len(self.around[0])
         tokens = _between(self.around, self.bos, lengths)
         _put(tokens, place, self.text, whole[words], sizes)
+        segments = np.zeros_like(tokens)
+        if self.shapes is not None:
+            segments[ranges(place, sizes)] = np.repeat(self.shapes.tokens[words], sizes)
         own = ranges(np.cumsum(counts) - counts + own_first - first, own_last - own_first)
-        return Flat(tokens, lengths, np.zeros_like(tokens)), place[own], own_last - own_first
+        return Flat(tokens, lengths, segments), place[own], own_last - own_first
 
     @cached_property
     def _starts(self) -> Numbers:

@@ -29,7 +29,7 @@ SPLITS = ("train", "valid")
 
 Numbers = NDArray[np.int64]
 Store = TokenStore | PictureStore | SoundStore | Numbers | NDArray[np.float32]
-Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "labels"]
+Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "shapes", "labels"]
 
 
 class Columns(Mapping[str, Store]):
@@ -38,7 +38,8 @@ class Columns(Mapping[str, Store]):
     `text`, `other`, `source`, `target` and the fields of documents are token ids without special
     tokens, uncut; `label` is the number of the label, `labels` those of several, `number` what a
     number is to be; `tags` are the numbers of the tags of the words of `text`, `pieces` how many
-    tokens each of them has; `image`, `video` and `audio` are pixels and samples.
+    tokens each of them has, `shapes` what kind of word each is, where tokens have no case; `image`,
+    `video` and `audio` are pixels and samples.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """What one gets for nothing: scores that a model has to beat before it has learned anything.
 
-The majority class, logistic regression on words and pairs of words, the most frequent tag of each
-word. Small enough to be trained beside every evaluation, and deterministic.
+The majority class, logistic regression on words and pairs of words, the nearest of the vectors that
+an encoder gives texts, the most frequent tag of each word. Small enough to be trained beside every
+evaluation, and deterministic.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -90,6 +91,61 @@ def features(text: str, other: str = "") -> list[str]:
         found |= dict.fromkeys(mark + word for word in words)
         found |= dict.fromkeys(f"{mark}{a} {b}" for a, b in pairwise(words))
     return list(found)
+
+
+NEIGHBOURS = (1, 3, 5, 9, 15)
+"""How many are asked: as many as answer best when each of the known texts is asked for in turn."""
+
+
+@dataclass(frozen=True)
+class NearestNeighbours:
+    """The class of most of the nearest vectors, the nearer the more."""
+
+    known_KD: NDArray[np.float32]
+    labels_K: NDArray[np.int64]
+    n_classes: int
+    n: int = 1
+
+    @classmethod
+    def fit(
+        cls, vectors_KD: NDArray[np.floating], labels_K: NDArray[np.integer], n_classes: int
+    ) -> NearestNeighbours:
+        found = cls(_at_length_one(vectors_KD), np.asarray(labels_K, np.int64), n_classes)
+        near_KK = found.known_KD @ found.known_KD.T
+        np.fill_diagonal(near_KK, -np.inf)
+        right = {
+            n: (found._votes(near_KK, n, len(labels_K) - 1) == labels_K).mean() for n in NEIGHBOURS
+        }
+        return replace(found, n=max(right, key=lambda n: right[n]))
+
+    def guesses(self, vectors_AD: NDArray[np.floating]) -> NDArray[np.int64]:
+        near_AK = _at_length_one(vectors_AD) @ self.known_KD.T
+        return self._votes(near_AK, self.n, len(self.labels_K))
+
+    def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
+        """A vote counts from 0, of opposite directions, to 2; of equal classes the first wins."""
+        n = min(n, most)
+        if n < 1:
+            return np.zeros(len(near_AK), np.int64)
+        nearest_AN = near_AK.argsort(axis=1, kind="stable")[:, ::-1][:, :n]
+        votes_AC = np.zeros((len(near_AK), self.n_classes))
+        rows_A1 = np.arange(len(near_AK))[:, None]
+        near_AN = np.take_along_axis(near_AK, nearest_AN, axis=1)
+        np.add.at(votes_AC, (rows_A1, self.labels_K[nearest_AN]), 1 + near_AN)
+        return votes_AC.argmax(1)
+
+
+def _at_length_one(vectors_ND: NDArray[np.floating]) -> NDArray[np.float32]:
+    lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return np.asarray(vectors_ND / np.maximum(lengths_N1, 1e-9), np.float32)
+
+
+def few_of_each(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[np.int64]:
+    """So many examples of each class, or all that there are, drawn in one order for all numbers, so
+    that fewer are among more."""
+    order_N = np.random.default_rng(seed).permutation(len(labels_N))
+    drawn = [order_N[labels_N[order_N] == label][:each] for label in np.unique(labels_N)]
+    return np.concatenate(drawn)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 from headway.data.causal_lm import Marks
 from headway.data.prediction_files import Question
-from headway.decode.completer import Completer
+from headway.decode.completer import Completer, Prompt
+from headway.decode.continuous import Continuous, Member
 from headway.decode.fewshot import Choice, Chooser, Shots
 from headway.decode.output import Output, Written
+from headway.decode.stream import OnPiece
 from headway.errors import DataError, UserError, suggest
 from headway.models.decoder import Decoder
 from headway.settings.decode import DecodeSettings
@@ -101,6 +103,22 @@ def completer_of(
     )
 
 
+class Together:
+    """The part of `Joining` that all who continue texts share."""
+
+    completer: Completer
+
+    @property
+    def joins(self) -> bool:
+        """A beam, a draft and another runtime need all their steps for themselves."""
+        one = self.completer
+        return one.engine is None and one.draft is None and one.settings.walks
+
+    def together(self) -> Continuous:
+        one = self.completer
+        return Continuous(one.models, one.tokenizer, one.context)
+
+
 def _draft(opened: Opened, folder: Path) -> Opened:
     found = open_run(folder, device=str(opened.device), precision=opened.precision)
     check_language(found)
@@ -112,7 +130,7 @@ def _draft(opened: Opened, folder: Path) -> Opened:
     return found
 
 
-class Continuations:
+class Continuations(Together):
     """What follows each line."""
 
     def __init__(self, use: Use) -> None:
@@ -126,6 +144,24 @@ class Continuations:
         )
         self.write = one_stream(decode, options)
         self.echo, self.between = options.get("echo", True), use.between
+
+    def member(
+        self, growing: Continuous, question: Prompt, *, on_piece: OnPiece | None = None,
+        top: int = 0, number: int = 0,
+    ) -> Member:  # fmt: skip
+        if self.shots is not None and isinstance(question, str):
+            question = self.shots.prompt(question)
+        return growing.member(
+            self.completer.ids(question), self.completer.settings, numbers=(number,),
+            on_piece=on_piece, top=top,
+        )  # fmt: skip
+
+    def joined(self, question: Prompt, member: Member) -> Answer:
+        assert member.outputs is not None
+        text = question if isinstance(question, str) else self.completer.tokenizer.decode(question)
+        if self.shots is not None:
+            return self._answer(Written(self.shots.prompt(text), member.outputs), "")
+        return self._answer(Written(text, member.outputs), text)
 
     def answers(self, lines: Iterable[str], live: bool = False) -> Iterator[Answer]:
         lines = listed(lines)
@@ -181,7 +217,7 @@ class LabelChoices:
         return f"{self.count:,} line{'s' * (self.count != 1)}"
 
 
-class FieldWriter:
+class FieldWriter(Together):
     """A field of each document, given those that its line of JSON holds."""
 
     def __init__(self, use: Use) -> None:
@@ -194,6 +230,21 @@ class FieldWriter:
             )
         self.completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         self.write = one_stream(settings.decode, options)
+
+    def member(
+        self, growing: Continuous, question: Question, *, on_piece: OnPiece | None = None,
+        top: int = 0, number: int = 0,
+    ) -> Member:  # fmt: skip
+        _, end = Marks.of(self.field, self.completer.tokenizer)
+        return growing.member(
+            self.prompt(self._given(question, number + 1)), self.completer.settings, end=end,
+            numbers=(number,), on_piece=on_piece, top=top,
+        )  # fmt: skip
+
+    def joined(self, question: Question, member: Member) -> Answer:
+        assert member.outputs is not None
+        text = self.completer.tokenizer.decode(member.prompt)
+        return self._answer(self._given(question, 1), Written(text, member.outputs))
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         waiting: deque[dict[str, str]] = deque()
@@ -208,15 +259,17 @@ class FieldWriter:
         for completion in self.completer.complete(
             prompts(), end=end, on_token=self.write, live=live
         ):
-            given = waiting.popleft()
-            # A field begins anew: the blank that some vocabularies begin words with is not in it.
-            text = completion.text.removeprefix(" ")
-            printed = Continued(
-                completion.outputs,
-                {"document": {**given, self.field: text}, "field": self.field},
-                prompt=completion.source, before=None, shown=self.write is not None,
-            )  # fmt: skip
-            yield answer_of(printed, source=completion.source)
+            yield self._answer(waiting.popleft(), completion)
+
+    def _answer(self, given: Mapping[str, str], completion: Written) -> Answer:
+        # A field begins anew: the blank that some vocabularies begin words with is not in it.
+        text = completion.text.removeprefix(" ")
+        printed = Continued(
+            completion.outputs,
+            {"document": {**given, self.field: text}, "field": self.field},
+            prompt=completion.source, before=None, shown=self.write is not None,
+        )  # fmt: skip
+        return answer_of(printed, source=completion.source)
 
     def prompt(self, given: Mapping[str, str]) -> list[int]:
         known = {name: given.get(name, "") for name in self.fields}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,9 @@ from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
 from headway.models.decoder import Decoder
+from headway.models.parts.counted import CountedWords
 from headway.models.parts.output_heads import Input
+from headway.nn.kneser_ney import KneserNey, recent
 from headway.nn.layout import loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import SILENT, Progress
@@ -37,14 +40,18 @@ from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
 from headway.tasks.losses import PLAIN, word_loss
+from headway.tasks.ngram_fit import MOST_TOKENS, Counted, count_ngrams
 from headway.tasks.objective import COUNTED, TOKENS, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.opened import Opened
 from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.readout import EachRow, Read
-from headway.tasks.scores import Row, Scores
+from headway.tasks.scores import Baselines, Row, Scores
 from headway.tasks.specs import METRICS, spec_of
 from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
+
+NGRAMS = "n-grams"
+FEW_TOKENS = 512
 
 BLOCK = 1024
 SAMPLES = 3
@@ -52,6 +59,13 @@ SAMPLE_START, SAMPLE_TOKENS = 17, 64
 
 NEXT = EachRow("words")
 """Every row says the token that follows."""
+
+
+def usual_order(vocab_size: int) -> int:
+    """Of n-grams. Characters and small pieces say little each: of them more are worth counting. A
+    longer order is better by less than a hundredth, on every text and vocabulary that was tried,
+    and its tables grow by half."""
+    return 7 if vocab_size <= FEW_TOKENS else 5
 
 
 @dataclass(frozen=True)
@@ -139,6 +153,15 @@ class ContinueTask(Objective[Tensor]):
         tokens = window_limit(plan, micro_tokens, self.context)
         return tokens, tokens
 
+    def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:
+        assert isinstance(model, Decoder)
+        if not isinstance(model.head, CountedWords):
+            return
+        begun, table = time.monotonic(), model.head.table
+        counted = count_ngrams(table, self.train_items.source)
+        took = time.monotonic() - begun
+        note(f"{table.n_grams:,} n-grams counted in {counted.said} tokens in {took:.0f} s")
+
     def read(self, model: nn.Module, given: Batch[Tensor]) -> Read:
         assert given.weights_R is not None
         return NEXT.read(model, *given.streams).weighed(given.weights_R)
@@ -164,19 +187,25 @@ class ContinueTask(Objective[Tensor]):
         return Scores(
             values=values,
             samples=self._samples(asked.model),
-            find_baselines=lambda: {TOKENS: self._unigram(values)},
+            find_baselines=lambda: self._baselines(asked, values),
         )
+
+    def _baselines(self, asked: Pass, values: dict[str, float]) -> Baselines:
+        per_token = values.get("bits_per_byte", 0.0) / (values["loss"] or 1.0)
+        found = {TOKENS: self.frequencies().scores}
+        if not self.settings.model.counts:  # else it is one of them itself
+            ngrams = Counts.of(self.train_items)
+            total, count = ngrams.likelihood(self.valid_items, asked.most)
+            found[ngrams.name] = language_scores(total, count, 1.0)
+        for scores in found.values():
+            # With as many bytes a token as the model's own scores have.
+            scores.pop("bits_per_byte", None)
+            scores |= {"bits_per_byte": per_token * scores["loss"]} if per_token else {}
+        return found
 
     def frequencies(self) -> Frequencies:
         size = self.prepared.tokenizer.vocab_size
         return Frequencies(*(_counts(part, size) for part in (self.train_items, self.valid_items)))
-
-    def _unigram(self, values: dict[str, float]) -> dict[str, float]:
-        """With as many bytes a token as the model's own scores."""
-        found = self.frequencies().scores
-        if "bits_per_byte" in values and values["loss"]:
-            found["bits_per_byte"] = values["bits_per_byte"] * found["loss"] / values["loss"]
-        return found
 
     def _samples(self, model: Decoder) -> list[dict[str, str]]:
         """The beginnings of validation documents, continued."""
@@ -234,6 +263,7 @@ class Continue(Task):
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         most = 256 if device.is_cpu else 1024
+        counts = settings.asked.get("model.body") == "ngram"
         found = text_proposal(
             settings,
             facts,
@@ -241,7 +271,10 @@ class Continue(Task):
             f"{facts.n_tokens:,} tokens",
             longest=settings.complete.context or min(most, facts.longest),
             epochs=10 if facts.n_tokens > 5_000_000 else 20,
-            needs={"dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0},
+            needs={
+                "dropout": 0.2 if facts.n_tokens < 2_000_000 else 0.0,
+                **({"order": usual_order(facts.vocab_size or 0)} if counts else {}),
+            },
             metrics=spec_of(settings).scores[: 2 if settings.data.fields else None],
         )
         drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
@@ -324,6 +357,44 @@ def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float
     }
 
 
+@dataclass(frozen=True)
+class Counts:
+    """N-grams of the training documents: what one gets for counting."""
+
+    table: KneserNey
+    counted: Counted
+
+    @classmethod
+    def of(cls, items: Documents) -> Counts:
+        size = items.tokenizer.vocab_size
+        table = KneserNey(size, usual_order(size))
+        return cls(table, count_ngrams(table, items.source, MOST_TOKENS))
+
+    @torch.no_grad()
+    def likelihood(self, items: Documents, most: int | None = None) -> tuple[float, int]:
+        """As that of a model, in the same windows."""
+        rows, total = np.arange(len(items.cut))[:most], 0.0
+        for first in range(0, len(rows), 256):
+            some = rows[first : first + 256]
+            read_N, said_N = (torch.from_numpy(part) for part in items.tokens(some))
+            place_N = torch.from_numpy(ranges(np.zeros_like(some), items.cut.length[some]))
+            x_NK = self.table.contexts(recent(read_N, place_N, self.table.order - 1))
+            total -= float(self.table.chance(x_NK, said_N).double().log().sum())
+        return total, items.n_targets(rows)
+
+    @property
+    def name(self) -> str:
+        """That of the baseline; where it has not read all, with how much."""
+        some = f" of {self.counted.said} tokens" if self.counted.n < self.counted.of else ""
+        return NGRAMS + some
+
+    @property
+    def remark(self) -> str:
+        return (
+            f"order {self.table.order}, modified Kneser–Ney on {self.counted.said} training tokens"
+        )
+
+
 def _counts(items: Documents, size: int) -> NDArray[np.int64]:
     """How often each token is to be said, marks of fields and ends included."""
     blocks = replace(items, context=BLOCK, draw=None)
@@ -364,24 +435,41 @@ def evaluate_language(
     else:
         del values["bits_per_byte"]
         rows += _body(model, items, device, n_bytes, values)
-    baseline, remark = _frequent(opened.folder, texts, tokenizer.vocab_size)
-    values |= {} if baseline is None else {"unigram_bits_per_byte": baseline}
-    shown = "–" if baseline is None else f"{baseline:.4f}"
-    rows.append(("baseline: unigram", shown, remark))
+    trivial, more = _for_nothing(opened, texts, items, values)
     known = {name: value for name, value in values.items() if name in METRICS}
-    trivial = {} if baseline is None else {TOKENS: {"bits_per_byte": baseline}}
-    return Scores(known, rows=rows, facts=values, find_baselines=lambda: trivial)
+    return Scores(known, rows=rows + more, facts=values, find_baselines=lambda: trivial)
 
 
-def _frequent(folder: Path, texts: Columns, vocab_size: int) -> tuple[float | None, str]:
-    """Bits a byte of a model that knows how frequent tokens are and nothing else."""
+def _for_nothing(
+    opened: Opened, texts: Columns, items: Documents, values: dict[str, float]
+) -> tuple[Baselines, list[Row]]:
+    """What the frequency of tokens reaches, and that of n-grams, by the run's training documents;
+    the numbers are put beside the others."""
+    frequent, counted = "baseline: unigram", "baseline: n-grams"
     try:
-        training = load_prepared(folder).train.body.tokens
+        training = load_prepared(opened.folder).train
     except (DataError, OSError):
-        return None, "the run's training data is not there any more"
-    counts_V = token_counts(training, vocab_size)
-    found = unigram_bits_per_byte(counts_V, texts.body.tokens, texts.n_bytes)
-    return found, "bits per byte, from the frequency of tokens alone"
+        gone = "the run's training data is not there any more"
+        return {}, [(frequent, "–", gone), (counted, "–", gone)]
+    size = items.tokenizer.vocab_size
+    unigram = unigram_bits_per_byte(
+        token_counts(training.body.tokens, size), texts.body.tokens, texts.n_bytes
+    )
+    values["unigram_bits_per_byte"] = unigram
+    remark = "bits per byte, from the frequency of tokens alone"
+    found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
+    if opened.settings.model.counts:  # it is one of them itself
+        return found, rows
+    ngrams = Counts.of(documents(training, items.tokenizer, opened.settings, items.context))
+    scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
+    bits = f"; {scores['bits_per_byte']:.4f} bits a byte"
+    if isinstance(items.source, FieldStream):
+        del scores["bits_per_byte"]  # the bytes are those of the body alone
+        bits = ""
+    values |= {f"ngram_{name}": value for name, value in scores.items()}
+    values["ngram_order"] = ngrams.table.order
+    rows.append((counted, f"{scores['ppl']:.3f}", f"perplexity a token{bits}; {ngrams.remark}"))
+    return {**found, ngrams.name: scores}, rows
 
 
 def _body(

@@ -10,7 +10,7 @@ from typing import Any
 from headway.nn.attention.attend import SHORT_LIMIT
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
 from headway.settings.from_parent import gets_decoder
-from headway.settings.model import ModelSettings
+from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import RunSettings
 from headway.tasks.media_format import flat_front
 from headway.tasks.specs import spec_of
@@ -137,10 +137,13 @@ def text_proposal(
 
 
 def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
-    """For labels of little text; one that starts from another has what that one had."""
-    if facts.begun is not None:
-        had = getattr(facts.begun.model, "ngrams", 0)
-        return because("as the run that it starts from", "model", {"ngrams": had}) if had else {}
+    """For labels of little text; one that starts from a run with a table has one as large. Imported
+    weights stay what their family is, so that they can be exported to it again."""
+    begun = facts.begun
+    if begun is not None and (had := getattr(begun.model, "ngrams", 0)):
+        return because("as the run that it starts from", "model", {"ngrams": had})
+    if begun is not None and (begun.imported or not isinstance(begun.model, EncoderSettings)):
+        return {}
     asked = settings.asked.under("model")
     other = {"heads", "family"} & set(asked) or settings.tokenizer.kind not in WORDS
     if other or facts.n_tokens > NGRAM_TOKENS or facts.answer != "label":

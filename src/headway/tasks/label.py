@@ -23,10 +23,12 @@ from headway.decode.batching import windows
 from headway.errors import ConfigError, DataError, UserError
 from headway.metrics.baselines import BagOfWords
 from headway.metrics.classification import ENOUGH
+from headway.models.parts.output_heads import remixed
 from headway.progress import OnProgress, Progress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.run import Resolved, RunSettings, check_effect
+from headway.tasks import few_labels as few
 from headway.tasks.answers import Answer
 from headway.tasks.hard_distil import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
@@ -39,7 +41,7 @@ from headway.tasks.media_inputs import Given
 from headway.tasks.ngram_fit import fit_ngrams, ngrams_of
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.readout import Read, readout_of
-from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature
+from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature, fitted
 from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
 
@@ -138,6 +140,8 @@ class Labelling(Objective[Tensor]):
         truth_N = self.valid_truth_N[: asked.most]
         said = Said.by(asked, target, self.settings, self.valid_items)
         temperature = said.temperature(truth_N) if asked.calibrate else None
+        if temperature is not None:
+            said = said.mixed(temperature.share)
         said_NC = said.shares(temperature.value if temperature else 1.0)
         figures = target.figures(said_NC, truth_N, asked.full)
         if asked.full and target.has_classes:
@@ -169,6 +173,20 @@ class Labelling(Objective[Tensor]):
         said[MODEL] = said_NC, truth_N
         found = {who: self.target.range_of(self.metric.name, *one) for who, one in said.items()}
         return {who: one for who, one in found.items() if one}
+
+    def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
+        """Of texts that start from an encoder: what is cheap makes of fewer labels."""
+        texts, run = self.intake.texts(self.prepared.train), self.settings.start.run
+        if texts is None or not run or not self.target.has_classes:
+            return []
+        labels_N = np.asarray(self.truth_N[:], np.int64)
+        if self.metric.name != "accuracy" or not few.is_few(labels_N):
+            return []
+        held = self.intake.texts(self.prepared.valid)
+        assert held is not None
+        known_ND, asked_ND = few.vectors_by(run, device, (self.train_items, self.valid_items))
+        valid = held, asked_ND, np.asarray(self.valid_truth_N, np.int64)
+        return few.curve((texts, known_ND, labels_N), valid)
 
     def frequencies(self) -> Frequencies | None:
         return self.target.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
@@ -206,15 +224,29 @@ class Said:
     scores: Sequence[tuple[Rows, Tensor]]
     """Of some items each."""
 
+    by_ngrams: Sequence[Tensor] | None = None
+    """Of the same items: what n-grams alone say, where they have a part in it."""
+
     @classmethod
     @torch.no_grad()
     def by(cls, asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Said:
         readout, found = readout_of(settings), list[tuple[Rows, Tensor]]()
+        by_ngrams = list[Tensor]()
         for rows, batch in asked.examples(items):
             read = readout.read(asked.model, items.cuts.shown(batch.streams[0]))
             found.append((rows, read.answers().cpu()))
+            if (more_RC := read.by_ngrams) is not None:
+                by_ngrams.append(more_RC.cpu())
         n = n_owners(items) if asked.most is None else asked.most
-        return cls(target, items, n, found)
+        return cls(target, items, n, found, by_ngrams or None)
+
+    def mixed(self, share: float | None) -> Said:
+        """With this share of n-grams."""
+        if share is None or self.by_ngrams is None:
+            return self
+        both = zip(self.scores, self.by_ngrams, strict=True)
+        scores = [(rows, remixed(said_RC, more_RC, share)) for (rows, said_RC), more_RC in both]
+        return replace(self, scores=scores, by_ngrams=None)
 
     def shares(self, temperature: float = 1.0) -> Numbers:
         """Of each example: the mean of those of its windows."""
@@ -227,8 +259,15 @@ class Said:
     def temperature(self, truth_N: Known) -> Temperature | None:
         """That fits what is right of these examples."""
         some = self.first(ENOUGH // max(1, len(self.target.names)))
-        found = self.target.temperature(some.shares, truth_N[: some.n])
-        return None if found is None else Temperature(found, some.n)
+        truth_N = truth_N[: some.n]
+        return fitted(
+            lambda share: self.target.temperature(some.mixed(share).shares, truth_N),
+            lambda value, share: self.target.values(some.mixed(share).shares(value), truth_N)[
+                "loss"
+            ],
+            some.n,
+            some.by_ngrams is not None,
+        )
 
     def first(self, n: int) -> Said:
         """Of the first `n` examples alone."""
@@ -236,7 +275,11 @@ class Said:
             return self
         there = [(rows, self.items.owner[rows] < n, scores) for rows, scores in self.scores]
         found = [(rows[some], scores[torch.from_numpy(some)]) for rows, some, scores in there]
-        return replace(self, n=n, scores=found)
+        by_ngrams = self.by_ngrams
+        if by_ngrams is not None:
+            both = zip(there, by_ngrams, strict=True)
+            by_ngrams = [more_RC[torch.from_numpy(some)] for (_, some, _), more_RC in both]
+        return replace(self, n=n, scores=found, by_ngrams=by_ngrams)
 
 
 def guesses(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from headway.models.parts.counted import CountedWords
 from headway.models.parts.output_heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
 from headway.settings.run import RunSettings
@@ -208,5 +209,5 @@ def word_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
     if read.held_RC is not None:
         return label_loss(read, labels_R, smoothing)
     head = read.scores
-    assert isinstance(head, WordHead | MaskedWordHead)
+    assert isinstance(head, WordHead | MaskedWordHead | CountedWords)
     return TaskLoss(*head.loss(read.x_RD, labels_R, smoothing, read.weights_R))

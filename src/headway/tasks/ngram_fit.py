@@ -1,20 +1,24 @@
 """A model's table of n-grams, fitted to the training texts before its layers learn.
 
-Logistic regression on the n-grams that the model itself finds in what it reads, so that the same
-texts mean the same afterwards. It takes some seconds: a larger corpus is thinned evenly.
+Of labels: logistic regression on the n-grams that the model itself finds in what it reads, so that
+the same texts mean the same afterwards. Of the next token: counts, which need no layers at all. It
+takes some seconds: a larger corpus is thinned evenly.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from headway.data.causal_lm import USUAL, Stream
 from headway.models.parts.ngrams import Ngrams, View
+from headway.nn.kneser_ney import KneserNey
 from headway.nn.logistic import Sparse, fit_logistic
 from headway.tasks.items import Batch, Items
 from headway.tasks.task import Note
@@ -78,11 +82,36 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
     """The buckets of each text or asked token, one behind another, and how many each has."""
     stream = batch.streams[0]
     if not table.of_texts:
-        buckets_RF = table.buckets(stream.values, stream.layout)[batch.rows_R]
+        buckets_RF = table.buckets(stream.values, stream.layout, stream.segments_N)[batch.rows_R]
         return buckets_RF.flatten(), torch.full((len(buckets_RF),), buckets_RF.shape[1])
     numbers, owner = table.once_a_text(stream.values, stream.layout)
     n = stream.layout.n_sequences
     return numbers[owner < n], torch.bincount(owner, minlength=n + 1)[:n]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Of how many tokens of a text n-grams were counted."""
+
+    n: int
+    of: int
+
+    @property
+    def said(self) -> str:
+        return f"{self.of:,}" if self.n == self.of else f"{self.n:,} of {self.of:,}"
+
+
+def count_ngrams(table: KneserNey, texts: Stream, most: int | None = None) -> Counted:
+    """Fit what says the next token, on all documents or, where they have more than `most` tokens,
+    on every second, third, … of them."""
+    lengths = texts.lengths(USUAL)
+    total = int(lengths.sum())
+    most = total if most is None else most
+    rows = np.arange(len(lengths))[:: max(1, -(-total // max(1, most)))]
+    sizes = lengths[rows]
+    sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)  # one document may be all there is
+    table.fit(*texts.read(USUAL, rows, np.zeros_like(rows), sizes), sizes)
+    return Counted(int(sizes.sum()), total)
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
@@ -90,9 +119,11 @@ def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     views_KV = torch.zeros(len(View), vocab_size, dtype=torch.int32)
     seen: dict[View, dict[str, int]] = {View.FOLDED: {}, View.ENDING: {}}
+    begin = tokenizer.begins_words
     for i, piece in enumerate(pieces):
         text, folded = piece.removeprefix(SPACE_MARK), piece.casefold()
-        begins = text != piece or i in tokenizer.specials or not text[:1].isalnum()
+        text = text if begin[i] else text.removeprefix("##")
+        begins = bool(begin[i]) or i in tokenizer.specials or not text[:1].isalnum()
         views_KV[View.PIECE, i] = i + 1
         views_KV[View.FOLDED, i] = seen[View.FOLDED].setdefault(folded, i + 1)
         views_KV[View.SHAPE, i] = 2 * shape_of(text) + begins

@@ -189,6 +189,10 @@ class Objective(ABC, Generic[T]):
         """Put into a fresh model what it begins with and is not learned in steps."""
         return
 
+    def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
+        """Where labels are few: a row for each number of them that is tried with what is cheap."""
+        return []
+
     def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
         """The batch as the model is to read it: while it learns, changed by chance where the task
         does that. Once for all who read it in a step."""

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.output_heads import Input, Model, Readable, wide
+from headway.models.parts.output_heads import Input, LabelHead, Model, Readable, wide
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
 from headway.settings.run import RunSettings
@@ -106,6 +106,11 @@ class Read:
     @cached_property
     def _held_scores_RC(self) -> Tensor:
         return wide(self.scores(self.x_RD))
+
+    @property
+    def by_ngrams(self) -> Tensor | None:
+        """What n-grams say about these rows, where they have a part in the answer."""
+        return self.scores.by_ngrams(self.x_RD) if isinstance(self.scores, LabelHead) else None
 
     def answers(self) -> Tensor:
         """Of all rows, in fp32."""

@@ -31,11 +31,38 @@ class Temperature:
     examples: int
     """That it was fitted on."""
 
+    share: float | None = None
+    """Of n-grams in the scores, fitted with it, where a model has them beside its layers."""
+
     def said(self, unit: str) -> str:
+        of_ngrams = "" if self.share is None else f", {self.share:.0%} of them by n-grams,"
         return (
-            f"probabilities: scores are divided by a temperature of {self.value:.2f}, fitted on "
-            f"{self.examples:,} validation {unit}"
+            f"probabilities: scores{of_ngrams} are divided by a temperature of {self.value:.2f}, "
+            f"fitted on {self.examples:,} validation {unit}"
         )
+
+
+SHARES = tuple(n / 10 for n in range(10))
+"""Of n-grams: those that are tried. Layers have a say in every one."""
+
+
+def fitted(
+    fit: Callable[[float | None], float | None],
+    loss: Callable[[float, float | None], float],
+    examples: int,
+    ngrams: bool,
+) -> Temperature | None:
+    """The share of n-grams and the temperature at which what is right is likeliest. `fit`: the
+    temperature at a share; `loss`: at a temperature and a share."""
+    if not ngrams:
+        found = fit(None)
+        return None if found is None else Temperature(found, examples)
+    tried = [(share, fit(share)) for share in SHARES]
+    known = [(share, value) for share, value in tried if value is not None]
+    if not known:
+        return None
+    share, value = min(known, key=lambda one: loss(one[1], one[0]))
+    return Temperature(value, examples, share)
 
 
 Answered = tuple[Sequence[Any], Sequence[Any]]
@@ -228,8 +255,9 @@ def advice(
     if metric.better(value, best) or value == perfect:
         return None
     which = "as good as" if value == best else "better than"
+    longer = f"; a longer training (train.steps={2 * steps}, or a longer --budget)" if steps else ""
     return (
         f"warning: a baseline is {which} this model: {name} has {metric.label} "
-        f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: {spec.lacks}; "
-        f"a longer training (train.steps={2 * steps}, or a longer --budget). See {PAGE}"
+        f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: "
+        f"{spec.lacks}{longer}. See {PAGE}"
     )

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from headway.data.prediction_files import Question
 from headway.data.readers.conll import DOCUMENT
-from headway.data.token_store import TokenStore
 from headway.decode.batching import windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
@@ -27,13 +26,13 @@ from headway.tasks.tags import (
     Words,
     as_bio,
     best_tags,
+    encoded,
     learned_transitions,
     word_items,
     word_scores,
 )
 from headway.tasks.task import Use
-from headway.tokens.tokenizer import Tokenizer
-from headway.tokens.word_cache import Flat
+from headway.tokens.tokenizer import EncodedWords, Tokenizer
 
 
 @dataclass
@@ -121,7 +120,7 @@ class Tagger:
 
     def _scores(self, items: Words, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
         scores = [
-            word_scores(Pass(model, self.device, on_progress=on_progress), items)
+            word_scores(Pass(model, self.device, on_progress=on_progress), items)[0]
             for model in self.models
         ]
         learned = [learned_transitions(model) for model in self.models]
@@ -132,20 +131,14 @@ class Tagger:
         known = [part.cpu() for part in learned if part is not None]
         return scores[0], sum(known[1:], known[0]) / len(self.models) if known else None
 
-    def encoded(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
-        """Pieces of each sentence, and of each of its words how many."""
-        prefix = self.settings.tag.prefix_strip
-        if prefix:
-            sentences = [[_without(word, prefix) for word in words] for words in sentences]
-        return self.tokenizer.encode_words(sentences)
+    def encoded(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
+        return encoded(sentences, self.tokenizer, self.settings.tag)
 
     def _items(self, sentences: Sequence[Sequence[str]]) -> Words:
         model = self.settings.model
-        text, pieces = self.encoded(sentences)
-        limit = model.max_len
-        flat_text, flat_pieces = (TokenStore(one.ids, one.lengths) for one in (text, pieces))
-        items = word_items(flat_text, flat_pieces, self.tokenizer, limit)
-        needed = text.lengths + items.reader.n_special
+        words, limit = self.encoded(sentences), model.max_len
+        items = word_items(words, self.tokenizer, model)
+        needed = words.text.lengths + items.reader.n_special
         too_long = needed > limit
         if self.settings.data.long == "error" and too_long.any():
             place = int(np.argmax(too_long))
@@ -155,7 +148,7 @@ class Tagger:
                 "data.long=error; with data.long=windows long sentences are read in windows."
             )
         self.n_sentences += len(sentences)
-        self.n_words += int(pieces.lengths.sum())
+        self.n_words += int(words.pieces.lengths.sum())
         self.n_windowed += int(too_long.sum())
         self.n_cut += items.reader.cut_words
         return items
@@ -209,7 +202,3 @@ def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:
             words.append(line.split("\t")[0].strip() or line.strip())
     if words:
         yield words, None
-
-
-def _without(word: str, prefix: str) -> str:
-    return word[len(prefix) :] if len(word) > len(prefix) and word.startswith(prefix) else word

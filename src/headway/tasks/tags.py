@@ -33,14 +33,16 @@ from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
 from headway.metrics.translation import Interval
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import Input, remixed
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
 from headway.progress import Progress
 from headway.settings.data import DataSettings
-from headway.settings.facts import DeviceFacts, Facts, Proposal
+from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
+from headway.settings.model import EncoderSettings, ModelSettings
 from headway.settings.run import Resolved, RunSettings
+from headway.settings.text import Shape
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit
@@ -57,10 +59,10 @@ from headway.tasks.ngram_fit import fit_ngrams
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
-from headway.tasks.scores import MODEL, Baselines, Range, Row, Scores, Temperature
-from headway.tasks.specs import METRICS, spec_of
+from headway.tasks.scores import MODEL, Baselines, Range, Row, Scores, Temperature, fitted
+from headway.tasks.specs import METRICS, TagSettings, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
-from headway.tokens.tokenizer import Tokenizer
+from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import Flat
 
 LONGEST = 512
@@ -120,8 +122,10 @@ class Words:
         labels = np.zeros(0, np.int64)
         if self.labels is not None:
             labels = self.labels[self.reader.words.gather(rows)[0]]
+        shaped = self.reader.shapes is not None
+        segments_N = filled(read.segments, layout.n_rows) if shaped else None
         batch = Batch(
-            (Input(filled(read.tokens, layout.n_rows), layout),),
+            (Input(filled(read.tokens, layout.n_rows), layout, segments_N),),
             Tagged(
                 filled(labels, words.n_rows),
                 words,
@@ -141,20 +145,49 @@ class Words:
         return (token_units(read.tokens.tolist(), self.tokenizer),)
 
 
-def words_of_store(texts: Columns, tokenizer: Tokenizer, max_len: int) -> Words:
-    text, pieces = texts["text"], texts["pieces"]
-    return word_items(text, pieces, tokenizer, max_len, labels_of(texts))
+def encoded(
+    sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, tag: TagSettings
+) -> EncodedWords:
+    """Words as people give them."""
+    prefix = tag.prefix_strip
+    if prefix:
+        sentences = [[_without(word, prefix) for word in words] for words in sentences]
+    return tokenizer.encode_words(sentences)
 
 
-def word_items(
-    text: TokenStore, pieces: TokenStore, tokenizer: Tokenizer, max_len: int,
-    labels: Numbers | None = None,
-) -> Words:  # fmt: skip
+def _without(word: str, prefix: str) -> str:
+    return word[len(prefix) :] if len(word) > len(prefix) and word.startswith(prefix) else word
+
+
+def word_items(words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings) -> Words:
+    """As this model reads them."""
+    stores = {
+        name: TokenStore(flat.ids, flat.lengths)
+        for name, flat in words._asdict().items()
+        if flat is not None
+    }
+    return words_of_store(Columns(stores), tokenizer, model)
+
+
+def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> Words:
+    """The same of prepared sentences. What was prepared long ago has no shapes."""
+    shapes = texts["shapes"] if "shapes" in texts and _reads_shapes(model) else None
     reader = WordReader(
-        text=text, pieces=pieces, bos=tokenizer.bos, eos=tokenizer.eos, max_len=max_len,
-        ends=tokenizer.text_ends,
+        text=texts["text"], pieces=texts["pieces"], bos=tokenizer.bos, eos=tokenizer.eos,
+        max_len=model.max_len, ends=tokenizer.text_ends, shapes=shapes,
     )  # fmt: skip
-    return Words(reader, tokenizer, labels)
+    return Words(reader, tokenizer, labels_of(texts) if "tags" in texts else None)
+
+
+def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] | None:
+    """Of each token of each sentence the shape of its word, where the model reads that."""
+    if words.shapes is None or not _reads_shapes(model):
+        return None
+    return Flat(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
+
+
+def _reads_shapes(model: ModelSettings) -> bool:
+    return isinstance(model, EncoderSettings) and model.reads_shapes
 
 
 def read_words(model: nn.Module, batch: Batch[Tagged]) -> Read:
@@ -174,8 +207,8 @@ class Tagging(Objective[Tagged]):
         self.spans = is_scheme(self.names)
         self.metric = METRICS[train.metric or tag_metrics(self.spans)[0]]
         tokenizer, prepared = self.prepared.tokenizer, self.prepared
-        self.train_items = words_of_store(prepared.train, tokenizer, model.max_len)
-        self.valid_items = words_of_store(prepared.valid, tokenizer, model.max_len)
+        self.train_items = words_of_store(prepared.train, tokenizer, model)
+        self.valid_items = words_of_store(prepared.valid, tokenizer, model)
         self.smoothing = Smoothing.of(train.smoothing, len(self.names), train.smoothing_kind)
 
     def begin(self, model: nn.Module, note: Note) -> None:
@@ -198,13 +231,13 @@ class Tagging(Objective[Tagged]):
 
     def evaluate(self, asked: Pass) -> Scores:
         most, learned_PC = self.n_asked(asked), learned_transitions(asked.model)
-        scores_WC = word_scores(replace(asked, most=most), self.valid_items)
+        scores_WC, by_ngrams_WC = word_scores(replace(asked, most=most), self.valid_items)
         lengths = lengths_of(self.prepared.valid)[:most]
         labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
         temperature = None
         if asked.calibrate and learned_PC is None:
-            temperature = word_temperature(scores_WC, labels_W)
-            scores_WC = scores_WC / temperature.value
+            temperature = word_temperature(scores_WC, labels_W, by_ngrams_WC)
+            scores_WC = _mixed(scores_WC, by_ngrams_WC, temperature.share) / temperature.value
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
         guesses = [
             self._named(tags) for tags in best_tags(scores_WC, lengths, self.names, learned_PC)
@@ -300,6 +333,7 @@ class Tags(Task):
             longest=int(_needed(prepared).max()),
             vocab_size=prepared.tokenizer.vocab_size,
             labels=tuple(prepared.labels),
+            shapes="shapes" in prepared.train,
             begun=origin_of(settings),
         )
 
@@ -309,7 +343,7 @@ class Tags(Task):
         needs |= {"tag_transitions": settings.tag.crf}
         if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
             needs |= {"dropout": 0.3}
-        return text_proposal(
+        proposal = text_proposal(
             settings,
             facts,
             device,
@@ -322,6 +356,7 @@ class Tags(Task):
             metrics=tag_metrics(is_scheme(facts.labels)),
             ngrams=True,
         )
+        return replace(proposal, needs={**proposal.needs, **_shapes(settings, facts)})
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
@@ -342,6 +377,17 @@ class Tags(Task):
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         return evaluate_files(use, files)
+
+
+def _shapes(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
+    """Not for models of published sizes and weights: they stay what other libraries read."""
+    begun = facts.begun
+    if not facts.shapes or settings.model is not None or (begun is not None and begun.imported):
+        return {}
+    if begun is not None and getattr(begun.model, "n_segments", len(Shape)) >= len(Shape):
+        return {}
+    why = "the tokenizer has no case: each word comes with its shape (capitals, digits)"
+    return because(why, "model", {"n_segments": len(Shape)})
 
 
 def _needed(prepared: Prepared) -> NDArray[np.int64]:
@@ -379,18 +425,24 @@ def transitions(head: Scorer) -> Tensor | None:
 
 
 @torch.no_grad()
-def word_scores(asked: Pass, items: Words) -> Tensor:
+def word_scores(asked: Pass, items: Words) -> tuple[Tensor, Tensor | None]:
     """Of all words of the first sentences in their order, each from the reading that
-    answers for it."""
+    answers for it; and what n-grams alone say, where they have a part in it."""
     n_words = int(items.reader.pieces.offsets[1:][: asked.most][-1])
-    found: Tensor | None = None
+    found: dict[str, Tensor] = {}
     for rows, batch in asked.examples(items):
-        scores_WC = read_words(asked.model, batch).said_RC.cpu()
-        if found is None:
-            found = torch.zeros(n_words, scores_WC.shape[1])
-        found[torch.from_numpy(items.reader.words.gather(rows)[0])] = scores_WC
-    assert found is not None
-    return found
+        read = read_words(asked.model, batch)
+        for name, scores_RC in (("all", read.said_RC), ("n-grams", read.by_ngrams)):
+            if scores_RC is not None:
+                whole_WC = found.setdefault(name, torch.zeros(n_words, scores_RC.shape[1]))
+                whole_WC[torch.from_numpy(items.reader.words.gather(rows)[0])] = scores_RC.cpu()
+    return found["all"], found.get("n-grams")
+
+
+def _mixed(scores_WC: Tensor, by_ngrams_WC: Tensor | None, share: float | None) -> Tensor:
+    if by_ngrams_WC is None or share is None:
+        return scores_WC
+    return remixed(scores_WC, by_ngrams_WC, share)
 
 
 @torch.no_grad()
@@ -471,16 +523,26 @@ def main_interval(
     return of(truths, guesses)
 
 
-def word_temperature(scores_WC: Tensor, labels_W: Tensor) -> Temperature:
+def word_temperature(
+    scores_WC: Tensor, labels_W: Tensor, by_ngrams_WC: Tensor | None = None
+) -> Temperature:
     """That fits the tags of these words, each for itself."""
     n = max(1, classes.ENOUGH // scores_WC.shape[1])
-    scores_WC, true_WC = scores_WC[:n].double(), F.one_hot(labels_W[:n], scores_WC.shape[1])
-    found = classes.safe_temperature(
-        lambda t: (scores_WC / t).softmax(-1).numpy(),
-        true_WC.double().numpy(),
-        classes.surprise,
+    true_WC = F.one_hot(labels_W[:n], scores_WC.shape[1]).double().numpy()
+    some_WC = scores_WC[:n].double()
+    more_WC = None if by_ngrams_WC is None else by_ngrams_WC[:n].double()
+
+    def at(value: float, share: float | None) -> NDArray[np.float64]:
+        return (_mixed(some_WC, more_WC, share) / value).softmax(-1).numpy()
+
+    found = fitted(
+        lambda share: classes.safe_temperature(lambda t: at(t, share), true_WC, classes.surprise),
+        lambda value, share: classes.surprise(at(value, share), true_WC),
+        len(some_WC),
+        more_WC is not None,
     )
-    return Temperature(found, len(scores_WC))
+    assert found is not None
+    return found
 
 
 def word_calibration(
@@ -605,16 +667,15 @@ def as_keys(ids: Sequence[int], pieces: Sequence[int]) -> list[Word]:
 
 
 def _baseline(
-    folder: Path, labels: Sequence[str], words: tuple[Flat, Flat], truths: list[list[str]]
+    folder: Path, labels: Sequence[str], words: EncodedWords, truths: list[list[str]]
 ) -> tuple[float | None, str]:
     try:
         found = baseline(load_prepared(folder))
     except (UserError, OSError):  # the folder may have been copied without its data
         return None, "not available: the run's training text is not in its folder"
-    text, pieces = words
     guesses = [
         as_bio([labels[tag] for tag in found.guess(as_keys(ids, sizes))])
-        for ids, sizes in zip(text.lists(), pieces.lists(), strict=True)
+        for ids, sizes in zip(words.text.lists(), words.pieces.lists(), strict=True)
     ]
     spans = is_scheme(tuple(labels))
     value = tag_values(truths, guesses, spans)["f1" if spans else "accuracy"]

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from headway.data.store import Prepared, load_prepared
+from headway.decode.continuous import Continuous, Member
+from headway.decode.stream import OnPiece
 from headway.progress import SILENT, OnProgress, Progress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal
@@ -55,6 +57,31 @@ class Predictor(Protocol):
 
     def summary(self) -> str:
         """What was done, for people."""
+        ...
+
+
+@runtime_checkable
+class Joining(Predictor, Protocol):
+    """A predictor whose answers grow a token at a time: others may join and leave between steps."""
+
+    @property
+    def joins(self) -> bool:
+        """Whether the way that this one searches is a matter of single steps."""
+        ...
+
+    def together(self) -> Continuous:
+        """What answers grow in; one of these serves all predictors of the same opened runs."""
+        ...
+
+    def member(
+        self, growing: Continuous, question: Any, *, on_piece: OnPiece | None = None,
+        top: int = 0, number: int = 0,
+    ) -> Member:  # fmt: skip
+        """What joins `growing` for a question; `number`: which of one caller's it is."""
+        ...
+
+    def joined(self, question: Any, member: Member) -> Answer:
+        """Its answer, when it is done."""
         ...
 
 

@@ -18,7 +18,7 @@ from headway.tasks.fill_answers import gaps_in
 from headway.tasks.intake_text import TextCuts, TextIntake, parse_texts
 from headway.tasks.opened import Opened
 from headway.tasks.tag_answers import words_of
-from headway.tasks.tags import word_items
+from headway.tasks.tags import encoded, word_items
 
 THE_TEXT = "the text"
 """What it is called in errors."""
@@ -27,7 +27,8 @@ THE_TEXT = "the text"
 class TextItem(NamedTuple):
     ids: list[int]
     segments: Sequence[int] = ()
-    """1 for the second text of a pair, where the model tells them apart, else 0."""
+    """1 for the second text of a pair, where the model tells them apart, else 0; or the shape of
+    the word that a token is of, where the model reads that."""
 
     rows: list[int] | None = None
     """Those that are asked; None: the text as a whole."""
@@ -68,13 +69,10 @@ def gapped_item(run: Opened, line: str) -> TextItem:
 def tagged_item(run: Opened, line: str) -> TextItem:
     """A text whose words are asked, each by its first piece."""
     tokenizer = run.vocab.source
-    found, pieces = tokenizer.encode_words([words_of(line, THE_TEXT)])
-    text, sizes = (TokenStore(one.ids, one.lengths) for one in (found, pieces))
-    items = word_items(text, sizes, tokenizer, run.shape.max_len)
-    read, first, _ = items.reader.read(np.arange(1))
-    ids = read.tokens.tolist()
-    needed = len(tokenizer.as_text(found.ids.tolist()))
-    return TextItem(ids, [0] * len(ids), first.tolist(), needed=needed)
+    words = encoded([words_of(line, THE_TEXT)], tokenizer, run.settings.tag)
+    read, first, _ = word_items(words, tokenizer, run.shape).reader.read(np.arange(1))
+    needed = len(tokenizer.as_text(words.text.ids.tolist()))
+    return TextItem(read.tokens.tolist(), read.segments.tolist(), first.tolist(), needed=needed)
 
 
 def _intake(run: Opened, max_len: int | None) -> TextIntake:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -39,6 +39,7 @@ from headway.tokens.roles import (
 )
 from headway.tokens.text_encoder import TextEncoder
 from headway.tokens.word_cache import Flat, WordTable
+from headway.tokens.word_shapes import word_shapes
 
 __all__ = [
     "MASK",
@@ -48,6 +49,7 @@ __all__ = [
     "SUBWORD_CUTS",
     "UNK",
     "WORD_CUTS",
+    "EncodedWords",
     "Tokenizer",
     "Vocabularies",
 ]
@@ -57,6 +59,19 @@ LONG_TEXT = 2_000
 
 MAX_KNOWN = 1 << 18
 """Words that are remembered; then it begins anew."""
+
+
+class EncodedWords(NamedTuple):
+    """Sentences that are cut into words."""
+
+    text: Flat
+    """The ids of each sentence."""
+
+    pieces: Flat
+    """For each sentence how many of them each word has, which is never none."""
+
+    shapes: Flat | None = None
+    """The `Shape` of each word, where the ids do not tell whether it had capitals."""
 
 
 class Tokenizer:
@@ -284,13 +299,13 @@ class Tokenizer:
         whole = self.encode_flat(["" if b else t for t, b in zip(given, bare, strict=True)])
         return whole.with_rows(bare, self._encoder.encode(list(compress(texts, bare)), False))
 
-    def encode_words(self, sentences: Sequence[Sequence[str]]) -> tuple[Flat, Flat]:
-        """For sentences that are cut into words already: the ids of each sentence, and for each
-        sentence how many of them each word has, which is never none."""
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
+        """For sentences that are cut into words already."""
         sentences = [words.split() if isinstance(words, str) else words
                      for words in listed(sentences)]  # fmt: skip
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
         words = [word for sentence in sentences for word in sentence]
+        shapes = None if self.tells_case else Flat(word_shapes(words), sizes)
         if not self._facts.adds_a_space:  # then the space between two words belongs to the second
             firsts = set((np.cumsum(sizes) - sizes).tolist())
             words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
@@ -301,7 +316,14 @@ class Tokenizer:
         ends = np.concatenate([[0], np.cumsum(flat.lengths)])
         last = np.cumsum(sizes)
         lengths = ends[last] - ends[last - sizes]
-        return Flat(flat.ids, lengths), Flat(flat.lengths.astype(np.int32), sizes)
+        return EncodedWords(
+            Flat(flat.ids, lengths), Flat(flat.lengths.astype(np.int32), sizes), shapes
+        )
+
+    @cached_property
+    def tells_case(self) -> bool:
+        """Whether capital letters are not as small ones to it."""
+        return self.normalise("Aa") != self.normalise("aa")
 
     def word_starts(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.bool_]:
         """Which tokens begin a word; the others go on with it. A sign or a digit is a word."""
@@ -320,6 +342,11 @@ class Tokenizer:
             piece.replace(SPACE_MARK, " ").strip() if begins[i] else ""
             for i, piece in zip(ids, pieces, strict=True)
         ]
+
+    @property
+    def begins_words(self) -> NDArray[np.bool_]:
+        """For each id whether it always begins a word."""
+        return self._borders[0]
 
     @cached_property
     def _borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -18,9 +18,9 @@ function framesOf(page) {
 
 function pick(section, page) {
   const { state } = page, { first, heads, maps, groups } = section;
-  const layer = clamp(state.layer ?? first.layer, 0, heads.length - 1), head = clamp(state.head ?? first.head, 0, heads[layer].shape[0] - 1);
-  const known = ["head", "mean", "max", ...maps.map(({ key }) => key)];
-  const map = known.includes(state.pictureMap) ? state.pictureMap : state.layer === undefined && state.head === undefined ? first.map : "head";
+  const layer = clamp(state.layer ?? first.layer, 0, Math.max(0, heads.length - 1)), head = clamp(state.head ?? first.head, 0, (heads[layer]?.shape[0] ?? 1) - 1);
+  const known = [...(heads.length ? ["head", "mean", "max"] : []), ...maps.map(({ key }) => key)];
+  const map = known.includes(state.pictureMap) ? state.pictureMap : state.layer === undefined && state.head === undefined || !heads.length ? first.map : "head";
   const at = groups.findIndex(({ rows }) => rows.some((r) => page.look.outputs[r].row >= (state.row ?? 0)));
   return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
 }
@@ -30,8 +30,8 @@ const bestWord = (groups) => Math.max(0, groups.findIndex(({ name, word }) => wo
 
 // What a word looked at: the mean over its pieces, a number a patch and before them those of the first rows.
 function weightsOf(section, { map, layer, head }, at) {
-  const { rows } = section.groups[at], all = section.heads[layer], [H, R, S] = all.shape, out = new Float32Array(S);
-  const whole = section.maps.find(({ key }) => key === map);
+  const { rows } = section.groups[at], all = section.heads[layer], whole = section.maps.find(({ key }) => key === map);
+  const [H, R, S] = all ? all.shape : [0, ...whole.weights.shape], out = new Float32Array(S);
   for (const r of rows) {
     for (let s = 0; s < S; s++) {
       let x = whole ? whole.weights[r * S + s] : map === "head" ? all[(head * R + r) * S + s] : 0;
@@ -111,7 +111,7 @@ PANELS.picture = {
   frames: framesOf,
   limits(section, page) {
     const { layer, head, at } = pick(section, page), last = page.look.outputs.at(-1).row ?? 0;
-    return { layer: section.heads.length, head: section.heads[layer].shape[0], row: last + 1, now: { kind: section.kind, layer, head, row: page.look.outputs[section.groups[at].rows[0]].row ?? 0 } };
+    return { layer: section.heads.length, head: section.heads[layer]?.shape[0] ?? 0, row: last + 1, now: { kind: section.kind, layer, head, row: page.look.outputs[section.groups[at].rows[0]].row ?? 0 } };
   },
   draw(host, section, page) {
     const now = pick(section, page), { layer, head, map, at } = now, { kind, grid, extra, groups, maps } = section, [T, Y, X] = grid, frames = framesOf(page);
@@ -145,7 +145,7 @@ PANELS.picture = {
     if (writes) {
       tokens(side, { pieces: groups.map((group) => group.name), special: groups.map((group) => group.word < 0) }, { picked: at, onclick: (g) => page.set({ row: page.look.outputs[groups[g].rows[0]].row }) });
     }
-    chips(side, [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (pictureMap) => page.set({ pictureMap }));
+    chips(side, [...(section.heads.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (pictureMap) => page.set({ pictureMap }));
     const bar = side.appendChild(el("div", { class: "row noexport small soft" }));
     const select = (label, count, value) => bar.append(el("label", {}, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), pictureMap: label === "head" || whole ? "head" : map }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
@@ -168,6 +168,7 @@ PANELS.picture = {
       const grid = frame(host, { title: "Word by word", name: "words", hint: `The same map, ${name}, for each word, each on its own scale. ${T > 1 ? "Of a video the frame that gets most. " : ""}Click one to see it large.` }).appendChild(el("div", { class: "seengrid" }));
       groups.forEach((group, g) => grid.append(small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () => page.set({ row: page.look.outputs[group.rows[0]].row }))));
     }
+    if (!section.heads.length) return;
     const all = frame(host, { title: "All heads", name: "picture-heads", hint: `What “${word}” looked at in every layer (from the last down to the first) and head. Click one to see it large.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
     const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(el("div", { class: "seengrid heads", style: `grid-template-columns:16px repeat(${n},${side2}px)` }));
     section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, pictureMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {

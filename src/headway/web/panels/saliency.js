@@ -72,7 +72,7 @@ PANELS.saliency = {
   },
   draw(host, section, page) {
     const maps = [single(section, page), ...section.methods.map((one) => stored(section, one))].filter(Boolean);
-    const map = ["occlusion", "rollout"].reduce((found, key) => found || maps.find((one) => one.key === key), maps.find((one) => one.key === page.state.saliencyMap));
+    const map = ["occlusion", "rollout", "gradxinput"].reduce((found, key) => found || maps.find((one) => one.key === key), maps.find((one) => one.key === page.state.saliencyMap)) || maps[0];
     const layerOf = (one) => one.layer ?? clamp(page.state.layer ?? Infinity, one.first, one.first + one.layers - 1);
     const layer = layerOf(map), outputs = page.look.outputs, picked = clamp(page.state.row ?? outputs.length >> 1, 0, outputs.length - 1);
     page.shown = map.at;

@@ -4,8 +4,8 @@ let player = null;
 function pick(section, page) {
   const { state } = page, { first, means, maps, groups, aligning } = section;
   const [layer0, head0] = first.map === "head" ? [first.layer, first.head] : aligning[0] || [first.layer, 0];
-  const layer = clamp(state.layer ?? layer0, 0, means.length - 1), head = Math.max(0, state.head ?? head0);
-  const known = [...(aligning.length ? ["aligning"] : []), "head", "mean", ...maps.map(({ key }) => key)];
+  const layer = clamp(state.layer ?? layer0, 0, Math.max(0, means.length - 1)), head = Math.max(0, state.head ?? head0);
+  const known = [...(aligning.length ? ["aligning"] : []), ...(means.length ? ["head", "mean"] : []), ...maps.map(({ key }) => key)];
   const usual = state.layer !== undefined || state.head !== undefined ? "head" : aligning.length && !first.measured ? "aligning" : first.map;
   const at = groups.findIndex(({ rows }) => rows.some((r) => (page.look.outputs[r].row ?? 0) >= (state.row ?? 0)));
   return { layer, head, map: known.includes(state.soundMap) ? state.soundMap : known.includes(usual) ? usual : known[0], at: Math.max(0, at) };
@@ -96,7 +96,7 @@ PANELS.sound = {
     const bar = body.appendChild(el("div", { class: "row noexport" })), needle = el("i", { class: "needle", style: "display:none" });
     if (held.audio) bar.append(el("button", { class: "chip", "data-key": "play", onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)) }, "▶ play"));
     else bar.append(el("span", { class: "soft small" }, "The recording is too long to be held by the page."));
-    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "nearest to aligning" }] : []), { key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }, ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
+    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "nearest to aligning" }] : []), ...(section.means.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
     const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), soundMap: map === "mean" ? "mean" : "head" }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     if (map === "head" || map === "mean") select("layer", section.means.length, layer);

@@ -26,6 +26,16 @@ function drawCompared(host, { metric, rows }) {
     note: low !== null && high !== null ? `${written(low, metric.digits)} – ${written(high, metric.digits)}` : "" })), { max: most });
 }
 
+// Where labels are few: would more of them help, and is a model worth its training?
+function drawFew(host, { lines: all }) {
+  const body = frame(host, {
+    title: "Fewer labels: validation accuracy, %", name: "few-labels",
+    hint: "What is cheap makes of 8, 32 and 128 labels a class, drawn three times: the class of the nearest texts by the vectors of the encoder that this run started from, and a bag of words. This model has learned from all of them. Where a line still rises, more labels help.",
+    csv: () => [["who", "labels a class", "accuracy"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
+  });
+  lines(body, { series: all, x: { label: "labels of a class, at most", log: true }, y: { label: "right, %" }, height: 250 });
+}
+
 PANELS.summary = {
   title: "Summary",
   draw(host, section, page) {
@@ -33,6 +43,7 @@ PANELS.summary = {
     if (section.tiles.length) tiles(host, section.tiles);
     if (section.said.length) host.append(el("section", { class: "card said" }, section.said.map((line) => el("p", {}, line))));
     if (section.compared.rows) drawCompared(host, section.compared);
+    if (section.few.lines) drawFew(host, section.few);
     const charts = page.section("curves")?.charts.slice(0, 2) || [];
     if (charts.length) drawCharts(host, charts);
     if (section.scores.rows) drawScores(host, section.scores);

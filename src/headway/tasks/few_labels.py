@@ -1,0 +1,67 @@
+"""Where labels are few: what is cheap makes of 8, 32 and 128 a class, so that people see whether
+more of them would help, and whether a training is worth it at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headway.metrics.baselines import BagOfWords, NearestNeighbours, Text, few_of_each
+from headway.tasks.items import Items, Pass, mean_by_owner
+from headway.tasks.opened import open_run
+from headway.tasks.readout import OneVector
+
+EACH = (8, 32, 128)
+"""Labels a class."""
+
+DRAWS = 3
+
+Vectors = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+def is_few(labels_N: Labels) -> bool:
+    """Whether half of the classes have no more than the last of these."""
+    counts = np.bincount(labels_N)
+    return bool(np.median(counts[counts > 0]) <= EACH[-1])
+
+
+def vectors_by(encoder: str, device: torch.device, sets: Sequence[Items[Any]]) -> list[Vectors]:
+    """Of the examples of each set, by the run that a training starts from."""
+    model, found = open_run(encoder, device=str(device), words=False).model, []
+    for items in sets:
+        asked = Pass(model, device)
+        with torch.no_grad():
+            parts = [
+                (rows, OneVector().read(model, *batch.streams).x_RD.double().cpu().numpy())
+                for rows, batch in asked.examples(items)
+            ]
+        found.append(mean_by_owner(parts, items, int(items.owner.max()) + 1))
+    return found
+
+
+def curve(
+    train: tuple[Sequence[Text], Vectors, Labels], valid: tuple[Sequence[Text], Vectors, Labels]
+) -> list[dict[str, Any]]:
+    """A row for each number of labels a class, the last for all there are: per cent right on the
+    validation set of nearest neighbours and of a bag of words, the mean of some draws."""
+    texts, vectors_ND, labels_N = train
+    n_classes, most = int(max(labels_N.max(), valid[2].max())) + 1, int(np.bincount(labels_N).max())
+    rows = []
+    for each in [*(n for n in EACH if n < most), most]:
+        scores: dict[str, list[float]] = {"nearest neighbours": [], "bag of words": []}
+        for seed in range(DRAWS if each < most else 1):
+            some = few_of_each(labels_N, each, seed)
+            near = NearestNeighbours.fit(vectors_ND[some], labels_N[some], n_classes)
+            bag = BagOfWords.fit([texts[i] for i in some], labels_N[some].tolist(), n_classes)
+            for name, guesses_N in zip(
+                scores, (near.guesses(valid[1]), bag.guesses(valid[0])), strict=True
+            ):
+                scores[name].append(100 * float((guesses_N == valid[2]).mean()))
+        means = {name: float(np.mean(one)) for name, one in scores.items()}
+        rows.append({"each": each, "labels": len(some), "right": means})
+    return rows
