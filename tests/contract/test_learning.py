@@ -90,6 +90,7 @@ def test_what_training_reads_is_what_is_answered(tiny: Tiny) -> None:
     known_NC = np.array([[one.probabilities[name] for name in labels] for one in answers])
     for row_C in said_RC:
         nearest = int(np.abs(known_NC - row_C).sum(-1).argmin())
-        # Recordings are stored in 16 bits, also where they had another rate.
-        np.testing.assert_allclose(known_NC[nearest], row_C, atol=3e-3)
+        # Recordings are stored in 16 bits, also where they had another rate; a temperature below
+        # one makes more of that.
+        np.testing.assert_allclose(known_NC[nearest], row_C, atol=6e-3)
         assert answers[nearest].label == labels[int(row_C.argmax())]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from toy_grammar import name
 
+from headway.lab.beds import name
 from headway.models.build import build_model
 from headway.settings.data import TokenizerSettings
 from headway.settings.model import Seq2SeqSettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,18 @@ from typing import Any
 import pytest
 import torch
 
+import headway
 from headway.inside.capture.forward import Batch, read_out, say, scores_in
+from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import PLAINLY, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.tuned_lens import Tuned
 from headway.inside.page.look import Extras, Looked
 from headway.inside.page.sections import look_of
-from headway.inside.page.server import LiveServer
-from headway.inside.page.server_page import Live
-from headway.inside.page.server_request import Request
 from headway.nn.tap import record
+from headway.serve.application import make
+from headway.serve.looking import Looks, live_page
+from headway.serve.server import running
 from headway.tasks.opened import open_plain
 from headway.web.pack import Array
 
@@ -191,14 +192,12 @@ def test_an_output_is_picked_by_the_row_that_it_is_read_from(browser: Any, tmp_p
 def test_a_served_page_follows_another_token(browser: Any) -> None:
     run = looked().run
     assert run is not None
-    live = Live.of(run, PLAINLY, Extras())
-    first = live.page(Request(text="Der Hund schläft.")).live_html
-    server = LiveServer(0, first, lambda request: live.page(request).packed)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    held = headway.load(run.folder, device="cpu")
+    html, live = live_page(held, "Der Hund schläft.", PLAINLY, Change(), Extras())
+    app = make([held], home=html, looks=Looks(4, {held.name: live}))
+    with running(app) as url:
         opened = browser.new_page()
-        opened.goto(server.url + "#tab=walk")
+        opened.goto(f"{url}/#tab=walk")
         opened.wait_for_selector("#root[data-drawn=walk]")
         opened.select_option("[data-walk=row]", "1")
         opened.get_by_text("(place 2)").wait_for()
@@ -207,7 +206,3 @@ def test_a_served_page_follows_another_token(browser: Any) -> None:
         assert "“Hund” (place 2)" in opened.inner_text("#panel")
         assert float(opened.get_attribute("[data-walk=worst]", "data-value")) < 1e-3
         opened.close()
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

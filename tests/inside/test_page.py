@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from headway.inside.page.sections import OF_MEDIA, OF_SEVERAL, SECTIONS
+from headway.lab.page import PANELS as LAB
 from headway.training.report import PANELS
 from headway.web import html as pages
 from headway.web.html import FOLDER, policy, scripts
@@ -100,7 +101,7 @@ def test_a_page_has_the_panels_and_the_style_of_its_sections_alone() -> None:
 
 def test_every_panel_has_a_section_and_every_section_a_panel() -> None:
     panels = {path.stem for path in FOLDER.glob("panels/*.js")}
-    assert panels == {*SECTIONS, *PANELS}
+    assert panels == {*SECTIONS, *PANELS, *LAB}
 
 
 def test_the_page_is_read_back_as_it_was_made() -> None:
