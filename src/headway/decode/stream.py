@@ -88,6 +88,9 @@ class TextStream:
 OnToken = Callable[[str], None]
 """Gets text as it becomes certain."""
 
+OnPiece = Callable[[int, str], None]
+"""The same of several outputs that each go their own way: with the number of the output."""
+
 
 class Reading:
     """The outputs of a batch as they are written."""
@@ -99,15 +102,17 @@ class Reading:
         prompts: Sequence[list[int]],
         end: int,
         on_token: OnToken | None,
+        on_piece: OnPiece | None = None,
     ) -> None:
-        """`end`: the token that ends an output."""
+        """`end`: the token that ends an output. `on_piece` hears of the outputs of one prompt."""
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
-        self.end, self.on_token = end, on_token
+        self.end, self.on_token, self.on_piece = end, on_token, on_piece
         self.more_ends = frozenset(tokenizer.more_ends) - {end}
         self.streams: dict[tuple[int, int], TextStream] = {}
         # Of several texts at once, or of a search that changes its mind, none can be shown early.
         self.shows = on_token is not None and settings.walks and settings.n_best == 1
-        watches = settings.walks and (settings.stop or self.shows or self.more_ends)
+        heard = self.shows or on_piece is not None
+        watches = settings.walks and (settings.stop or heard or self.more_ends)
         self.watch: Watch | None = self._watch if watches else None
 
     def _watch(self, place: int, w: int, token: int) -> bool:
@@ -119,8 +124,17 @@ class Reading:
         if (place, w) not in self.streams:
             self.streams[place, w] = self._stream(place)
         stream = self.streams[place, w]
-        self._show(stream.push(token))
+        piece = stream.push(token)
+        self._show(piece)
+        if self.on_piece is not None and piece:
+            self.on_piece(w, piece)
         return stream.stopped_by is not None
+
+    def rest(self, w: int) -> None:
+        """No more tokens come to this output of the first prompt: what was held back is certain."""
+        stream = self.streams.get((0, w))
+        if self.on_piece is not None and stream is not None and (piece := stream.finish()):
+            self.on_piece(w, piece)
 
     def _show(self, piece: str) -> None:
         if self.shows and piece and self.on_token is not None:

@@ -1,0 +1,441 @@
+"""Continuous batching: prompts join between two steps and leave as soon as they are done.
+
+Every step adds a token to each text, whatever the age of its neighbours. Texts of one model stand
+in one cache, each in a row as long as it is; what one gets depends on its own prompt, settings and
+seed, never on who stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headway.decode.filters import never
+from headway.decode.lean_step import lean_step
+from headway.decode.output import Output
+from headway.decode.search.greedy import hypothesis, most_likely
+from headway.decode.search.hypothesis import Hypothesis, Specials
+from headway.decode.search.limits import Job
+from headway.decode.search.sample import chances, drawer
+from headway.decode.search.searcher import check_prompted, too_long
+from headway.decode.steps import read_prompts
+from headway.decode.stream import OnPiece, Reading
+from headway.errors import UserError
+from headway.models.decoder import Decoder
+from headway.nn.cache import Cache, LayerCache
+from headway.nn.eval_mode import evaluating
+from headway.nn.layout import Layout
+from headway.nn.positions import most_positions
+from headway.settings.decode import DecodeSettings
+from headway.tokens.tokenizer import Tokenizer
+
+MOST_ROWS = 64
+"""Texts that grow together. More wait: a step would take longer for all."""
+
+READ_AT_ONCE = 4096
+"""Tokens of prompts that are read between two steps; all who are being answered wait meanwhile."""
+
+FIRST_ROOM = 64
+"""Tokens a text that there is room for at first; it doubles when they are used up."""
+
+
+@dataclass(eq=False)
+class Member:
+    """One prompt, and the outputs that grow behind it."""
+
+    prompt: list[int]
+    settings: DecodeSettings
+    job: Job
+    reading: Reading
+    numbers: Sequence[int] = (0,)
+    """What its draws depend on, beside the seed."""
+
+    on_piece: OnPiece | None = None
+    top: int = 0
+    """Likeliest tokens to be noted at each step."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    log_probs: list[list[float]] = field(default_factory=list)
+    tops: list[list[list[tuple[int, float]]]] = field(default_factory=list)
+    """Of each output, of each step: tokens and their log-probabilities."""
+
+    left: bool = False
+    """Nobody waits for it any more: it goes at the next step."""
+
+    error: Exception | None = None
+    """Why it could not be answered."""
+
+    outputs: list[Output] | None = None
+    """From the best down, when all are done."""
+
+    order: list[int] = field(default_factory=list)
+    """The number under which each of `outputs` grew."""
+
+    open: int = 0
+    chances_WT: Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        return self.settings.width
+
+    @property
+    def done(self) -> bool:
+        return self.outputs is not None or self.error is not None
+
+    @property
+    def limit(self) -> int:
+        return self.job.limits[0]
+
+    def begin(self) -> None:
+        self.tokens = [[] for _ in range(self.width)]
+        self.log_probs = [[] for _ in range(self.width)]
+        self.tops = [[] for _ in range(self.width)]
+        self.open = self.width
+        if self.settings.sample:
+            self.chances_WT = chances(self.settings, [self.numbers], self.limit)[0]
+
+    def take(self, w: int, token: int, log_prob: float) -> bool:
+        """One more token; whether the output ends with it."""
+        self.tokens[w].append(token)
+        self.log_probs[w].append(log_prob)
+        ended = token == self.job.specials.eos or len(self.tokens[w]) >= self.limit
+        if self.reading.watch is not None and self.reading.watch(0, w, token):
+            ended = True
+        if ended:
+            self.open -= 1
+            self.reading.rest(w)
+            if not self.open:
+                self._finish()
+        return ended
+
+    def _finish(self) -> None:
+        pairs = zip(self.tokens, self.log_probs, strict=True)
+        found: list[Hypothesis] = [hypothesis(ids, values, self.job) for ids, values in pairs]
+        self.order = sorted(range(len(found)), key=lambda w: -found[w].score)
+        [self.outputs] = self.reading.outputs([[found[w] for w in self.order]])
+
+
+class Continuous:
+    """Texts that models of one vocabulary go on with, a token each in every step."""
+
+    def __init__(
+        self,
+        models: Sequence[Decoder],
+        tokenizer: Tokenizer,
+        context: int | None,
+        most_rows: int = MOST_ROWS,
+    ) -> None:
+        """Several models are an ensemble. `context`: the most tokens that they read."""
+        self.models, self.tokenizer = models, tokenizer
+        ends = [context, *(most_positions(model.front) for model in models)]
+        self.context = min((end for end in ends if end is not None), default=None)
+        self.most_rows = most_rows
+        self.device = next(models[0].parameters()).device
+        self.waiting: list[Member] = []
+        self.rows: list[tuple[Member, int]] = []
+        """Of the caches: whose output each is, and which of them."""
+
+        self.caches = [RowCache(len(model.stack.blocks)) for model in models]  # type: ignore[arg-type]
+        self.lean = [lean_step(model) for model in models]
+        self.draws: dict[Hashable, Callable[[Tensor, Tensor], Tensor]] = {}
+        self.never: dict[Hashable, Tensor] = {}
+
+    def member(
+        self,
+        prompt: Sequence[int],
+        settings: DecodeSettings,
+        *,
+        end: int | None = None,
+        numbers: Sequence[int] = (0,),
+        on_piece: OnPiece | None = None,
+        top: int = 0,
+    ) -> Member:
+        """One that can join: what cannot be answered is refused here. `end`: the token that ends
+        an output instead of the text's end."""
+        check_prompted(settings)
+        assert settings.walks, "a beam search is not a matter of single steps"
+        if self.context is not None and len(prompt) > self.context:
+            raise too_long("the prompt", len(prompt), self.context)
+        if settings.width > self.most_rows:
+            raise UserError(
+                f"{settings.width} outputs are more than the {self.most_rows} that grow together."
+            )
+        ids = list(prompt)
+        end = self.tokenizer.eos if end is None else end
+        job = Job.completing(settings, Specials.of(self.tokenizer, end), [ids], self.context)
+        reading = Reading(self.tokenizer, settings, [ids], end, None, on_piece)
+        return Member(ids, settings, job, reading, tuple(numbers), on_piece, top)
+
+    def join(self, member: Member) -> None:
+        self.waiting.append(member)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.rows and not self.waiting
+
+    @property
+    def members(self) -> list[Member]:
+        """Those that are being answered, and those that wait."""
+        return [*dict.fromkeys(member for member, _ in self.rows), *self.waiting]
+
+    def clear(self) -> None:
+        """Nobody is here any more."""
+        self.rows, self.waiting = [], []
+        for cache in self.caches:
+            cache.clear()
+
+    @torch.no_grad()
+    def step(self) -> list[Member]:
+        """One token more for each; the members that are done now, or were left."""
+        with evaluating(self.models):
+            gone = self._leave()
+            vectors = [self._next(), self._read_new()]
+            if not self.rows:
+                return gone
+            return gone + self._grow(self._scores([some for some in vectors if some]))
+
+    def _leave(self) -> list[Member]:
+        """Nobody waits for these any more."""
+        gone = [member for member in self.members if member.left]
+        if gone:
+            self.waiting = [member for member in self.waiting if not member.left]
+            self._drop([row for row, (member, _) in enumerate(self.rows) if member.left])
+        return gone
+
+    def _drop(self, rows: Sequence[int]) -> None:
+        """The last ones take the places of those that go, so that little is moved."""
+        if not rows:
+            return
+        out, n = set(rows), len(self.rows) - len(rows)
+        kept = list(range(n))
+        movers = iter(row for row in range(n, len(self.rows)) if row not in out)
+        for row in sorted(out):
+            if row < n:
+                kept[row] = next(movers)
+        self.rows = [self.rows[row] for row in kept]
+        for cache in self.caches:
+            cache.select(kept)
+
+    def _next(self) -> list[Tensor]:
+        """Of each model the vectors behind the last tokens of those who are here."""
+        if not self.rows:
+            return []
+        last = [member.tokens[w][-1] for member, w in self.rows]
+        tokens_N = torch.tensor(last, device=self.device)
+        found = []
+        for model, cache, lean in zip(self.models, self.caches, self.lean, strict=True):
+            layout = cache.layout(1, self.device)
+            compute = lean if lean is not None and len(set(cache.lengths)) == 1 else model
+            found.append(compute(tokens_N, layout, cache))
+        return found
+
+    def _read_new(self) -> list[Tensor]:
+        """The prompts of those who wait, as many as there is room for, read in one flat pass: of
+        each model the vectors behind them."""
+        some: list[Member] = []
+        rows, tokens = len(self.rows), 0
+        for member in self.waiting:
+            rows += member.width
+            tokens += len(member.prompt)
+            if rows > self.most_rows or (some and tokens > READ_AT_ONCE):
+                break
+            some.append(member)
+        if not some:
+            return []
+        self.waiting = self.waiting[len(some) :]
+        prompts = [member.prompt for member in some]
+        repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
+        found = []
+        for model, cache in zip(self.models, self.caches, strict=True):
+            read, last_BD = read_prompts(model, prompts, 0)
+            if len(repeats) > len(prompts):
+                read.select(repeats)
+                last_BD = last_BD[torch.tensor(repeats, device=self.device)]
+            cache.admit(read)
+            found.append(last_BD)
+        for member in some:
+            member.begin()
+            self.rows += [(member, w) for w in range(member.width)]
+        return found
+
+    def _scores(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
+        """The log-probabilities of the next token of each; of several models their mean."""
+        total_RV: Tensor | None = None
+        for model, parts in zip(self.models, zip(*vectors, strict=True), strict=True):
+            x_RD = parts[0] if len(parts) == 1 else torch.cat(parts)
+            scores_RV = model.scores(x_RD).float().log_softmax(-1)
+            if total_RV is None:
+                total_RV = scores_RV
+            else:
+                torch.logaddexp(total_RV, scores_RV, out=total_RV)
+        assert total_RV is not None
+        if len(self.models) > 1:
+            total_RV.sub_(torch.tensor(len(self.models)).log().item())
+        return total_RV
+
+    def _grow(self, scores_RV: Tensor) -> list[Member]:
+        token_R = self._chosen(scores_RV)
+        log_prob_R = scores_RV.gather(1, token_R[:, None]).squeeze(1)
+        tokens, log_probs = token_R.tolist(), log_prob_R.tolist()
+        for row, (member, w) in enumerate(self.rows):
+            if member.top:
+                values, ids = scores_RV[row].topk(min(member.top, scores_RV.shape[1]))
+                member.tops[w].append(list(zip(ids.tolist(), values.tolist(), strict=True)))
+        ended, done = [], []
+        for row, (member, w) in enumerate(self.rows):
+            if member.take(w, tokens[row], log_probs[row]):
+                ended.append(row)
+                if member.done:
+                    done.append(member)
+        self._drop(ended)
+        return done
+
+    def _chosen(self, scores_RV: Tensor) -> Tensor:
+        """A token a row. Those that are told the same are chosen together."""
+        groups: dict[Hashable, list[int]] = {}
+        for row, (member, _) in enumerate(self.rows):
+            groups.setdefault(_told(member), []).append(row)
+        token_R = torch.zeros(len(self.rows), dtype=torch.long, device=self.device)
+        for rows in groups.values():
+            member = self.rows[rows[0]][0]
+            all_of_them = len(rows) == len(self.rows)
+            index_R = None if all_of_them else torch.tensor(rows, device=self.device)
+            mine_RV = scores_RV if index_R is None else scores_RV[index_R]
+            if _is_plain(member):
+                mine_RV.index_fill_(1, self._never(member), -torch.inf)
+            else:
+                so_far = [member.tokens[self.rows[row][1]] for row in rows]
+                tokens_RT = torch.tensor(so_far, dtype=torch.long, device=self.device)
+                member.job.filters(mine_RV, tokens_RT.view(len(rows), -1), [0])
+            picked_R = self._picked(mine_RV, rows, member)
+            if index_R is None:
+                return picked_R
+            scores_RV[index_R] = mine_RV
+            token_R[index_R] = picked_R
+        return token_R
+
+    def _picked(self, mine_RV: Tensor, rows: Sequence[int], member: Member) -> Tensor:
+        if not member.settings.sample:
+            return most_likely(mine_RV, 0, ())
+        chances = []
+        for row in rows:
+            one, w = self.rows[row]
+            assert one.chances_WT is not None
+            chances.append(one.chances_WT[w, len(one.tokens[w])])
+        key = _drawn(member.settings)
+        if key not in self.draws:
+            if len(self.draws) > MOST_ROWS:
+                self.draws.clear()
+            self.draws[key] = drawer(member.settings)
+        return self.draws[key](mine_RV, torch.stack(chances).to(self.device))
+
+    def _never(self, member: Member) -> Tensor:
+        key = member.settings.unknown, member.job.specials
+        if key not in self.never:
+            found = never(member.settings, member.job.specials)
+            self.never[key] = torch.tensor(found, dtype=torch.long, device=self.device)
+        return self.never[key]
+
+
+def _is_plain(member: Member) -> bool:
+    """Whether only single tokens are forbidden, always the same."""
+    settings = member.settings
+    return not (
+        settings.min_len
+        or settings.repetition_penalty != 1.0
+        or settings.no_repeat_ngram
+        or member.job.specials.never_first
+    )
+
+
+def _drawn(settings: DecodeSettings) -> Hashable:
+    return settings.temperature, settings.top_k, settings.top_p, settings.min_p
+
+
+def _told(member: Member) -> Hashable:
+    """Members that are alike in this may be chosen for together."""
+    if not _is_plain(member):
+        return id(member)
+    settings = member.settings
+    how = _drawn(settings) if settings.sample else ()
+    return settings.sample, how, settings.unknown, member.job.specials
+
+
+class Store(NamedTuple):
+    """What a layer keeps under one name, with room for more sequences than there are."""
+
+    grid_BS: Tensor
+    begins: int
+    """Cells before the first token: one of a state, none of keys and values."""
+
+
+class RowCache(Cache):
+    """A cache whose sequences come and go: rows of one grid, which is kept and rarely moved."""
+
+    def __init__(self, n_layers: int) -> None:
+        super().__init__(n_layers, 0, FIRST_ROOM)
+        self.stores: list[dict[str, Store]] = [{} for _ in range(n_layers)]
+
+    def clear(self) -> None:
+        """Give back the memory."""
+        self.stores = [{} for _ in self.layers]
+        self.layers = [LayerCache(self) for _ in self.layers]
+        self.n_rows, self.capacity, self.lengths, self._keys = 0, FIRST_ROOM, (), None
+
+    def admit(self, other: Cache) -> None:
+        """The sequences of another cache stand behind those that are here."""
+        used, first = max(other.lengths), self.n_rows
+        self.n_rows = first + other.n_rows
+        self._reach(used)
+        for mine, theirs in zip(self.stores, other.layers, strict=True):
+            for name, fresh_BS in theirs.kept.items():
+                begins = fresh_BS.shape[1] - other.capacity
+                store = mine.get(name) or Store(fresh_BS[:0, :0], begins)
+                if len(store.grid_BS) < self.n_rows:
+                    store = self._larger(store)
+                mine[name] = store
+                store.grid_BS[first : self.n_rows, : used + begins] = fresh_BS[:, : used + begins]
+        self.lengths = (*self.lengths, *other.lengths)
+        self._show()
+
+    def keys_with(self, new: Layout) -> Layout:
+        self._reach(max(self.lengths, default=0) + new.longest)
+        return super().keys_with(new)
+
+    def select(self, rows: Sequence[int]) -> None:
+        super().select(rows)
+        if not rows:
+            self.clear()
+            return
+        self._show()
+
+    def _reach(self, used: int) -> None:
+        """Room for so many tokens in each row."""
+        if used <= self.capacity:
+            return
+        while used > self.capacity:
+            self.capacity *= 2
+        for stores in self.stores:
+            for name, store in stores.items():
+                stores[name] = self._larger(store)
+        self._show()
+
+    def _larger(self, store: Store) -> Store:
+        old_BS = store.grid_BS
+        n = max(4, len(old_BS))
+        while n < self.n_rows:
+            n *= 2
+        larger_BS = old_BS.new_zeros(n, self.capacity + store.begins, *old_BS.shape[2:])
+        larger_BS[: len(old_BS), : old_BS.shape[1]] = old_BS
+        return Store(larger_BS, store.begins)
+
+    def _show(self) -> None:
+        """What layers see: the rows that are taken."""
+        self._keys = None
+        for layer, stores in zip(self.layers, self.stores, strict=True):
+            for name, store in stores.items():
+                layer.kept[name] = store.grid_BS[: self.n_rows]

@@ -1,0 +1,158 @@
+"""Continuous batching: whoever stands beside a text, it becomes what it becomes alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import headway
+from headway.decode.continuous import Continuous, RowCache
+from headway.decode.output import Output
+from headway.errors import UserError
+from headway.models.decoder import Decoder
+from headway.nn.cache import KEYS, VALUES, Cache
+from headway.run import Run
+from headway.tasks.continue_ import context_of
+
+PROMPTS = ["Once upon a time", "The dog", "Lily went to the park and saw a big", "", "Mom said"]
+GREEDY: dict[str, Any] = {"beam": 1, "sample": False, "max_len": 12}
+DRAWN: dict[str, Any] = {"sample": True, "temperature": 1.0, "top_p": 0.9, "max_len": 10}
+SAYS: tuple[dict[str, Any], ...] = (
+    GREEDY,
+    {**GREEDY, "max_len": 1},
+    {**GREEDY, "max_len": 30},
+    {**GREEDY, "stop": ("there", ".")},
+    {**GREEDY, "no_repeat_ngram": 2, "max_len": 20},
+    {**GREEDY, "repetition_penalty": 1.3, "min_len": 6},
+    DRAWN,
+    {**DRAWN, "seed": 7},
+    {**DRAWN, "n_best": 3},
+    {**DRAWN, "top_k": 5, "top_p": 1.0},
+)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return headway.load("stories", device="cpu")
+
+
+def together(run: Run, **more: Any) -> Continuous:
+    opened = run.opened
+    models = [model for model in opened.writers if isinstance(model, Decoder)]
+    return Continuous(models, opened.vocab.target, context_of(run.settings), **more)
+
+
+def ids(run: Run, prompt: str) -> list[int]:
+    tokenizer = run.tokenizer
+    return tokenizer.as_prompt(tokenizer.encode(prompt) if prompt else [])
+
+
+def texts(outputs: list[Output] | None) -> list[str]:
+    assert outputs is not None
+    return [output.text for output in outputs]
+
+
+def test_an_answer_does_not_depend_on_its_neighbours(run: Run) -> None:
+    asked = [(PROMPTS[n % len(PROMPTS)], SAYS[n % len(SAYS)]) for n in range(25)]
+    alone = {n: run(prompt, **said) for n, (prompt, said) in enumerate(asked)}
+    chance, growing = random.Random(0), together(run, most_rows=9)
+    waiting = list(alone)
+    chance.shuffle(waiting)
+    members, pieces, most = {}, {n: {} for n in alone}, 0
+    while waiting or not growing.is_empty:
+        for _ in range(min(len(waiting), chance.randint(0, 3))):
+            n = waiting.pop()
+            prompt, said = asked[n]
+            heard: dict[int, str] = pieces[n]
+
+            def hear(w: int, piece: str, heard: dict[int, str] = heard) -> None:
+                heard[w] = heard.get(w, "") + piece
+
+            decode = replace(run.settings.decode, **said)
+            members[n] = growing.member(ids(run, prompt), decode, on_piece=hear)
+            growing.join(members[n])
+        growing.step()
+        most = max(most, len(growing.rows))
+    assert 5 < most <= 9
+    for n, answer in alone.items():
+        found = texts(members[n].outputs)
+        assert found == [answer.text, *(other.text for other in answer.others)], asked[n]
+        assert [pieces[n].get(w, "") for w in members[n].order] == found
+    assert growing.caches[0].n_rows == 0
+    assert not any(growing.caches[0].stores)
+
+
+def test_who_is_left_goes_at_the_next_step_and_others_go_on(run: Run) -> None:
+    growing, decode = together(run), replace(run.settings.decode, **{**GREEDY, "max_len": 20})
+    one, other, third = (growing.member(ids(run, prompt), decode) for prompt in PROMPTS[:3])
+    growing.join(one)
+    growing.join(other)
+    growing.step()
+    one.left = True
+    growing.join(third)
+    third.left = True
+    assert set(growing.step()) == {one, third}
+    assert [member for member, _ in growing.rows] == [other]
+    while not growing.is_empty:
+        growing.step()
+    assert one.outputs is None
+    assert texts(other.outputs) == [run(PROMPTS[1], **{**GREEDY, "max_len": 20}).text]
+
+
+def test_the_likeliest_tokens_are_noted_where_they_are_asked_for(run: Run) -> None:
+    growing = together(run)
+    member = growing.member(ids(run, PROMPTS[0]), replace(run.settings.decode, **GREEDY), top=3)
+    growing.join(member)
+    while not member.done:
+        growing.step()
+    assert [len(step) for step in member.tops[0]] == [3] * len(member.tokens[0])
+    for step, token, log_prob in zip(
+        member.tops[0], member.tokens[0], member.log_probs[0], strict=True
+    ):
+        assert step[0] == (token, log_prob)
+        assert step[0][1] >= step[1][1] >= step[2][1]
+
+
+def test_an_ensemble_of_the_same_is_the_same(run: Run) -> None:
+    one = together(run)
+    two = Continuous([*one.models, *one.models], run.tokenizer, one.context)
+    found = []
+    for growing in (one, two):
+        decode = replace(run.settings.decode, **GREEDY)
+        member = growing.member(ids(run, PROMPTS[1]), decode)
+        growing.join(member)
+        while not member.done:
+            growing.step()
+        found.append(texts(member.outputs))
+    assert found[0] == found[1]
+
+
+def test_what_cannot_be_read_is_refused_before_it_joins(run: Run) -> None:
+    growing = together(run)
+    with pytest.raises(UserError, match=r"the prompt has 2,001 tokens"):
+        growing.member([5] * 2001, replace(run.settings.decode, **GREEDY))
+    with pytest.raises(UserError, match="65 outputs are more than the 64"):
+        growing.member([5], replace(run.settings.decode, sample=True, n_best=65))
+    assert growing.is_empty
+
+
+def test_rows_come_and_go_without_moving_others() -> None:
+    rows = RowCache(1)
+    for start in (0, 10):
+        other = Cache(1, 2, 3)
+        other.lengths = (2, 3)
+        grid = torch.arange(start, start + 6.0).view(2, 3, 1, 1)
+        other.layers[0].kept = {KEYS: grid, VALUES: -grid}
+        rows.admit(other)
+    assert rows.lengths == (2, 3, 2, 3)
+    rows.select([0, 3, 2])  # the last takes the place of the one that goes
+    found = rows.layers[0].kept[KEYS]
+    assert found is not None
+    assert found[:, :3, 0, 0].tolist() == [[0, 1, 2], [13, 14, 15], [10, 11, 12]]
+    assert found.data_ptr() == rows.stores[0][KEYS].grid_BS.data_ptr()
+    rows.select([])
+    assert rows.stores == [{}]
