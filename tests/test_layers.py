@@ -23,10 +23,10 @@ LAYERS += (
     "training",
     "interop",
     "inside",
-    "serve",
-    "lab",
     "run",
     "api",
+    "serve",
+    "lab",
     "cli",
 )
 """From the bottom up. A layer imports itself and what stands before it."""

@@ -38,7 +38,7 @@ from .once import once
 
 NAMES = (
     "load", "train", "check", "available", "Run", "Answer", "Answers", "Scores", "Report",
-    "UserError",
+    "UserError", "Parts",
 )  # fmt: skip
 TASKS = ("translate", "complete", "classify", "fill", "tag", "embed")
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from headway.api import check, train
     from headway.data.check_report import Report
     from headway.errors import UserError
+    from headway.models.parts.custom import Parts
     from headway.run import Run, available, load
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.scores import Scores
@@ -27,13 +28,13 @@ __version__ = "0.1.0"
 _NAMES = {
     "load": "run", "train": "api", "check": "api", "available": "run", "Run": "run",
     "Answer": "tasks.answers", "Answers": "tasks.answers", "Scores": "tasks.scores",
-    "Report": "data.check_report", "UserError": "errors",
+    "Report": "data.check_report", "UserError": "errors", "Parts": "models.parts.custom",
 }  # fmt: skip
 """What the package offers, and the modules that have it: they are imported when it is used."""
 
 __all__ = [
-    "Answer", "Answers", "Report", "Run", "Scores", "UserError", "available", "check", "load",
-    "train",
+    "Answer", "Answers", "Parts", "Report", "Run", "Scores", "UserError", "available", "check",
+    "load", "train",
 ]  # fmt: skip
 
 

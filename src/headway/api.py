@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
     from headway.data.check_report import Report
+    from headway.models.parts.custom import Parts
     from headway.run import Run
     from headway.tasks.custom_metrics import Given as OwnMetric
     from headway.tasks.custom_metrics import Own
@@ -65,6 +66,7 @@ def train(
     quiet: bool = False,
     on: Heard | None = None,
     metrics: Mapping[str, OwnMetric] | None = None,
+    parts: Parts | None = None,
     **needs: Needs,
 ) -> Run:
     """Train a model, or go on with the one in `out`, and return it when it is done.
@@ -78,7 +80,8 @@ def train(
     reason, training ends there with the best weights so far; what it raises is raised again when
     everything is saved. `metrics` are more functions to score by, each given answers and truth:
     `{"polite": function}`, or `(function, "lower")` where less is better; `train.metric` may name
-    one, by which the best weights are then chosen.
+    one, by which the best weights are then chosen. `parts`: blocks, positions or scopes of one's
+    own, a `headway.Parts`; they are passed again to go on, and to `load`.
     """
     started = time.monotonic()
     _check_arguments(out, on, metrics)
@@ -88,6 +91,8 @@ def train(
         recipe=recipe, start=start, teacher=teacher,
     )  # fmt: skip
     asked, tables = wish.asked(out)
+    if parts is not None:
+        asked |= _with_parts(parts, asked)
     by = asked.get("train.metric") if asked.get("train.metric") in (metrics or {}) else None
     if by is None and task in SPECS:
         _check_metric(asked.get("train.metric"), SPECS[task])
@@ -115,7 +120,7 @@ def train(
         warnings.warn(f"not everything was saved: {'; '.join(troubles)}", stacklevel=2)
     from headway.run import load
 
-    return load(out, device=device)
+    return load(out, device=device, parts=parts)
 
 
 @InPython()
@@ -254,6 +259,16 @@ def _check_metric(metric: str | None, spec: Spec) -> None:
             f"{suggest(metric, sorted(known))} One of your own is given by name: "
             f"metrics={{{metric!r}: function}}"
         )
+
+
+def _with_parts(parts: Parts, asked: Asked) -> Asked:
+    """Code is in no file: what the run keeps is its name."""
+    from headway.models.parts.custom import know
+
+    if "model.parts" in asked:
+        raise ConfigError("model.parts is how a run notes what parts= passes. Leave it out.")
+    know(parts)
+    return Asked({"model.parts": parts.name}, "train(parts=…)")
 
 
 def _with_metrics(

@@ -43,9 +43,11 @@ if TYPE_CHECKING:
     from headway.inside.capture.media import Media
     from headway.inside.page.look import Page
     from headway.interop.proof import Proof
+    from headway.models.parts.custom import Parts
     from headway.tasks.answer_stream import Stream
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.history import History
+    from headway.tasks.inputs import Asked
     from headway.tasks.opened import Opened
     from headway.tasks.scores import Scores
     from headway.tasks.task import Predictor, Use
@@ -73,13 +75,15 @@ def load(
     device: str = "auto",
     precision: str = "auto",
     engine: str = "torch",
+    parts: Parts | None = None,
 ) -> Run:
     """A finished run by its folder or name, or a model that comes with headway; several answer
     together.
 
     Only settings are read now. `device`: `cpu`, `cuda`, `cuda:1`; auto: a GPU if any. `precision`:
     `fp32`, `bf16` or `int8`; auto: as the run says. `engine`: `torch`, or for an exported folder
-    `onnx` or `ctranslate2`.
+    `onnx` or `ctranslate2`. `parts`: what it was trained with where a program passed some, a
+    `headway.Parts`.
     """
     if not names:
         known = ", ".join(available()) or "none is there"
@@ -90,7 +94,12 @@ def load(
                 f"{name!r} is no run folder, and no name of a model. Several are arguments of "
                 "their own: load(one, other)."
             )
-    return Run(names, device=device, precision=precision, engine=engine)
+    run = Run(names, device=device, precision=precision, engine=engine)
+    if parts is not None:
+        from headway.models.parts.custom import know
+
+        know(parts, run.settings.model.parts, run.name)
+    return run
 
 
 def available() -> list[str]:
@@ -319,7 +328,7 @@ class Run:
                 raise GeneratorExit
             pieces.put(piece)
 
-        use = self._use({**decode, **options}, {"stream": put, "echo": False})
+        use = self.use({**decode, **options}, {"stream": put, "echo": False})
         found = self._stream([x], {}, use=use)
 
         def work() -> None:
@@ -355,7 +364,7 @@ class Run:
         from headway.tasks.inputs import is_several
 
         several = is_several(x, self.settings)
-        use = self._use(options, {"labels": among})
+        use = self.use(options, {"labels": among})
         found = self._stream(x if several else [x], {}, use=use)  # type: ignore[arg-type]
         return Answers(found) if several else next(found)
 
@@ -371,7 +380,15 @@ class Run:
         from headway.tasks.inputs import Inputs
 
         asked = Inputs(self.settings, self.folder).all(xs)
-        return Stream(use or self._use(options), asked, keep=keep)
+        return Stream(use or self.use(options), asked, keep=keep)
+
+    # -- for servers, which have many callers and answer them together
+
+    def question(self, x: object) -> Asked:
+        """One input as predictors take it; what cannot be read has its error with it."""
+        from headway.tasks.inputs import Inputs
+
+        return next(Inputs(self.settings, self.folder).all([x]))
 
     # -- for the command line, which reads files and has options of its own
 
@@ -416,7 +433,7 @@ class Run:
             own = own - {"constraints"} | WISHES
         return tuple(sorted((decode - {"precision"}) | own))
 
-    def _use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
+    def use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
         """What one call asks, checked. It changes nothing about the run."""
         from headway.tasks.task import Use
 
@@ -460,7 +477,7 @@ class Run:
         from headway.data.in_memory import in_files
         from headway.tasks.task import find_task
 
-        use = self._use(options)
+        use = self.use(options)
         use = replace(use, progress=Progress(enabled=False, heard=use.opened.give_way))
         task = find_task(self.settings)
         if data is not None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sys
-import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headway
 from headway.errors import UserError
 from headway.inside.capture.interventions import Change
 from headway.inside.capture.reading import PLAINLY, Ask
@@ -23,9 +23,11 @@ from headway.inside.measure.checkpoints import stage_at
 from headway.inside.measure.heads import heads
 from headway.inside.measure.pruning_curve import save_found
 from headway.inside.page.look import Extras
-from headway.inside.page.server import LiveServer, serve
 from headway.inside.page.server_page import Live, request_of
 from headway.inside.page.server_request import Request
+from headway.serve.application import make
+from headway.serve.looking import Looks, live_page
+from headway.serve.server import running
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import SHIPPED
 from headway.tasks.opened import Opened, open_plain
@@ -43,28 +45,20 @@ def translator() -> Opened:
 
 
 @contextmanager
-def served(run: Opened, text: str = TEXT) -> Iterator[LiveServer]:
-    live = Live.of(run, PLAINLY, Extras())
-    html = live.page(Request(text=text)).live_html
-    server = LiveServer(0, html, lambda request: live.page(request).packed)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def served(run: Opened, text: str = TEXT) -> Iterator[str]:
+    held = headway.load(run.folder, device="cpu")
+    html, live = live_page(held, text, PLAINLY, Change(), Extras())
+    app = make([held], home=html, looks=Looks(4, {held.name: live}))
+    with running(app) as url:
+        yield url
 
 
-def post(server: LiveServer, **keys: Any) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-    kind = {"Content-Type": "application/json"}
-    connection.request("POST", "/look", json.dumps(keys), kind)
-    said = json.loads(connection.getresponse().read())
-    connection.close()
-    if "error" in said:
-        return said
+def post(url: str, **keys: Any) -> dict[str, Any]:
+    body = json.dumps(keys).encode()
+    kind = {"Content-Type": "application/json", "Accept": "application/json"}
+    asked = urllib.request.Request(f"{url}/v1/look", body, kind)
+    with urllib.request.urlopen(asked, timeout=120) as answer:
+        said = json.loads(answer.read())
     shown = unpack(said["packed"])
     assert len(shown["looks"]) == 1
     return shown
@@ -222,32 +216,17 @@ def test_the_first_request_is_what_the_command_asked_for() -> None:
     assert request.change() == change
 
 
-def test_serving_ends_quietly_and_frees_the_port(
-    translator: Opened, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(server: LiveServer, poll_interval: float = 0.5) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
-    said: list[str] = []
-    serve(translator, None, note=said.append)
-    assert len(said) == 1
-    port = int(said[0].split("127.0.0.1:")[1].split("/")[0])
-    assert capfd.readouterr() == ("", "")
-    LiveServer(port, "", str).server_close()
-
-
 class Browsed:
     """The served page in a browser, which may speak to that server and to nobody else."""
 
-    def __init__(self, browser: Any, server: LiveServer, state: str = "") -> None:
+    def __init__(self, browser: Any, server: str, state: str = "") -> None:
         self.context = browser.new_context(viewport={"width": 1280, "height": 900})
         self.page = self.context.new_page()
         self.asked: list[str] = []
         self.complaints: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.goto(server.url + state)
+        self.page.goto(f"{server}/{state}")
         self.page.wait_for_selector("#root[data-drawn]")
         self.answers = 0
 
@@ -304,7 +283,7 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Op
         assert "the text is empty" in there.text("said")
         there.context.close()
         assert there.complaints == []
-        assert all(url.startswith((server.url, "data:", "blob:")) for url in there.asked)
+        assert all(url.startswith((server, "data:", "blob:")) for url in there.asked)
 
 
 def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator: Opened) -> None:
@@ -331,21 +310,15 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
 
 
 def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_path: Path) -> None:
-    live = Live.of(open_plain(kept_run(tmp_path / "tiny")), PLAINLY, Extras())
+    held = headway.load(kept_run(tmp_path / "tiny"), device="cpu")
+    live = Live.of(held.opened.twin(), PLAINLY, Extras())
     html = live.page(Request(text="ba de fi ko", maps=True)).live_html
-    server = LiveServer(0, html, str)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with running(make([held], home=html)) as server:
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
         assert there.page.locator(".chip[data-key=head]").inner_text() == "Head cross 1.1"
         assert there.text("off") == "switch off cross 1.1"
         there.context.close()
         assert there.complaints == []
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_a_text_with_markup_stays_text(browser: Any, tmp_path: Path) -> None:

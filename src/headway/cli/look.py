@@ -13,13 +13,15 @@ import typer
 from headway.cli.data_arguments import RunName, Settings, only_decoding, settings_of, tell
 from headway.cli.flags import DECODING, Flag, Named, check_fits, in_sections
 from headway.cli.head_names import head_given, number_given
-from headway.errors import UserError
+from headway.errors import UserError, needs
 from headway.progress import Progress
 
 if TYPE_CHECKING:
     from headway.inside.capture.interventions import Change
     from headway.inside.capture.media import Media
     from headway.inside.capture.reading import Ask
+    from headway.inside.page import look as pages
+    from headway.run import Run
     from headway.tasks.opened import Opened
     from headway.tasks.specs import Spec
 
@@ -101,7 +103,14 @@ def look(
             raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
         _show_trace(Path(run), out, page)
         return
-    loaded = open_plain(run)
+    held = None
+    if serve:
+        for module in ("starlette", "uvicorn", "python_multipart"):
+            needs(module, "serve")
+        from headway.run import Run
+
+        held = Run([run], device="cpu", precision="fp32")
+    loaded = open_plain(run) if held is None else held.opened
     text = _subject(loaded, page, serve=serve)
     check_fits(decode, DECODING, loaded.spec)
     ask = _ask(loaded, words or [], decode, page)
@@ -112,10 +121,8 @@ def look(
         walk=_place(page["walk"]) if "walk" in page else None,
         pins=tuple(row - 1 for row in page.get("pin", ())),
     )  # fmt: skip
-    if serve:
-        from headway.inside.page.server import serve as start
-
-        start(loaded, text, ask, change, extras=extras, port=port, note=_note)
+    if held is not None:
+        _serve(held, text, ask, change, extras, port)
         return
     assert text is not None
     if terminal:
@@ -136,6 +143,24 @@ def look(
         traces.trace(loaded, text, ask, change, gradients=True, beam=True).save(trace)
         _note(f"numbers in {trace}")
     _note(f"{len(found.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
+
+
+def _serve(
+    run: Run, text: str | Media | None, ask: Ask, change: Change, extras: pages.Extras, port: int
+) -> None:
+    """The page on this machine alone, until Ctrl-C: `headway serve` with this page at `/`."""
+    from headway.serve import server
+    from headway.serve.application import make
+    from headway.serve.limits import Limits
+    from headway.serve.looking import Looks, live_page
+
+    listening = server.bind(server.LOOPBACK[0], port)
+    html, live = live_page(run, text, ask, change, extras)
+    looks = Looks(Limits().looks, {run.name: live})
+    app = make([run], hosts=server.LOOPBACK, home=html, looks=looks)
+    url = server.url_of(server.LOOPBACK[0], listening)
+    said = partial(_note, f"serving {run.name} at {url}/ (Ctrl-C ends it)")
+    server.serve(app, listening, started=said)
 
 
 def _subject(

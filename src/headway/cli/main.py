@@ -23,6 +23,7 @@ from headway.cli.factors import factors
 from headway.cli.flags import UsageError, declare
 from headway.cli.import_ import import_
 from headway.cli.info import info
+from headway.cli.lab import lab
 from headway.cli.look import FLAGS as LOOK
 from headway.cli.look import look
 from headway.cli.make import make
@@ -34,6 +35,7 @@ from headway.cli.presets import presets
 from headway.cli.prune import prune
 from headway.cli.recipes import recipes
 from headway.cli.score import score
+from headway.cli.serve import serve
 from headway.cli.train import FLAGS as TRAIN
 from headway.cli.train import train
 from headway.cli.truth import FLAGS as TRUTH
@@ -49,7 +51,7 @@ TAKES = {
 
 app = typer.Typer(
     name="headway",
-    help="Train, use and look inside Transformers.",
+    help="Train, use, serve and look inside Transformers.",
     rich_markup_mode=None,  # plain text: the help reads the same in a pipe
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,6 +65,7 @@ for command in (score, average, models, recipes, presets, info):
     app.command()(command)
 app.command("import")(import_)
 app.command()(export)
+app.command()(serve)
 app.command(
     hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
 )(make)
@@ -70,6 +73,7 @@ declare(app, look, LOOK)
 declare(app, truth, TRUTH)
 declare(app, prune, TEST_SET)
 declare(app, factors, FACTORS)
+app.command()(lab)
 
 
 @app.callback(invoke_without_command=True)

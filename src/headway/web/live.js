@@ -3,12 +3,14 @@
 const LIVE = {
   draft: null, said: "", bad: false, busy: false, answers: 0,
 
-  async send(request) {
-    const answer = await fetch("look", {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(request),
+  async send(request, asked) {
+    const { post, ...more } = asked, key = sessionStorage.getItem("headway-key");
+    const answer = await fetch(post, {
+      method: "POST", body: JSON.stringify({ ...more, ...request }),
+      headers: { "Content-Type": "application/json", Accept: "application/json", ...(key && { Authorization: "Bearer " + key }) },
     });
     const said = await answer.json();
-    if (!answer.ok) throw new Error(said.error || answer.statusText);
+    if (!answer.ok) throw new Error(said.error?.message || answer.statusText);
     return said;
   },
 
@@ -20,7 +22,7 @@ const LIVE = {
     [LIVE.said, LIVE.bad] = ["computing …", false];
     LIVE.tell();
     try {
-      const begun = performance.now(), said = await LIVE.send(request);
+      const begun = performance.now(), said = await LIVE.send(request, page.data.shared.live.asked);
       LIVE.draft = request;
       LIVE.said = `computed in ${Math.round(performance.now() - begun)} ms`;
       LIVE.busy = false;

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headway.errors import UserError, suggest
@@ -35,6 +36,9 @@ class Live:
     extras: Extras
     media: Media | None = None
     """What a run of pictures, videos or recordings looks at: requests cannot name files."""
+
+    asked: Mapping[str, str] = field(default_factory=dict)
+    """Where the page asks again (`post`), and what it says there besides the request."""
 
     @classmethod
     def of(cls, run: Opened, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
@@ -71,6 +75,7 @@ class Live:
         del plain["text"]
         return {
             "request": asdict(request),
+            "asked": dict(self.asked),
             "plain": plain,
             "continues": reading.continues,
             "writes": searches(self.run),

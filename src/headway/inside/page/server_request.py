@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -69,14 +68,8 @@ class Request:
         return Change(hidden=frozenset(self.hidden), off=frozenset(map(head_named, self.off)))
 
 
-def parse(body: bytes) -> Request:
+def parse(values: Mapping[str, object]) -> Request:
     """Every value is checked; what is wrong is a `UserError` of one sentence or two."""
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"the request is no JSON ({error}).") from error
-    if not isinstance(values, dict):
-        raise UserError("the request must be a JSON object with at least a text.")
     known = {field.name for field in fields(Request)}
     for name in values:
         if name not in known:

@@ -1,0 +1,296 @@
+"""The ASGI application: the routes, and what stands before all of them.
+
+Before a route is asked, the request must be for this server and not from another site's page, have
+a key where keys are needed, and fit. What goes wrong is said in one form. Logs have no text of
+users: the route, the status, the time, the name of the key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Routed
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headway.errors import UserError
+from headway.run import Run
+from headway.serve.keys import Keys
+from headway.serve.limits import Limits
+from headway.serve.looking import Looks
+from headway.serve.openapi import description
+from headway.serve.problems import Refused
+from headway.serve.routes import libretranslate, openai, operations, own
+from headway.serve.routes.route import Route, an_object
+from headway.serve.service import Gone, Service, response
+
+log = logging.getLogger("headway.serve")
+
+ROUTES: tuple[Route, ...] = (
+    *own.ROUTES, *openai.ROUTES, *libretranslate.ROUTES, *operations.ROUTES,
+)  # fmt: skip
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; media-src blob:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+"""What a browser lets the page at `/` do: nothing inline, nothing from elsewhere."""
+
+LONGEST_ID = 128
+
+
+def make(
+    runs: Sequence[Run],
+    keys: Keys | None = None,
+    limits: Limits | None = None,
+    *,
+    hosts: Sequence[str] | None = None,
+    languages: Mapping[str, tuple[str, str]] | None = None,
+    home: str | None = None,
+    looks: Looks | None = None,
+) -> Starlette:
+    """See `headway.serve.app`. `home`: another page at `/`, `looks`: what it is answered by."""
+    for run in runs:
+        if not hasattr(run, "opened"):
+            raise UserError(f"{run!r} is no run: give headway.load({str(run)!r}).")
+    service = Service(runs, keys, limits or Limits(), languages=languages, looks=looks)
+
+    async def described(service: Service, request: Request) -> Response:
+        return response(description(ROUTES, keys is not None))
+
+    async def own_home(service: Service, request: Request) -> Response:
+        return Response(home, media_type="text/html; charset=utf-8")
+
+    extra = Route(
+        method="GET", path="/openapi.json", answer=described, summary="This description.",
+        gives={"application/json": an_object()},
+    )  # fmt: skip
+    files = operations.FILES
+    if home is not None:
+        page = Route(method="GET", path="/", answer=own_home, summary="The page.", is_open=True)
+        files = (page, *(one for one in files if one.path != "/"))
+
+    @contextlib.asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.stop()
+
+    table = (*ROUTES, extra, *files)
+    made = Starlette(
+        routes=[_routed(service, route) for route in table], lifespan=life,
+        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+    )  # fmt: skip
+    made.router.redirect_slashes = False
+    made.state.service = service
+    service.home = home
+    made.add_middleware(Gate, service=service, table=table, hosts=hosts)
+    return made
+
+
+def _routed(service: Service, route: Route) -> Routed:
+    async def endpoint(request: Request) -> Response:
+        try:
+            if route.key_in_body and service.keys is not None:
+                request = await _with_body_key(service, request)
+            return await route.answer(service, request)
+        except Gone:
+            return Response(status_code=499)
+        except Refused as error:
+            return response(error.body(), error.status, error.headers)
+        except UserError as error:
+            return response(Refused(422, str(error)).body(), 422)
+
+    return Routed(route.path, endpoint, methods=[route.method], name=f"{route.method} {route.path}")
+
+
+async def _with_body_key(service: Service, request: Request) -> Request:
+    """Of clients that have no header for it. The body is read once, and kept for the route."""
+    if request.scope.get("headway_key") is not None:
+        return request
+    assert service.keys is not None
+    limits = service.limits
+    body = await service.body(request, limits.media if request.method == "POST" else 10_000)
+    key = await _body_key(service, Request({**request.scope}, _once(body)))
+    name = None if key is None else service.keys.name_of(key)
+    if name is None:
+        raise _no_key()
+    request.scope["headway_key"] = name
+    return Request(request.scope, _once(body, request.receive))
+
+
+def _once(body: bytes, then: Receive | None = None) -> Receive:
+    """The body as if it came just now; afterwards what comes really."""
+    sent = False
+
+    async def receive() -> Message:
+        nonlocal sent
+        if sent and then is not None:
+            return await then()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+async def _body_key(service: Service, request: Request) -> str | None:
+    with contextlib.suppress(Refused):
+        kind = request.headers.get("content-type", "")
+        if request.method == "GET" and not kind:
+            return None
+        if kind.startswith("multipart/form-data"):
+            found = (await service.form(request)).get("api_key", [None])[0]
+        else:
+            found = (await libretranslate.fields(service, request)).get("api_key")
+        return found if isinstance(found, str) else None
+    return None
+
+
+def _no_key() -> Refused:
+    return Refused(
+        401, "a key is needed: Authorization: Bearer KEY.", code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )  # fmt: skip
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router says: no such path, or not this way."""
+    status = getattr(error, "status_code", 404)
+    said = {404: "there is no such path. /openapi.json lists them.",
+            405: "this path is asked in another way."}  # fmt: skip
+    problem = Refused(status, said.get(status, str(getattr(error, "detail", ""))))
+    return response(problem.body(), status, getattr(error, "headers", None))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """A bug of ours. The text of the error may hold what a user said: it is not logged."""
+    if not isinstance(error, OSError):  # that of a client that is gone
+        log.error("unexpected %s", type(error).__name__, exc_info=error if DEBUG else None)
+    return response(Refused(500, f"a bug in headway: {type(error).__name__}.").body(), 500)
+
+
+DEBUG = False
+"""Whether tracebacks are logged; they may hold pieces of what was asked."""
+
+
+class Gate:
+    """Before every route: ids, names, origins, keys, headers, logs, metrics."""
+
+    def __init__(
+        self, app: ASGIApp, *, service: Service, table: Sequence[Route], hosts: Sequence[str] | None
+    ) -> None:
+        self.app, self.service, self.hosts = app, service, hosts
+        self.open = {(one.method, one.path) for one in table if one.is_open}
+        self.open |= {("HEAD", path) for _, path in self.open}
+        self.by_body = {(one.method, one.path) for one in table if one.key_in_body}
+        self.known = {one.path for one in table}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, service = time.perf_counter(), self.service
+        given = {name.decode("latin-1"): value.decode("latin-1", "replace")
+                 for name, value in scope["headers"]}  # fmt: skip
+        own = given.get("x-request-id", "")
+        plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
+        number = own if plain else secrets.token_hex(8)
+        scope["headway_key"] = None
+        status = 499
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = message.setdefault("headers", [])
+                known = {name.lower() for name, _ in headers}
+                more = {**HEADERS, "X-Request-Id": number}
+                if scope["path"] in operations.PAGE and scope["path"] != "/":
+                    more["Cache-Control"] = "no-cache"
+                if scope["path"] == "/" and b"content-security-policy" not in known:
+                    more["Content-Security-Policy"] = self.policy(message)
+                for name, value in more.items():
+                    if value and name.lower().encode() not in known:
+                        headers.append((name.lower().encode(), value.encode("latin-1")))
+            try:
+                await send(message)
+            except Exception as error:
+                # h11 refuses to answer what was no HTTP in the end: there is nobody to tell.
+                if type(error).__name__ != "LocalProtocolError":
+                    raise
+                raise OSError("the connection cannot be answered") from error
+
+        service.in_flight += 1
+        try:
+            problem = self._refused(scope, given)
+            if problem is not None:
+                answer = response(problem.body(), problem.status, problem.headers)
+                await answer(scope, receive, sent)
+            else:
+                await self.app(scope, receive, sent)
+        finally:
+            service.in_flight -= 1
+            took = time.perf_counter() - began
+            path = scope["path"] if scope["path"] in self.known else "other"
+            path = "/v1/models/{model}" if scope["path"].startswith("/v1/models/") else path
+            service.requests(path=path, status=str(status))
+            service.latency(took, path=path)
+            if (scope["method"], scope["path"]) not in self.open:
+                log.info(
+                    "%s %s %d %.0f ms key=%s id=%s", scope["method"], path, status, 1000 * took,
+                    scope["headway_key"] or "-", number,
+                )  # fmt: skip
+
+    def policy(self, message: Message) -> str:
+        """That of our page; another page at `/` has its own, with the hashes of its scripts."""
+        return POLICY if self.service.home is None else "frame-ancestors 'none'"
+
+    def _refused(self, scope: Scope, given: Mapping[str, str]) -> Refused | None:
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if self.hosts is not None:
+            name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+            if name not in self.hosts:
+                return Refused(403, f"this server answers to {', '.join(self.hosts)} only.")
+        origin = given.get("origin")
+        own = hosts[0].decode("latin-1") if hosts else ""
+        if origin is not None and origin.partition("://")[2] != own:
+            return Refused(403, "requests from pages of other sites are refused.")
+        if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return Refused(403, "requests from pages of other sites are refused.")
+        where = (scope["method"], scope["path"])
+        if self.service.keys is None or where in self.open:
+            return None
+        scheme, _, key = given.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and key:
+            scope["headway_key"] = self.service.keys.name_of(key.strip())
+            return None if scope["headway_key"] is not None else _no_key()
+        if where in self.by_body and "authorization" not in given:
+            return None  # which looks into the body
+        return _no_key()
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def service_of(app: Any) -> Service:
+    found: Service = app.state.service
+    return found

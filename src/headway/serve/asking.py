@@ -1,0 +1,299 @@
+"""From what a request holds to what a run is asked: inputs that are text or bytes, options that are
+declared, and nothing that names a file or an address."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from headway.errors import UserError, suggest
+from headway.run import Run
+from headway.serve.limits import Limits
+from headway.serve.problems import Refused
+from headway.settings.decode import DecodeSettings
+from headway.settings.field_docs import documented
+from headway.settings.run import media_front
+from headway.settings.value_types import setting_types, without_none
+from headway.tasks.specs import OPTIONS, spec_of
+
+NOT_HERE = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
+"""What the operator says, or what names a file or a run."""
+
+WISHES = {
+    "prefix": ("What the output begins with.", "text"),
+    "required": ("Phrases that the output has.", "texts"),
+    "banned": ("Phrases that the output does not have.", "texts"),
+}
+MOST_PHRASES, LONGEST_PHRASE = 16, 500
+MOST_SHOTS = 64
+
+Kind = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """An option that requests about a run may say."""
+
+    name: str
+    help: str
+    kind: Kind
+    default: Any = None
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        found = {"name": self.name, "help": self.help, "kind": self.kind, "default": self.default}
+        if self.low is not None:
+            found |= {"low": self.low, "high": self.high}
+        return found | ({"choices": list(self.choices)} if self.choices else {})
+
+
+def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
+    """Of numbers: what one request may say."""
+    tokens = limits.tokens
+    return {
+        "beam": (1, limits.beams), "n_best": (1, limits.n), "groups": (1, limits.beams),
+        "max_len": (1, tokens), "extra_len": (0, tokens), "min_len": (0, tokens),
+        "temperature": (0.01, 100), "top_k": (0, 1_000_000), "top_p": (0.0001, 1),
+        "min_p": (0, 1), "alpha": (0, 10), "coverage": (0, 10), "diversity": (0, 100),
+        "repetition_penalty": (0.01, 100), "no_repeat_ngram": (0, 64), "seed": (0, 2**53),
+        "top": (1, 1000),
+    }  # fmt: skip
+
+
+def declared(run: Run, limits: Limits) -> dict[str, Declared]:
+    """The options of a run, from what its task and the settings of decoding declare."""
+    hints, said, decode = setting_types(DecodeSettings), documented(DecodeSettings), run.settings
+    known = bounds(limits)
+    found = {}
+    for name in run.options():
+        if name in NOT_HERE or (name == "field" and not run.settings.data.fields):
+            continue
+        low, high = known.get(name, (None, None))
+        if name in hints:
+            kind, choices = _kind(hints[name])
+            default = getattr(decode.decode, name)
+            text = said.get(name, "")
+        elif name in WISHES:
+            (text, kind), choices, default = WISHES[name], (), None  # type: ignore[assignment]
+        else:
+            option = OPTIONS[name]
+            text, default, choices = option.help, None, ()
+            kind = "integer" if option.number else "text" if option.takes else "boolean"
+            if "|" in option.takes:
+                kind, choices = "choice", tuple(option.takes.split("|"))
+            if name == "shots":
+                kind, text = (
+                    "objects",
+                    "Examples before the prompt, as objects of texts.",
+                )
+        found[name] = Declared(
+            name=name, help=text, kind=kind, default=list(default) if isinstance(default, tuple)
+            else default, low=low, high=high, choices=choices,
+        )  # fmt: skip
+    return found
+
+
+def _kind(hint: Any) -> tuple[Kind, tuple[str, ...]]:
+    if type(None) in get_args(hint):
+        hint = without_none(hint)
+    if get_origin(hint) is Literal:
+        return "choice", get_args(hint)
+    if get_origin(hint) is tuple:
+        return "texts", ()
+    kinds: dict[Any, Kind] = {int: "integer", float: "number", bool: "boolean", str: "text"}
+    return kinds[hint], ()
+
+
+def checked_options(
+    given: Mapping[str, Any], known: Mapping[str, Declared]
+) -> dict[str, Any]:  # fmt: skip
+    """What a run may be told, each of the right kind and within its bounds. null: as usual."""
+    found = {}
+    for name, value in given.items():
+        if name not in known:
+            near = suggest(name[:60], known) if known else " It has none."
+            raise Refused(422, f"there is no option {name[:60]!r}.{near}", param=name[:60])
+        if value is not None:
+            found[name] = _checked(known[name], value)
+    return found
+
+
+def _checked(option: Declared, value: Any) -> Any:
+    name = option.name
+    if option.kind in ("integer", "number"):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if option.kind == "integer" and not whole:
+            raise _wrong(name, "a whole number")
+        if not whole and not (isinstance(value, float) and math.isfinite(value)):
+            raise _wrong(name, "a number")
+        if option.low is not None and not option.low <= value <= (option.high or 0):
+            raise _wrong(name, f"from {option.low:,g} to {option.high:,g}")
+        return value if option.kind == "integer" else float(value)
+    if option.kind == "boolean":
+        if not isinstance(value, bool):
+            raise _wrong(name, "true or false")
+        return value
+    if option.kind == "choice":
+        if value not in option.choices:
+            raise _wrong(name, f"one of {', '.join(option.choices)}")
+        return value
+    if option.kind == "objects":
+        return _shots(name, value)
+    texts = [value] if isinstance(value, str) else value
+    if option.kind == "text" and not isinstance(value, str):
+        raise _wrong(name, "a text")
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        raise _wrong(name, "a list of texts")
+    if len(texts) > MOST_PHRASES or any(not 0 < len(one) <= LONGEST_PHRASE for one in texts):
+        raise _wrong(name, f"at most {MOST_PHRASES} texts of 1 to {LONGEST_PHRASE} characters")
+    return value if option.kind == "text" else texts
+
+
+def _shots(name: str, value: Any) -> Any:
+    ok = isinstance(value, list) and len(value) <= MOST_SHOTS
+    if not ok or not all(
+        isinstance(one, dict) and all(isinstance(text, str) for text in one.values())
+        for one in value
+    ):
+        raise _wrong(name, f"a list of at most {MOST_SHOTS} objects of texts")
+    return value
+
+
+def _wrong(name: str, must: str) -> Refused:
+    return Refused(422, f"{name} must be {must}.", param=name)
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """An object. Neither NaN nor half of a character passes: nothing behind expects them."""
+    try:
+        text = body.decode("utf-8")
+        found = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is no JSON ({str(error)[:120]}).") from error
+    if not isinstance(found, dict):
+        raise Refused(400, "the body must be a JSON object.")
+    try:
+        json.dumps(found, ensure_ascii=False).encode("utf-8")
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise Refused(400, "a text in the body is no Unicode: half of a character.") from error
+    return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file of a form."""
+
+    name: str
+    data: bytes
+
+
+def inputs_of(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
+    """Inputs as `run(…)` takes them."""
+    if not given:
+        raise Refused(422, "there is no input.", param="input")
+    if len(given) > limits.inputs:
+        raise Refused(
+            413, f"{len(given):,} inputs; at most {limits.inputs:,} a request.", param="input"
+        )
+    media = media_front(run.settings) is not None
+    return [_medium(run, one, limits) if media else _text(one, limits) for one in given]
+
+
+def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        if len(value) > limits.characters:
+            raise Refused(
+                413,
+                f"a text has {len(value):,} characters; at most {limits.characters:,} are read.",
+                param="input",
+            )
+        return value
+    if isinstance(value, dict) and depth == 0:
+        total = sum(len(str(one)) for one in value.values())
+        if total > limits.characters:
+            raise Refused(
+                413, f"an input has {total:,} characters; at most {limits.characters:,} are read.",
+                param="input",
+            )  # fmt: skip
+        return {str(key): _text(one, limits, 1) for key, one in value.items()}
+    if isinstance(value, list) and depth == 1:
+        return [_text(one, limits, 2) for one in value]
+    if isinstance(value, int | float) and depth:
+        return value
+    if value is None and depth:
+        return None
+    raise Refused(422, "an input must be a text, or an object of texts.", param="input")
+
+
+def _medium(run: Run, value: Any, limits: Limits) -> bytes:
+    """Bytes alone: a name would be a file of this machine, an address one of another."""
+    if isinstance(value, dict):
+        known = [value[key] for key in ("data", "bytes", "image", "video", "audio") if key in value]
+        if len(value) != 1 or not known:
+            raise _no_medium()
+        value = known[0]
+    if isinstance(value, Upload):
+        data = value.data
+    elif isinstance(value, str):
+        data = _decoded(value)
+    else:
+        raise _no_medium()
+    if not data:
+        raise Refused(422, "an input holds no bytes.", param="input")
+    if spec_of(run.settings).modality == "sounds":
+        check_seconds(data, limits)
+    return data
+
+
+def _no_medium() -> Refused:
+    return Refused(
+        422,
+        'an input must be an uploaded file, or {"data": "…"} in base64. Names of files and '
+        "addresses are not opened.",
+        param="input",
+    )
+
+
+def _decoded(text: str) -> bytes:
+    if text.startswith("data:"):
+        head, comma, text = text.partition(",")
+        if not comma or not head.endswith(";base64"):
+            raise _no_medium()
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _no_medium() from error
+
+
+def check_seconds(data: bytes, limits: Limits) -> None:
+    """Before anything is decoded. What cannot be read is said by who reads it."""
+    import soundfile
+
+    try:
+        found = soundfile.info(io.BytesIO(data))
+    except (soundfile.SoundFileError, OSError, ValueError, TypeError, RuntimeError):
+        return
+    if found.samplerate and found.frames / found.samplerate > limits.audio_seconds:
+        raise Refused(
+            413,
+            f"a recording lasts {found.frames / found.samplerate:,.0f} s; at most "
+            f"{limits.audio_seconds:g} s are read.",
+            param="input",
+        )
+
+
+def as_refused(error: UserError) -> Refused:
+    """What the run says to what cannot be read or computed."""
+    return Refused(422, str(error))

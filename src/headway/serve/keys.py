@@ -1,0 +1,89 @@
+"""Who may ask: keys, of which only hashes are kept, compared in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+from headway.errors import UserError
+from headway.storage import replace_text
+
+LINE = re.compile(r"(?P<name>[\w.@-]{1,64}) sha256:(?P<hash>[0-9a-f]{64})")
+
+HEAD = "# Keys of `headway serve`: a name and the SHA-256 of its key in each line.\n"
+
+
+class Keys:
+    """Names and hashes. A key has 256 random bits, so that a plain hash of it cannot be guessed."""
+
+    def __init__(self, hashes: Iterable[tuple[str, bytes]]) -> None:
+        self._hashes = tuple(hashes)
+        if not self._hashes:
+            raise UserError("there is no key: nobody could ask.")
+
+    @classmethod
+    def of(cls, *keys: str) -> Keys:
+        """Keys themselves, as in tests: `Keys.of("secret")`."""
+        return cls((f"key-{n}", _hash(key)) for n, key in enumerate(keys, 1))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Keys:
+        """A file that `headway serve --new-key` wrote."""
+        return cls(_lines(Path(path)))
+
+    def name_of(self, key: str) -> str | None:
+        """Whose it is. All are compared, and each in the same time whatever it holds."""
+        given, found = _hash(key), None
+        for name, one in self._hashes:
+            if secrets.compare_digest(given, one):
+                found = name
+        return found
+
+
+def new_key(path: str | Path, name: str) -> str:
+    """A key under a name: its hash goes to the end of the file, and it is told once."""
+    path = Path(path)
+    key = f"hw-{secrets.token_urlsafe(32)}"
+    if not LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
+        raise UserError(f"{name!r} is no name of a key: letters, digits and . @ - _ make one.")
+    known = _lines(path) if path.exists() else []
+    if name in {one for one, _ in known}:
+        raise UserError(f"{path} has a key {name!r} already. Take that line out, or another name.")
+    before = path.read_text(encoding="utf-8") if path.exists() else HEAD
+    before += "" if before.endswith("\n") or not before else "\n"
+    try:
+        replace_text(path, f"{before}{name} sha256:{_hash(key).hex()}\n")
+        path.chmod(0o600)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+    return key
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _lines(path: Path) -> list[tuple[str, bytes]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"cannot read the keys in {path}: {reason}. `headway serve --key-file {path} "
+            "--new-key NAME` makes one."
+        ) from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = LINE.fullmatch(line.strip())
+        if match is None:
+            raise UserError(
+                f"{path}, line {number} is no key: a line is NAME sha256:HASH, and keys themselves "
+                "are not kept. `headway serve --new-key NAME` writes such a line."
+            )
+        found.append((match["name"], bytes.fromhex(match["hash"])))
+    return found

@@ -1,0 +1,76 @@
+"""The description of all routes, made from the table that the application is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headway import __version__
+from headway.serve.routes.route import TEXT, Route, an_object
+
+ERROR = an_object(
+    ("error",),
+    error=an_object(
+        ("message", "type"), message=TEXT, type=TEXT, param={**TEXT, "nullable": True},
+        code={**TEXT, "nullable": True},
+    ),
+)  # fmt: skip
+
+SAID = {
+    400: "What was sent cannot be read.",
+    401: "No key, or a wrong one.",
+    403: "Another site's page, or another server's name.",
+    404: "No such model, or none that does this.",
+    408: "The body did not come in time.",
+    413: "Too large.",
+    415: "Another media type is needed.",
+    422: "A value that is refused; the message says which.",
+    429: "The queue is full: come again after Retry-After seconds.",
+    500: "The model broke; nobody else's request did.",
+    503: "Not ready, or about to stop.",
+    504: "Not answered in time, and given up.",
+}
+
+
+def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, needs_key)
+    found: dict[str, Any] = {
+        "openapi": "3.0.3",
+        "info": {"title": "headway serve", "version": __version__},
+        "paths": paths,
+        "components": {"schemas": {"Error": ERROR}},
+    }
+    if needs_key:
+        scheme = {"type": "http", "scheme": "bearer"}
+        found["components"]["securitySchemes"] = {"key": scheme}
+    return found
+
+
+def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
+    shown = {kind: {"schema": schema} for kind, schema in route.gives.items()}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    answers: dict[str, Any] = {"200": {"description": "Answered.", "content": shown}}
+    for code in route.codes:
+        content = shown if route.path == "/ready" and code == 503 else error
+        answers[str(code)] = {"description": SAID[code], "content": content}
+    name = route.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")
+    found: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{name}", "summary": route.summary,
+        "responses": answers,
+    }  # fmt: skip
+    if "{model}" in route.path:
+        found["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
+    bodies: dict[str, Any] = {}
+    if route.body is not None:
+        bodies["application/json"] = {"schema": route.body}
+        if route.urlencoded:
+            bodies["application/x-www-form-urlencoded"] = {"schema": route.body}
+    if route.form is not None:
+        bodies["multipart/form-data"] = {"schema": route.form}
+    if bodies:
+        found["requestBody"] = {"required": True, "content": bodies}
+    if needs_key and not route.is_open:
+        found["security"] = [{"key": []}]
+    return found

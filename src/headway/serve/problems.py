@@ -1,0 +1,48 @@
+"""What a request is told that gets no answer: a status, one sentence, and where to look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "client_closed_request",
+    500: "server_error",
+    503: "unavailable_error",
+    504: "timeout_error",
+}
+
+
+class Refused(Exception):
+    """Said to the client, with a status."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, object]:
+        """As OpenAI has it, whose clients show the message."""
+        said = {"message": " ".join(str(self).split()), "type": KINDS.get(self.status, "error")}
+        return {"error": {**said, "param": self.param, "code": self.code}}
+
+
+class Broken(Exception):
+    """The model could not compute this; it is no fault of what was asked."""

@@ -1,0 +1,1 @@
+"""What can be asked, by whose convention it is."""

@@ -1,0 +1,177 @@
+"""LibreTranslate's routes, so that its browser extensions and client libraries work unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway.run import Run
+from headway.serve.asking import parse_json
+from headway.serve.problems import Refused
+from headway.serve.routes.route import TEXT, Route, an, an_object
+from headway.serve.service import Service, kind_of, one_of, response
+from headway.serve.worker import Worker
+
+NAMES = {
+    "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
+    "de": "German", "el": "Greek", "en": "English", "eo": "Esperanto", "es": "Spanish",
+    "et": "Estonian", "fa": "Persian", "fi": "Finnish", "fr": "French", "ga": "Irish",
+    "he": "Hebrew", "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian",
+    "it": "Italian", "ja": "Japanese", "ko": "Korean", "la": "Latin", "lt": "Lithuanian",
+    "lv": "Latvian", "nb": "Norwegian", "nl": "Dutch", "no": "Norwegian", "pl": "Polish",
+    "pt": "Portuguese", "ro": "Romanian", "ru": "Russian", "sk": "Slovak", "sl": "Slovenian",
+    "sr": "Serbian", "sv": "Swedish", "th": "Thai", "tr": "Turkish", "uk": "Ukrainian",
+    "vi": "Vietnamese", "zh": "Chinese",
+}  # fmt: skip
+CODE = re.compile(r"[a-z]{2,3}")
+PAIR = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")
+
+
+def languages_of(run: Run) -> tuple[str, str] | None:
+    """From which language to which: as the endings of its training files say, or its name."""
+    data = run.settings.data
+    if data.source and data.target:
+        ends = [Path(files[0]).suffix[1:].lower() for files in (data.source, data.target)]
+        if all(end in NAMES for end in ends):
+            return ends[0], ends[1]
+    found = PAIR.search(run.name.lower())
+    if found and all(code in NAMES for code in found.groups()):
+        return found[1], found[2]
+    return None
+
+
+def translators(service: Service) -> dict[tuple[str, str], Worker]:
+    found: dict[tuple[str, str], Worker] = {}
+    for worker in service.workers.values():
+        if worker.spec.reads == "pairs":
+            pair = service.languages.get(worker.name) or languages_of(worker.run)
+            if pair is not None:
+                found.setdefault(pair, worker)
+    return found
+
+
+async def languages(service: Service, request: Request) -> Response:
+    known = translators(service)
+    codes = sorted({source for source, _ in known})
+    return response([
+        {"code": code, "name": NAMES.get(code, code),
+         "targets": sorted(target for source, target in known if source == code)}
+        for code in codes
+    ])  # fmt: skip
+
+
+async def translate(service: Service, request: Request) -> Response:
+    given = await fields(service, request)
+    given.pop("api_key", None)
+    texts, source = given.pop("q", None), given.pop("source", None)
+    target = given.pop("target", None)
+    form = given.pop("format", None) or "text"
+    n = given.pop("alternatives", None) or 0
+    if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) < 9:
+        n = int(n)
+    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < service.limits.n:
+        raise Refused(
+            422, f"alternatives must be a whole number from 0 to {service.limits.n - 1}.",
+            param="alternatives",
+        )  # fmt: skip
+    if form != "text":
+        raise Refused(422, "format must be text: markup is not translated.", param="format")
+    if given:
+        name = next(iter(given))[:60]
+        raise Refused(422, f"there is no field {name!r} in this request.", param=name)
+    several = isinstance(texts, list)
+    asked = texts if isinstance(texts, list) else [texts]
+    if not all(isinstance(one, str) for one in asked):
+        raise Refused(422, "q must be a text, or a list of texts.", param="q")
+    worker = _translator(service, source, target)
+    options: dict[str, Any] = {}
+    if n:
+        beam = max(worker.run.settings.decode.beam, n + 1)
+        options = {"n_best": n + 1, "beam": min(beam, service.limits.beams), "groups": 1}
+    found = await service.ask(request, worker, asked, options)
+    for answer in found.answers:
+        if answer.error:
+            raise Refused(422, answer.error, param="q")
+    out = [answer.text for answer in found.answers]
+    body: dict[str, Any] = {"translatedText": out if several else out[0]}
+    if n:
+        rest = [[other.text for other in answer.others] for answer in found.answers]
+        body["alternatives"] = rest if several else rest[0]
+    return response(body)
+
+
+def _translator(service: Service, source: object, target: object) -> Worker:
+    known = translators(service)
+    shown = ", ".join(f"{one} to {other}" for one, other in known) or "none"
+    if not known:
+        raise Refused(
+            404, "no model here is known to translate. `--languages RUN=de-en` says between which "
+            "languages one does.", code="model_not_found",
+        )  # fmt: skip
+    if source in (None, "", "auto"):
+        able = [worker for pair, worker in known.items() if pair[1] == target]
+        if len(able) != 1:
+            raise Refused(
+                422, f"say the source language: texts are not searched for it. Known: {shown}.",
+                param="source",
+            )  # fmt: skip
+        return able[0]
+    worker = known.get((str(source), str(target)))
+    if worker is None:
+        raise Refused(
+            422,
+            f"{str(source)[:20]!r} is not translated to {str(target)[:20]!r} here. Known: {shown}.",
+            param="target",
+        )
+    return worker
+
+
+async def detect(service: Service, request: Request) -> Response:
+    """Nothing here tells languages apart, and a guess would be passed on as knowledge."""
+    raise Refused(
+        404, "languages are not detected: no model here tells them apart. Say the source language.",
+        code="not_offered",
+    )  # fmt: skip
+
+
+async def fields(service: Service, request: Request) -> dict[str, Any]:
+    """Of JSON, or of a form of either kind."""
+    kind = kind_of(request)
+    if kind == "application/json":
+        return parse_json(await service.body(request, service.limits.body))
+    if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        raise Refused(415, "send application/json or a form.")
+    form = await service.form(request)
+    found: dict[str, Any] = {name: one_of(form, name) for name in form if name != "q"}
+    texts: Mapping[str, Any] = {"q": form.get("q", [])}
+    found["q"] = texts["q"][0] if len(texts["q"]) == 1 else texts["q"]
+    return found
+
+
+LANGUAGE = an_object(("code", "name", "targets"), code=TEXT, name=TEXT)
+BODY = an_object(
+    ("q", "source", "target"), q={"description": "A text, or several."}, source=TEXT, target=TEXT,
+    format=an("string", enum=["text"]), alternatives=an("integer"), api_key=TEXT,
+)  # fmt: skip
+ROUTES = (
+    Route(
+        method="POST", path="/translate", answer=translate, body=BODY, urlencoded=True,
+        key_in_body=True, summary="Translate, as LibreTranslate does.",
+        gives={"application/json": an_object(("translatedText",))},
+    ),
+    Route(
+        method="GET", path="/languages", answer=languages, key_in_body=True,
+        summary="From which languages to which, as LibreTranslate says it.",
+        gives={"application/json": an("array", items=LANGUAGE)}, codes=(400, 401, 403, 408, 413),
+    ),
+    Route(
+        method="POST", path="/detect", answer=detect, body=an_object(("q",), q=TEXT),
+        urlencoded=True, key_in_body=True,
+        summary="Not offered: a 404 that says so.", gives={"application/json": an("array")},
+    ),
+)  # fmt: skip

@@ -1,0 +1,514 @@
+"""OpenAI's routes, so that its clients work unchanged: completions, chat, embeddings, speech."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from headway import __version__
+from headway.decode.continuous import Member
+from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
+from headway.serve.chat import has_template, prompt_of
+from headway.serve.problems import Refused
+from headway.serve.routes.own import SSE, event
+from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
+from headway.serve.service import Service, Tokens, kind_of, one_of, response, result_of
+from headway.serve.worker import Ticket, Worker
+from headway.tasks.answers import Answer, Show, SpokenAnswer, TextAnswer, VectorAnswer
+
+MAX_TOKENS = 16
+"""Where a request of `/v1/completions` does not say: as OpenAI has it."""
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "best_of": (None, 1), "suffix": (None, ""), "logit_bias": (None, {}),
+    "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "tools": (None, []),
+    "tool_choice": (None, "none", "auto"), "functions": (None, []),
+    "response_format": (None, {"type": "text"}),
+}  # fmt: skip
+"""What OpenAI knows and these models do not have: said plainly, they are no harm."""
+
+UNHEARD = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
+"""Of the caller's own books; nothing depends on them."""
+
+
+def continues(worker: Worker) -> bool:
+    return worker.spec.continues and not worker.run.settings.data.fields
+
+
+def chats(worker: Worker) -> bool:
+    return continues(worker) and has_template(worker.run)
+
+
+def embeds(worker: Worker) -> bool:
+    return worker.spec.answers == "vector" and worker.spec.modality == "text"
+
+
+def hears(worker: Worker) -> bool:
+    return worker.spec.writes and worker.spec.modality == "sounds"
+
+
+def fingerprint(worker: Worker) -> str:
+    settings = worker.run.settings
+    return f"headway-{__version__}-{getattr(settings, 'fingerprint', '')[:8]}".rstrip("-")
+
+
+class Wanted:
+    """What a request about text says of how it is written."""
+
+    def __init__(self, given: dict[str, Any], service: Service, worker: Worker) -> None:
+        for name, fine in NEUTRAL.items():
+            if given.pop(name, None) not in fine:
+                raise Refused(422, f"{name} is not known to this model.", param=name)
+        for name in UNHEARD:
+            given.pop(name, None)
+        self.stream = _flag(given, "stream")
+        options = given.pop("stream_options", None)
+        if options is not None and (not isinstance(options, dict) or not self.stream):
+            raise Refused(422, "stream_options goes with stream=true.", param="stream_options")
+        self.usage = bool((options or {}).get("include_usage"))
+        self.echo = _flag(given, "echo")
+        limits, known = service.limits, service.options(worker)
+        self.n = _whole(given, "n", 1, 1, limits.n)
+        said: dict[str, Any] = {}
+        said["max_len"] = given.pop("max_completion_tokens", None)
+        tokens = given.pop("max_tokens", None)
+        said["max_len"] = tokens if said["max_len"] is None else said["max_len"]
+        temperature = given.pop("temperature", None)
+        for name in ("top_p", "stop", "seed"):
+            said[name] = given.pop(name, None)
+        if isinstance(said["top_p"], int) and not isinstance(said["top_p"], bool):
+            said["top_p"] = float(said["top_p"])
+        drawn = worker.run.settings.decode.sample
+        if temperature is not None:
+            drawn = temperature != 0
+            said |= {"temperature": temperature} if drawn else {"top_p": None}
+        if drawn:
+            said |= {"sample": True, "n_best": self.n}
+            said["seed"] = secrets.randbelow(2**31) if said["seed"] is None else said["seed"]
+        else:
+            said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
+        try:
+            self.options = checked_options(said, known)
+        except Refused as error:
+            names = {"max_len": "max_tokens", "n_best": "n"}
+            name = names.get(str(error.param), str(error.param))
+            message = str(error).replace(f"{error.param} must", f"{name} must")
+            raise Refused(error.status, message, param=name) from error
+        self.copies = 1 if drawn else self.n
+        """Outputs that are the same, where nothing is drawn."""
+
+
+async def completions(service: Service, request: Request) -> Response:
+    given = await _json(service, request)
+    worker = service.worker(given.pop("model", None), continues, "continues text")
+    given.setdefault("max_tokens", MAX_TOKENS)
+    top = given.pop("logprobs", None)
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 5):
+        raise Refused(422, "logprobs must be a whole number from 0 to 5.", param="logprobs")
+    prompts = _prompts(given.pop("prompt", ""), worker, service)
+    wanted = Wanted(given, service, worker)
+    _nothing_else(given)
+    return await _written(service, request, worker, prompts, wanted, Completions(top, wanted.echo))
+
+
+async def chat(service: Service, request: Request) -> Response:
+    given = await _json(service, request)
+    worker = service.worker(given.pop("model", None), chats, "has a chat template")
+    messages = given.pop("messages", None)
+    wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, 5)
+    prompt = prompt_of(worker.run, messages)
+    wanted = Wanted(given, service, worker)
+    _nothing_else(given)
+    inputs = inputs_of(worker.run, [prompt], service.limits)
+    return await _written(service, request, worker, inputs, wanted, Chat(top if wants else None))
+
+
+class Completions:
+    """How outputs are put into answers of `/v1/completions`."""
+
+    kind, chunk_kind, begins = "text_completion", "text_completion", "cmpl-"
+
+    def __init__(self, top: int | None, echo: bool = False) -> None:
+        self.top, self.echo = top, echo
+
+    def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
+        return {"text": (prompt if self.echo else "") + text, "logprobs": probs}
+
+    def piece(self, text: str, probs: dict[str, Any] | None, first: bool) -> dict[str, Any]:
+        return {"text": text, "logprobs": probs}
+
+    def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
+        if self.top is None:
+            return None
+        tokens = [_readable(token) for token in out.tokens]
+        offsets, at = [], 0
+        for token in tokens:
+            offsets.append(at)
+            at += len(token)
+        best = [dict(decode(step)) for step in tops[: len(tokens)]] if self.top and tops else None
+        return {
+            "tokens": tokens, "token_logprobs": list(out.token_log_probs[: len(tokens)]),
+            "top_logprobs": best, "text_offset": offsets,
+        }  # fmt: skip
+
+
+class Chat(Completions):
+    kind, chunk_kind, begins = "chat.completion", "chat.completion.chunk", "chatcmpl-"
+
+    def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}, "logprobs": probs}
+
+    def piece(self, text: str, probs: dict[str, Any] | None, first: bool) -> dict[str, Any]:
+        role = {"role": "assistant"} if first else {}
+        return {"delta": {**role, "content": text} if text or first else {}, "logprobs": probs}
+
+    def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
+        if self.top is None:
+            return None
+        rows = []
+        for place, token in enumerate(out.tokens):
+            best = decode(tops[place]) if place < len(tops) else []
+            rows.append({
+                "token": _readable(token), "bytes": None, "logprob": out.token_log_probs[place],
+                "top_logprobs": [
+                    {"token": name, "logprob": value, "bytes": None} for name, value in best
+                ],
+            })  # fmt: skip
+        return {"content": rows, "refusal": None}
+
+
+async def _written(
+    service: Service, request: Request, worker: Worker, prompts: list[Any], wanted: Wanted,
+    shape: Completions,
+) -> Response:  # fmt: skip
+    common = {
+        "id": f"{shape.begins}{secrets.token_hex(12)}", "created": int(time.time()),
+        "model": worker.name, "system_fingerprint": fingerprint(worker),
+    }  # fmt: skip
+    if wanted.stream:
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        ticket = await service.ticket(
+            worker, prompts, wanted.options, top=shape.top or 0, checked=True,
+            on_piece=lambda n, w, text: queue.put_nowait((n, w, text)),
+        )  # fmt: skip
+        body = _chunks(service, worker, ticket, queue, wanted, shape, common)
+        return StreamingResponse(body, media_type="text/event-stream", headers=SSE)
+    asked = await service.ask(
+        request, worker, prompts, wanted.options, top=shape.top or 0, checked=True
+    )
+    choices: list[dict[str, Any]] = []
+    for number, (answer, member) in enumerate(zip(asked.answers, asked.members, strict=True)):
+        if answer.error:
+            raise Refused(422, answer.error, param="prompt")
+        for out, probs in _outputs(worker, answer, member, shape) * wanted.copies:
+            said = shape.whole(_prompt_text(prompts[number], answer), out.text, probs)
+            choices.append({"index": len(choices), **said, "finish_reason": _reason(out)})
+    usage = _usage(worker, asked.answers, asked.members, wanted.copies)
+    return response({**common, "object": shape.kind, "choices": choices, "usage": usage})
+
+
+async def _chunks(
+    service: Service, worker: Worker, ticket: Ticket, queue: asyncio.Queue[Any], wanted: Wanted,
+    shape: Completions, common: Mapping[str, Any],
+) -> AsyncIterator[bytes]:  # fmt: skip
+    sent: dict[int, str] = {}
+
+    def chunk(index: int, text: str, reason: str | None = None, probs: Any = None) -> bytes:
+        said = shape.piece(text, probs, index not in sent)
+        sent[index] = sent.get(index, "") + text
+        choice = {"index": index, **said, "finish_reason": reason}
+        more = {"usage": None} if wanted.usage else {}
+        return event({**common, "object": shape.chunk_kind, "choices": [choice], **more})
+
+    try:
+        async for piece in service.pieces(ticket, queue):
+            if piece is None:
+                yield b": alive\n\n"
+                continue
+            number, w, text = piece
+            for copy in range(wanted.copies):
+                yield chunk(number * wanted.n + w + copy, text)
+        answers = result_of(ticket)
+        for number, answer in enumerate(answers):
+            if answer.error:
+                raise Refused(422, answer.error, param="prompt")
+            outputs = _outputs(worker, answer, ticket.members[number], shape) * wanted.copies
+            for w, (out, probs) in enumerate(outputs):
+                index = number * wanted.n + w
+                rest = out.text[len(sent.get(index, "")) :]
+                yield chunk(index, rest, _reason(out), probs)
+        if wanted.usage:
+            usage = _usage(worker, answers, ticket.members, wanted.copies)
+            yield event({**common, "object": shape.chunk_kind, "choices": [], "usage": usage})
+    except Refused as error:
+        yield event(error.body())
+    yield b"data: [DONE]\n\n"
+
+
+def _outputs(
+    worker: Worker, answer: Answer, member: Member | None, shape: Completions
+) -> list[tuple[TextAnswer, dict[str, Any] | None]]:
+    """Of one prompt, in the order in which they grew."""
+    assert isinstance(answer, TextAnswer)
+    found = [answer, *answer.others]
+    if member is None:
+        return [(out, shape.probs(out, [], dict)) for out in found]
+    tokenizer = worker.run.tokenizer
+
+    def readable(step: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
+        names = tokenizer.tokens([token for token, _ in step])
+        return [(_readable(name), value) for name, (_, value) in zip(names, step, strict=True)]
+
+    pairs = sorted(zip(member.order, found, strict=True), key=lambda pair: pair[0])
+    return [(out, shape.probs(out, member.tops[w], readable)) for w, out in pairs]
+
+
+def _readable(token: str) -> str:
+    return token.replace("▁", " ")
+
+
+def _reason(out: TextAnswer) -> str:
+    stopped = out.finished
+    facts = out.to_dict().get("outputs") or [{}]
+    return "stop" if stopped or facts[0].get("stopped_by") else "length"
+
+
+def _prompt_text(prompt: Any, answer: Answer) -> str:
+    return prompt if isinstance(prompt, str) else getattr(answer, "source", "")
+
+
+def _usage(
+    worker: Worker, answers: Sequence[Answer], members: Sequence[Member | None], copies: int
+) -> dict[str, int]:
+    read = wrote = 0
+    for answer, member in zip(answers, members, strict=True):
+        if member is not None:
+            read += len(member.prompt)
+            wrote += copies * sum(map(len, member.log_probs))
+        elif isinstance(answer, TextAnswer):
+            read += len(worker.run.tokenizer.encode(answer.source))
+            wrote += copies * sum(len(one.token_log_probs) for one in (answer, *answer.others))
+    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+
+
+def _prompts(given: Any, worker: Worker, service: Service) -> list[Any]:
+    """A text, several, the ids of one, or of several."""
+    several = given if isinstance(given, list) else [given]
+    if several and all(isinstance(one, int) and not isinstance(one, bool) for one in several):
+        several = [several]
+    found: list[Any] = []
+    size = worker.run.tokenizer.vocab_size
+    for one in several:
+        if not isinstance(one, list):
+            found += inputs_of(worker.run, [one], service.limits)
+            continue
+        if (
+            not one
+            or len(one) > service.limits.characters
+            or not all(
+                isinstance(token, int) and not isinstance(token, bool) and 0 <= token < size
+                for token in one
+            )
+        ):
+            raise Refused(422, f"tokens must be whole numbers below {size:,}.", param="prompt")
+        found.append(Tokens(tuple(one)))
+    if not found or len(found) > service.limits.inputs:
+        raise Refused(
+            413 if found else 422, f"1 to {service.limits.inputs:,} prompts a request.",
+            param="prompt",
+        )  # fmt: skip
+    return found
+
+
+async def embeddings(service: Service, request: Request) -> Response:
+    given = await _json(service, request)
+    worker = service.worker(given.pop("model", None), embeds, "gives vectors of texts")
+    texts = given.pop("input", None)
+    form = given.pop("encoding_format", None) or "float"
+    if form not in ("float", "base64"):
+        raise Refused(422, "encoding_format must be float or base64.", param="encoding_format")
+    size = given.pop("dimensions", None)
+    for name in UNHEARD:
+        given.pop(name, None)
+    _nothing_else(given)
+    several = texts if isinstance(texts, list) else [texts]
+    if not all(isinstance(one, str) for one in several):
+        raise Refused(422, "input must be a text, or a list of texts.", param="input")
+    asked = await service.ask(request, worker, several, {})
+    rows = []
+    for index, answer in enumerate(asked.answers):
+        if answer.error:
+            raise Refused(422, answer.error, param="input")
+        assert isinstance(answer, VectorAnswer)
+        vector = np.asarray(answer.vector, np.float32)
+        if size is not None and size != len(vector):
+            raise Refused(
+                422, f"dimensions must be {len(vector)}: this model has no others.",
+                param="dimensions",
+            )  # fmt: skip
+        value: Any = vector.tolist()
+        if form == "base64":
+            value = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+        rows.append({"object": "embedding", "index": index, "embedding": value})
+    loop = asyncio.get_running_loop()
+    n = await loop.run_in_executor(None, _count_tokens, worker, several)
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    return response({"object": "list", "data": rows, "model": worker.name, "usage": usage})
+
+
+def _count_tokens(worker: Worker, texts: Sequence[str]) -> int:
+    return sum(map(len, worker.run.tokenizer.encode_batch(list(texts))))
+
+
+FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+
+
+async def transcriptions(service: Service, request: Request) -> Response:
+    if kind_of(request) != "multipart/form-data":
+        raise Refused(415, "send multipart/form-data with a file.")
+    form = await service.form(request)
+    worker = service.worker(one_of(form, "model"), hears, "writes down what is said")
+    shape = one_of(form, "response_format") or "json"
+    if shape not in FORMATS:
+        raise Refused(
+            422, f"response_format must be one of {', '.join(FORMATS)}.", param="response_format"
+        )
+    files = form.get("file", [])
+    if len(files) != 1 or not isinstance(files[0], Upload):
+        raise Refused(422, "send one file.", param="file")
+    if one_of(form, "stream") not in (None, "false", "False"):
+        raise Refused(422, "a transcript comes as a whole: stream=false.", param="stream")
+    said: dict[str, Any] = {}
+    temperature = one_of(form, "temperature") or "0"
+    try:
+        heat = float(temperature)
+    except ValueError as error:
+        raise Refused(422, "temperature must be a number.", param="temperature") from error
+    if heat:
+        said = {"sample": True, "temperature": heat}
+    times = {str(one) for name in ("timestamp_granularities[]", "timestamp_granularities")
+             for one in form.get(name, [])} or {"segment"}  # fmt: skip
+    known = {"file", "model", "response_format", "stream", "temperature", "language", "prompt"}
+    known |= {"timestamp_granularities[]", "timestamp_granularities", "include[]"}
+    _nothing_else({name: value for name, value in form.items() if name not in known})
+    if not times <= {"word", "segment"}:
+        raise Refused(
+            422, "timestamp_granularities are word and segment.", param="timestamp_granularities"
+        )
+    asked = await service.ask(request, worker, [files[0]], said)
+    [answer] = asked.answers
+    if answer.error:
+        raise Refused(422, answer.error, param="file")
+    assert isinstance(answer, SpokenAnswer)
+    if shape == "json":
+        return response({"text": answer.text})
+    if shape != "verbose_json":
+        text = answer.lines(Show(form=shape)) if shape != "text" else answer.text
+        kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
+        return PlainTextResponse(
+            text.rstrip("\n") + "\n", media_type=kinds.get(shape, "text/plain")
+        )
+    found: dict[str, Any] = {
+        "task": "transcribe", "language": "", "duration": answer.seconds, "text": answer.text
+    }  # fmt: skip
+    if "segment" in times:
+        found["segments"] = [
+            {
+                "id": number, "seek": 0, "start": one.start, "end": one.end, "text": one.text,
+                "tokens": [], "temperature": heat, "avg_logprob": answer.log_prob,
+                "compression_ratio": 1.0, "no_speech_prob": 0.0,
+            }
+            for number, one in enumerate(answer.segments)
+        ]  # fmt: skip
+    if "word" in times:
+        found["words"] = [
+            {"word": word.text, "start": word.start, "end": word.end} for word in answer.words
+        ]
+    return response(found)
+
+
+async def _json(service: Service, request: Request) -> dict[str, Any]:
+    if kind_of(request) != "application/json":
+        raise Refused(415, "send application/json.")
+    return parse_json(await service.body(request, service.limits.body))
+
+
+def _flag(given: dict[str, Any], name: str) -> bool:
+    value = given.pop(name, None)
+    if value not in (None, True, False) or (isinstance(value, int | float) and value not in (
+        True, False,
+    )):  # fmt: skip
+        raise Refused(422, f"{name} must be true or false.", param=name)
+    if value is not None and not isinstance(value, bool):
+        raise Refused(422, f"{name} must be true or false.", param=name)
+    return bool(value)
+
+
+def _whole(given: dict[str, Any], name: str, usual: int, low: int, high: int) -> int:
+    value = given.pop(name, None)
+    value = usual if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise Refused(422, f"{name} must be a whole number from {low} to {high}.", param=name)
+    return value
+
+
+def _nothing_else(given: Mapping[str, Any]) -> None:
+    if given:
+        name = next(iter(given))[:60]
+        raise Refused(422, f"there is no field {name!r} in this request.", param=name)
+
+
+USAGE = an_object(prompt_tokens=an("integer"), total_tokens=an("integer"))
+DRAWN = {
+    "max_tokens": an("integer", nullable=True), "temperature": an("number", nullable=True),
+    "top_p": an("number", nullable=True), "n": an("integer", nullable=True),
+    "seed": an("integer", nullable=True), "stop": {"description": "A text or several."},
+    "stream": an("boolean", nullable=True), "stream_options": {"nullable": True},
+}  # fmt: skip
+CHOICES = an_object(
+    ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
+    choices=an("array", items=an_object()), usage=USAGE,
+)  # fmt: skip
+ROUTES = (
+    Route(
+        method="POST", path="/v1/completions", answer=completions,
+        summary="What follows a prompt, as OpenAI's legacy completions.",
+        body=an_object(model=TEXT, prompt={"description": "A text, several, or tokens."},
+                       logprobs=an("integer", nullable=True), echo=an("boolean", nullable=True),
+                       **DRAWN),
+        gives={"application/json": CHOICES, "text/event-stream": TEXT},
+    ),
+    Route(
+        method="POST", path="/v1/chat/completions", answer=chat,
+        summary="An answer in a chat; only of models with a chat template.",
+        body=an_object(("messages",), model=TEXT, messages=an("array", items=an_object()),
+                       logprobs=an("boolean", nullable=True),
+                       top_logprobs=an("integer", nullable=True), **DRAWN),
+        gives={"application/json": CHOICES, "text/event-stream": TEXT},
+    ),
+    Route(
+        method="POST", path="/v1/embeddings", answer=embeddings, summary="Vectors of texts.",
+        body=an_object(("input",), model=TEXT, input={"description": "A text, or several."},
+                       encoding_format=TEXT, dimensions=an("integer", nullable=True)),
+        gives={"application/json": an_object(
+            ("object", "data"), object=TEXT, data=an("array", items=an_object()), model=TEXT,
+            usage=USAGE)},
+    ),
+    Route(
+        method="POST", path="/v1/audio/transcriptions", answer=transcriptions,
+        summary="What is said in a recording.",
+        form=an_object(("file",), file=an("string", format="binary"), model=TEXT, language=TEXT,
+                       prompt=TEXT, response_format=an("string", enum=list(FORMATS)),
+                       temperature=TEXT, **{"timestamp_granularities[]": TEXTS}),
+        gives={"application/json": an_object(("text",), text=TEXT), "text/plain": TEXT,
+               "text/vtt": TEXT, "application/x-subrip": TEXT},
+    ),
+)  # fmt: skip

@@ -1,0 +1,85 @@
+"""For who runs the server: is it alive, is it ready, what does it do, what is it."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from headway import __version__
+from headway.serve.routes.route import TEXT, Route, an, an_object
+from headway.serve.service import Service, response
+from headway.web.html import FOLDER
+
+
+async def health(service: Service, request: Request) -> Response:
+    """The process is alive, also while it drains."""
+    return response({"status": "ok"})
+
+
+async def ready(service: Service, request: Request) -> Response:
+    """Every model is read and takes requests."""
+    models = {
+        name: "full" if one.is_full else "ready" if one.is_open.is_set() else "loading"
+        for name, one in service.workers.items()
+    }
+    said = {"ready": service.is_ready, "draining": service.draining, "models": models}
+    if service.is_ready:
+        return response(said)
+    return response(said, 503, {"Retry-After": "2"})
+
+
+async def metrics(service: Service, request: Request) -> Response:
+    return PlainTextResponse(
+        service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )
+
+
+async def version(service: Service, request: Request) -> Response:
+    return response({"name": "headway", "version": __version__})
+
+
+PAGE = {
+    "/": ("serve/page.html", "text/html; charset=utf-8"),
+    "/assets/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/assets/serve.css": ("serve/serve.css", "text/css; charset=utf-8"),
+    "/assets/base.js": ("core/base.js", "text/javascript; charset=utf-8"),
+    "/assets/charts.js": ("core/charts.js", "text/javascript; charset=utf-8"),
+    "/assets/colour.js": ("core/colour.js", "text/javascript; charset=utf-8"),
+    "/assets/serve.js": ("serve/serve.js", "text/javascript; charset=utf-8"),
+}
+"""The page and what it is made of: the same style sheet and components as the look page."""
+
+
+async def page(service: Service, request: Request) -> Response:
+    name, kind = PAGE[request.url.path]
+    return Response((FOLDER / name).read_bytes(), media_type=kind)
+
+
+async def favicon(service: Service, request: Request) -> Response:
+    return Response(status_code=204)
+
+
+async def description_page(service: Service, request: Request) -> Response:
+    return RedirectResponse("/#api")
+
+
+STATUS = an_object(("status",), status=TEXT)
+ROUTES = (
+    Route(method="GET", path="/health", answer=health, summary="Alive, also while draining.",
+          gives={"application/json": STATUS}, codes=(403,), is_open=True),
+    Route(method="GET", path="/ready", answer=ready, summary="All models take requests; else 503.",
+          gives={"application/json": an_object(("ready",), ready=an("boolean"))},
+          codes=(403, 503), is_open=True),
+    Route(method="GET", path="/metrics", answer=metrics, summary="Prometheus's text.",
+          gives={"text/plain": TEXT}, codes=(403,), is_open=True),
+    Route(method="GET", path="/version", answer=version, summary="Which headway this is.",
+          gives={"application/json": an_object(("name", "version"), name=TEXT, version=TEXT)},
+          codes=(403,), is_open=True),
+)  # fmt: skip
+FILES = (
+    *(Route(method="GET", path=path, answer=page, summary="The page.", is_open=True)
+      for path in PAGE),
+    Route(method="GET", path="/favicon.ico", answer=favicon, summary="None.", is_open=True),
+    Route(method="GET", path="/docs", answer=description_page, summary="To the page's API tab."),
+)  # fmt: skip
+"""Not in the description: they are for browsers."""

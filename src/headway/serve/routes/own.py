@@ -1,0 +1,229 @@
+"""Our own routes: one for every task, and the page about one input."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+
+from headway.serve.asking import Upload, parse_json
+from headway.serve.problems import Refused
+from headway.serve.routes.route import ANY, TEXT, Route, an, an_object
+from headway.serve.service import Service, kind_of, one_of, response, result_of, to_json
+from headway.serve.worker import Worker
+from headway.tasks.answers import Answer
+
+SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+def any_model(worker: Worker) -> bool:
+    return True
+
+
+async def predict(service: Service, request: Request) -> Response:
+    """The same answers as `run(…)` and `headway predict --json`."""
+    given = await _asked(service, request)
+    worker = service.worker(given.pop("model", None), any_model, "answers")
+    options = given.pop("options", None)
+    if options is not None and not isinstance(options, dict):
+        raise Refused(422, "options must be an object.", param="options")
+    stream = given.pop("stream", None) or False
+    if not isinstance(stream, bool):
+        raise Refused(422, "stream must be true or false.", param="stream")
+    several, one = given.pop("inputs", None), given.pop("input", None)
+    if given:
+        name = next(iter(given))
+        raise Refused(422, f"there is no field {name[:60]!r} in this request.", param=name[:60])
+    if (several is None) == (one is None):
+        raise Refused(422, "give either input, or inputs.", param="input")
+    if several is not None and not isinstance(several, list):
+        raise Refused(422, "inputs must be a list.", param="inputs")
+    inputs: Sequence[Any] = [one] if several is None else several
+    if stream:
+        return await _streamed(service, worker, inputs, options or {})
+    asked = await service.ask(request, worker, inputs, options or {})
+    if several is not None:
+        return response({"model": worker.name, "answers": [facts(one) for one in asked.answers]})
+    [answer] = asked.answers
+    if answer.error:
+        raise Refused(422, answer.error, param="input")
+    return response({"model": worker.name, "answer": facts(answer)})
+
+
+def facts(answer: Answer) -> dict[str, Any]:
+    """As `headway predict --json` prints it."""
+    found = answer.to_dict()
+    return found if answer.id is None else {"id": answer.id, **found}
+
+
+async def _asked(service: Service, request: Request) -> dict[str, Any]:
+    """The fields of the request, of JSON or of a form."""
+    kind = kind_of(request)
+    if kind == "application/json":
+        return parse_json(await service.body(request, service.limits.media))
+    if kind != "multipart/form-data":
+        raise Refused(415, "send application/json, or multipart/form-data with files.")
+    form = await service.form(request)
+    found: dict[str, Any] = {}
+    files = [one for name in ("file", "files", "input", "inputs") for one in form.pop(name, [])]
+    for name in ("model", "options", "stream"):
+        if name in form:
+            found[name] = one_of(form, name)
+            del form[name]
+    if form:
+        name = next(iter(form))
+        raise Refused(422, f"there is no field {name[:60]!r} in this form.", param=name[:60])
+    if "options" in found:
+        found["options"] = parse_json(str(found["options"] or "{}").encode("utf-8", "replace"))
+    if "stream" in found:
+        found["stream"] = {"true": True, "false": False}.get(str(found["stream"]), found["stream"])
+    for one in files:
+        if isinstance(one, str) and not one.isprintable() and "\x00" in one:
+            raise Refused(422, "a text of the form holds NUL.", param="input")
+    if len(files) == 1:
+        return {**found, "input": files[0]}
+    return {**found, "inputs": files}
+
+
+async def _streamed(
+    service: Service, worker: Worker, inputs: Sequence[Any], options: Mapping[str, Any]
+) -> Response:
+    """Server-sent events: pieces of text as they are certain, then the answers."""
+    queue: asyncio.Queue[Any] = asyncio.Queue()
+    ticket = await service.ticket(
+        worker, inputs, options, on_piece=lambda n, w, text: queue.put_nowait((n, w, text))
+    )
+
+    async def events() -> AsyncIterator[bytes]:
+        try:
+            async for piece in service.pieces(ticket, queue):
+                if piece is None:
+                    yield b": alive\n\n"
+                else:
+                    number, w, text = piece
+                    yield event({"input": number, "output": w, "text": text})
+            answers = [facts(one) for one in result_of(ticket)]
+            yield event({"model": worker.name, "answers": answers})
+        except Refused as error:
+            yield event(error.body())
+        yield b"data: [DONE]\n\n"
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers=SSE)
+
+
+def event(content: Any) -> bytes:
+    return b"data: " + to_json(content) + b"\n\n"
+
+
+async def look(service: Service, request: Request) -> Response:
+    """The page of `headway look` for one input: HTML, or its data where JSON is wanted."""
+    kind = kind_of(request)
+    data = None
+    if kind == "application/json":
+        values = parse_json(await service.body(request, service.limits.body))
+    elif kind == "multipart/form-data":
+        form = await service.form(request)
+        values = {}
+        for name, all_of in form.items():
+            if name == "file" and isinstance(all_of[0], Upload):
+                data = all_of[0].data or None
+            elif name == "request":
+                values |= parse_json((one_of(form, name) or "{}").encode("utf-8", "replace"))
+            else:
+                values[name] = one_of(form, name)
+    else:
+        raise Refused(415, "send application/json, or multipart/form-data with a file.")
+    values.pop("api_key", None)
+    worker = service.worker(values.pop("model", None), any_model, "can be looked into")
+    if worker.run.opened.engine is not None:
+        raise Refused(
+            422, f"nobody can look into what the engine of {worker.name} computes. Serve the run "
+            "that was exported.",
+        )  # fmt: skip
+    text = values.get("text")
+    if isinstance(text, str) and len(text) > service.limits.characters:
+        raise Refused(
+            413, f"a text has {len(text):,} characters; at most {service.limits.characters:,}.",
+            param="text",
+        )  # fmt: skip
+    if service.draining:
+        raise Refused(503, "the server is about to stop.", headers={"Retry-After": "5"})
+    post = f"{request.scope.get('root_path', '')}/v1/look"
+    page = await service.looks.make(worker.run, values, data, post)
+    if "application/json" in request.headers.get("accept", ""):
+        return response({"packed": page.packed})
+    return HTMLResponse(page.live_html)
+
+
+async def models(service: Service, request: Request) -> Response:
+    listed = [model_facts(service, worker) for worker in service.workers.values()]
+    return response({"object": "list", "data": listed})
+
+
+async def model(service: Service, request: Request) -> Response:
+    name = request.path_params["model"]
+    return response(model_facts(service, service.worker(name, any_model, "answers")))
+
+
+def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
+    """As OpenAI lists it, and what our own page needs to know."""
+    run, spec = worker.run, worker.spec
+    known = service.options(worker)
+    own = {
+        "task": run.task, "reads": spec.modality, "answers": spec.answers, "writes": spec.writes,
+        "continues": spec.continues, "inputs": [need.name for need in run.needs],
+        "fields": list(run.settings.data.fields), "labels": list(run.labels[:1000]),
+        "options": [one.facts() for one in known.values()], "ready": worker.is_open.is_set(),
+    }  # fmt: skip
+    created = int(service.started)
+    return {
+        "id": worker.name, "object": "model", "created": created, "owned_by": "headway",
+        "headway": own,
+    }  # fmt: skip
+
+
+ANSWER = an_object()
+PREDICT = an_object(
+    model={**TEXT, "description": "May be left out where one model is served."},
+    input={"description": 'A text; an object of texts; {"data": base64} of a medium.'},
+    inputs=an("array", items=ANY, description="Several of them."),
+    options=an_object(),
+    stream=an("boolean", nullable=True),
+)
+MODEL = an_object(("id", "object"), id=TEXT, object=TEXT, created=an("integer"), owned_by=TEXT,
+                  headway=an_object())  # fmt: skip
+ROUTES = (
+    Route(
+        method="POST", path="/v1/predict", answer=predict, body=PREDICT,
+        summary="Ask any model: the answers of `headway predict --json`.",
+        form=an_object(model=TEXT, options={**TEXT, "description": "JSON."}, stream=TEXT,
+                       file=an("array", items=an("string", format="binary")),
+                       input=an("array", items=TEXT)),
+        gives={
+            "application/json": an_object(
+                ("model",), model=TEXT, answer=ANSWER, answers=an("array", items=ANSWER)
+            ),
+            "text/event-stream": TEXT,
+        },
+    ),
+    Route(
+        method="POST", path="/v1/look", answer=look, key_in_body=True,
+        summary="The page of `headway look` about one input.",
+        body=an_object(model=TEXT, text=TEXT),
+        form=an_object(model=TEXT, text=TEXT, api_key=TEXT, file=an("string", format="binary")),
+        gives={"text/html": TEXT, "application/json": an_object(("packed",), packed=TEXT)},
+    ),
+    Route(
+        method="GET", path="/v1/models", answer=models, summary="All models.",
+        gives={"application/json": an_object(
+            ("object", "data"), object=TEXT, data=an("array", items=MODEL))},
+        codes=(401, 403),
+    ),
+    Route(
+        method="GET", path="/v1/models/{model}", answer=model, summary="One model.",
+        gives={"application/json": MODEL}, codes=(401, 403, 404),
+    ),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""A route: where it is, what answers, and what the description says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headway.serve.service import Service
+
+Answer = Callable[[Service, Request], Awaitable[Response]]
+Schema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    method: str
+    path: str
+    answer: Answer
+    summary: str
+    body: Schema | None = None
+    """Of JSON."""
+
+    form: Schema | None = None
+    """Of a form with files, where it may be one."""
+
+    urlencoded: bool = False
+    """The fields of the body may also come as a plain form."""
+
+    gives: Mapping[str, Schema] = field(default_factory=dict)
+    """Schemas of the answer by media type."""
+
+    codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+    """What else it may say."""
+
+    is_open: bool = False
+    """It answers without a key."""
+
+    key_in_body: bool = False
+    """The key may also be a field of the body, `api_key`: its clients have no header for it."""
+
+
+def an(kind: str, **more: Any) -> dict[str, Any]:
+    """A schema in short: `an("integer", minimum=1)`."""
+    return {"type": kind, **more}
+
+
+def an_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "object", "properties": properties}
+    return {**found, "required": list(required)} if required else found
+
+
+TEXT = an("string")
+TEXTS = an("array", items=TEXT)
+ANY: dict[str, Any] = {}

@@ -1,0 +1,385 @@
+"""What all routes share: the models and their workers, who may ask, how long, how much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from headway.decode.continuous import Member
+from headway.errors import UserError, suggest
+from headway.run import Run
+from headway.serve.asking import Declared, Upload, as_refused, checked_options, declared, inputs_of
+from headway.serve.keys import Keys
+from headway.serve.limits import Limits
+from headway.serve.looking import Looks
+from headway.serve.metrics import SECONDS, Metrics
+from headway.serve.problems import Broken, Refused
+from headway.serve.worker import OnPiece, Ticket, Worker
+from headway.tasks.answers import Answer
+from headway.tasks.inputs import Asked as Question
+
+BEAT = 15.0
+"""Seconds of silence after which a stream shows that it is alive."""
+
+
+class Gone(Exception):
+    """The client is not there any more."""
+
+
+class Finite(JSONResponse):
+    """JSON, as programs read it: what is no number is null."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content)
+
+
+def to_json(content: Any) -> bytes:
+    try:
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_finite(content), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    if isinstance(value, float) and not -1e308 < value < 1e308:
+        return None
+    return value
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A prompt that is tokens already."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of one request."""
+
+    answers: list[Answer]
+    members: list[Member | None]
+
+
+class Service:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        keys: Keys | None,
+        limits: Limits,
+        *,
+        languages: Mapping[str, tuple[str, str]] | None = None,
+        looks: Looks | None = None,
+    ) -> None:
+        if not runs:
+            raise UserError("there is nothing to serve: give a run.")
+        self.keys, self.limits, self.metrics = keys, limits, Metrics()
+        self.workers: dict[str, Worker] = {}
+        for run in runs:
+            if run.name in self.workers:
+                raise UserError(
+                    f"two runs are called {run.name!r}, and each is asked for by its name. Serve "
+                    "them apart, or copy one to another name."
+                )
+            self.workers[run.name] = Worker(run, limits, self.metrics)
+        self.languages = dict(languages or {})
+        self.looks = Looks(limits.looks) if looks is None else looks
+        self.home: str | None = None
+        """Another page at `/` than ours."""
+
+        self.draining = False
+        self.started = time.time()
+        self.in_flight = 0
+        """Requests that are being answered, streams included."""
+
+        self._declared: dict[str, dict[str, Declared]] = {}
+        self._readers = ThreadPoolExecutor(4, "headway-read")
+        self.requests = self.metrics.counter("headway_requests_total", "Requests by their outcome.")
+        self.latency = self.metrics.histogram(
+            "headway_request_seconds", "From the request to the whole answer.", SECONDS
+        )
+        self.metrics.gauge(
+            "headway_in_flight_requests", "Being answered now.", lambda: self.in_flight
+        )
+        self.metrics.gauge("headway_draining", "1: no new work is taken.", lambda: self.draining)
+
+    def start(self) -> None:
+        for worker in self.workers.values():
+            worker.start()
+
+    def stop(self) -> None:
+        for worker in self.workers.values():
+            worker.stop()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self.looks.close()
+
+    @property
+    def is_ready(self) -> bool:
+        workers = self.workers.values()
+        return not self.draining and all(w.is_open.is_set() and not w.is_full for w in workers)
+
+    # -- which model
+
+    def worker(self, name: object, fits: Callable[[Worker], bool], what: str) -> Worker:
+        """The model of a name; without one the only one that fits."""
+        able = [one for one in self.workers.values() if fits(one)]
+        if name is None or name == "":
+            if len(able) == 1:
+                return able[0]
+            if not able:
+                raise Refused(404, f"no model here {what}.", param="model", code="model_not_found")
+            raise Refused(
+                422, f"say which model: {', '.join(one.name for one in able)}.", param="model"
+            )
+        if not isinstance(name, str) or name not in self.workers:
+            near = suggest(str(name)[:80], self.workers)
+            raise Refused(
+                404, f"there is no model {str(name)[:80]!r}.{near}", param="model",
+                code="model_not_found",
+            )  # fmt: skip
+        if not fits(self.workers[name]):
+            others = ", ".join(one.name for one in able)
+            raise Refused(
+                404,
+                f"the model {name!r} does not fit: it is no model that {what}. "
+                + (f"Those do: {others}." if others else "POST /v1/predict asks it."),
+                param="model", code="model_not_found",
+            )  # fmt: skip
+        return self.workers[name]
+
+    def options(self, worker: Worker) -> dict[str, Declared]:
+        if worker.name not in self._declared:
+            self._declared[worker.name] = declared(worker.run, self.limits)
+        return self._declared[worker.name]
+
+    # -- asking
+
+    async def ask(
+        self,
+        request: Request,
+        worker: Worker,
+        inputs: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        top: int = 0,
+        checked: bool = False,
+    ) -> Asked:
+        """All answers, or the reason why there are none. Who goes away is computed no further."""
+        ticket = await self.ticket(worker, inputs, options, top=top, checked=checked)
+        answers = await self.wait(request, ticket)
+        return Asked(answers, ticket.members)
+
+    async def ticket(
+        self,
+        worker: Worker,
+        inputs: Sequence[Any],
+        options: Mapping[str, Any],
+        *,
+        on_piece: OnPiece | None = None,
+        top: int = 0,
+        checked: bool = False,
+    ) -> Ticket:
+        """In the queue. Pictures are decoded and texts are read by threads of their own."""
+        if self.draining:
+            raise Refused(
+                503, "the server is about to stop and takes no new requests.", code="draining",
+                headers={"Retry-After": "5", "Connection": "close"},
+            )  # fmt: skip
+        said = dict(options) if checked else checked_options(options, self.options(worker))
+        given = list(inputs) if checked else inputs_of(worker.run, inputs, self.limits)
+        worker.reserve(len(given))
+        loop = asyncio.get_running_loop()
+        try:
+            ticket = await loop.run_in_executor(
+                self._readers, self._made, worker, given, said, loop, on_piece, top
+            )
+        except BaseException as error:
+            worker.release(len(given))
+            if isinstance(error, UserError):
+                raise as_refused(error) from error
+            raise
+        worker.put(ticket)
+        return ticket
+
+    def _made(
+        self, worker: Worker, inputs: list[Any], options: dict[str, Any],
+        loop: asyncio.AbstractEventLoop, on_piece: OnPiece | None, top: int,
+    ) -> Ticket:  # fmt: skip
+        run = worker.run
+        use = run.use(options)
+        questions = [
+            Question(list(one.ids)) if isinstance(one, Tokens) else run.question(one)
+            for one in inputs
+        ]
+        key = repr(sorted(options.items()))
+        if worker.spec.continues:
+            use = _bounded(use, self.limits.tokens)
+        future: asyncio.Future[list[Answer]] = loop.create_future()
+        return Ticket(questions, use, key, loop, future, on_piece, top)
+
+    async def wait(self, request: Request, ticket: Ticket) -> list[Answer]:
+        left = asyncio.ensure_future(_disconnected(request))
+        try:
+            seconds = self.limits.seconds - (time.perf_counter() - ticket.begun)
+            both: set[asyncio.Future[Any]] = {ticket.future, left}
+            done, _ = await asyncio.wait(
+                both, timeout=max(0.0, seconds),
+                return_when=asyncio.FIRST_COMPLETED,
+            )  # fmt: skip
+            if ticket.future in done:
+                return result_of(ticket)
+            if left in done:
+                raise Gone
+            raise Refused(
+                504, f"not answered within {self.limits.seconds:g} s, and given up.",
+                code="deadline",
+            )  # fmt: skip
+        finally:
+            if not ticket.future.done():
+                ticket.give_up()
+            left.cancel()
+
+    async def pieces(self, ticket: Ticket, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
+        """What a ticket's `on_piece` puts into the queue, until it is answered; None where
+        nothing was said for long."""
+        ticket.future.add_done_callback(lambda _: queue.put_nowait(END))
+        until = ticket.begun + self.limits.seconds
+        try:
+            while True:
+                left = until - time.perf_counter()
+                if left <= 0:
+                    raise Refused(
+                        504, f"not written within {self.limits.seconds:g} s, and given up.",
+                        code="deadline",
+                    )  # fmt: skip
+                try:
+                    piece = await asyncio.wait_for(queue.get(), min(BEAT, left))
+                except TimeoutError:
+                    yield None
+                    continue
+                if piece is END:
+                    return
+                yield piece
+        finally:
+            if not ticket.future.done():
+                ticket.give_up()
+
+    # -- bodies
+
+    async def body(self, request: Request, most: int) -> bytes:
+        """All of it, if it is not too much and comes in time."""
+        length = request.headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or len(length) > 15:
+            raise Refused(400, "Content-Length is no number.")
+        if int(length) > most:
+            raise Refused(413, f"the body has {int(length):,} bytes; at most {most:,} are read.")
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise Refused(413, f"at most {most:,} bytes are read.")
+                    parts.append(part)
+        except TimeoutError as error:
+            raise Refused(
+                408, f"the body was not there within {self.limits.body_seconds:g} s.",
+                headers={"Connection": "close"},
+            ) from error  # fmt: skip
+        except ClientDisconnect as error:
+            raise Gone from error
+        return b"".join(parts)
+
+    async def form(self, request: Request) -> dict[str, list[str | Upload]]:
+        """The fields of a form; files with their names and bytes."""
+        body = await self.body(request, self.limits.media)
+        sent = False
+
+        async def again() -> dict[str, Any]:
+            nonlocal sent
+            if sent:
+                return {"type": "http.disconnect"}
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        found: dict[str, list[str | Upload]] = {}
+        most = self.limits.inputs
+        try:
+            copy = Request(request.scope, again)
+            async with copy.form(
+                max_files=most + 1, max_fields=most + 32, max_part_size=self.limits.media
+            ) as form:
+                for name, value in form.multi_items():
+                    if isinstance(value, UploadFile):
+                        one: str | Upload = Upload(value.filename or "", await value.read())
+                    else:
+                        one = value
+                    found.setdefault(name, []).append(one)
+        except Exception as error:  # the parser has errors of several kinds
+            detail = getattr(error, "detail", None) or str(error)
+            raise Refused(400, f"the form cannot be read ({str(detail)[:120]}).") from error
+        return found
+
+
+END = object()
+
+
+def result_of(ticket: Ticket) -> list[Answer]:
+    """Or the reason why there is none, as clients are told."""
+    try:
+        return ticket.future.result()
+    except UserError as error:
+        raise as_refused(error) from error
+    except Broken as error:
+        raise Refused(500, str(error), code="broken") from error
+    except asyncio.CancelledError as error:
+        raise Gone from error
+
+
+async def _disconnected(request: Request) -> None:
+    with contextlib.suppress(RuntimeError):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _bounded(use: Any, most: int) -> Any:
+    """Where neither the request nor the run says how long: no longer than is allowed."""
+    decode = use.settings.decode
+    if decode.max_len is not None and decode.max_len <= most:
+        return use
+    settings = replace(use.settings, decode=replace(decode, max_len=most))
+    return replace(use, settings=settings)
+
+
+def kind_of(request: Request) -> str:
+    """The media type of the body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def one_of(form: Mapping[str, Sequence[str | Upload]], name: str) -> str | None:
+    """A field that is there once, as text."""
+    values = form.get(name, ())
+    if not values:
+        return None
+    if len(values) > 1 or not isinstance(values[0], str):
+        raise Refused(422, f"{name} must be one text.", param=name)
+    return values[0]
+
+
+def response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Finite(content, status, dict(headers or {}))

@@ -1,0 +1,509 @@
+"""One thread a model, which owns it: takes what waits, computes it together, gives it out.
+
+Requests that wait together are one flat batch, where they are told the same. What grows a token at
+a time grows in one continuous batch: a new request joins at the next step, a finished one leaves at
+once, and one that nobody waits for any more leaves too. A request that breaks the computation is
+found by computing each alone, and is the only one to hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+from headway.decode.continuous import Continuous, Member
+from headway.decode.search.limits import GIVEN_UP, UNNUMBERED
+from headway.errors import UserError
+from headway.run import Run
+from headway.serve.limits import Limits
+from headway.serve.metrics import SECONDS, SIZES, Metrics
+from headway.serve.problems import Broken, Refused
+from headway.tasks.answer_stream import Stream
+from headway.tasks.answers import Answer
+from headway.tasks.inputs import Asked
+from headway.tasks.specs import spec_of
+from headway.tasks.task import Joining, Predictor, Use, find_task
+
+log = logging.getLogger("headway.serve")
+
+OnPiece = Callable[[int, int, str], None]
+"""Gets the number of an input, of one of its outputs, and text, in the thread of the event loop."""
+
+KEPT = 16
+"""Predictors that are kept for the next who says the same."""
+
+INPUTS_EACH = 8
+"""So many times as many inputs as requests may wait."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request: what it asks of a model, and where its answers go."""
+
+    questions: list[Asked]
+    use: Use
+    key: Hashable
+    """Tickets with the same key may be computed together."""
+
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[list[Answer]]
+    on_piece: OnPiece | None = None
+    top: int = 0
+    begun: float = field(default_factory=time.perf_counter)
+    answers: list[Answer | None] = field(default_factory=list)
+    members: list[Member | None] = field(default_factory=list)
+    """Of what grew in steps."""
+
+    given_up: bool = False
+    ended: bool = False
+    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Characters of each output that were given out already."""
+
+    def give_up(self) -> None:
+        """Nobody waits any more: it is out at the next step."""
+        self.given_up = True
+        for member in self.members:
+            if member is not None:
+                member.left = True
+
+    @property
+    def is_whole(self) -> bool:
+        return all(answer is not None for answer in self.answers)
+
+
+class Worker:
+    """Answers tickets about one run."""
+
+    def __init__(self, run: Run, limits: Limits, metrics: Metrics) -> None:
+        self.run, self.limits, self.name = run, limits, run.name
+        self.spec = spec_of(run.settings)
+        self.is_open = threading.Event()
+        """The model is read, and the thread is there."""
+
+        self.stopping = False
+        self.trouble = ""
+        """Why the model cannot be read."""
+
+        self._queue: deque[Ticket] = deque()
+        self._wake = threading.Condition()
+        self._accepted = self._inputs = 0
+        self._crowd = 1
+        """Requests of the last batch."""
+
+        self._pace = 0.05
+        """Seconds that a request takes of late, while others are computed with it."""
+
+        self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
+        self._growing: Continuous | None = None
+        self._owners: dict[Member, tuple[Ticket, int]] = {}
+        self._current: list[Ticket] = []
+        self._apart_now: list[Ticket] = []
+        """Those whose step failed, and who are computed one by one."""
+
+        self._outbox: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
+        self._measure(metrics)
+        self._thread = threading.Thread(target=self._live, name=f"headway-{self.name}", daemon=True)
+
+    def _measure(self, metrics: Metrics) -> None:
+        said = metrics.histogram
+        self._waited = said(
+            "headway_queue_seconds", "From accepted to first computed.", SECONDS
+        )  # fmt: skip
+        self._batched = said("headway_batch_inputs", "Inputs that were computed together.", SIZES)
+        self._tokens = metrics.counter("headway_tokens_total", "Tokens that were written.")
+        self._broken = metrics.counter("headway_broken_total", "Computations that failed.")
+        self._left = metrics.counter("headway_given_up_total", "Requests that nobody waited for.")
+        metrics.gauge(
+            "headway_queue_requests", "Accepted and not answered.", lambda: self._accepted,
+            model=self.name,
+        )  # fmt: skip
+        metrics.gauge(
+            "headway_growing_texts", "Texts that grow together now.",
+            lambda: len(self._growing.rows) if self._growing is not None else 0, model=self.name,
+        )  # fmt: skip
+        metrics.gauge(
+            "headway_model_ready", "1: the model is read and answers.", self.is_open.is_set,
+            model=self.name,
+        )  # fmt: skip
+
+    # -- the side of the event loop
+
+    def start(self) -> None:
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    @property
+    def accepted(self) -> int:
+        return self._accepted
+
+    @property
+    def is_full(self) -> bool:
+        return self._accepted >= self.limits.queue
+
+    def reserve(self, n_inputs: int) -> None:
+        """A place for a request, or the reason why not, at once."""
+        if not self.is_open.is_set():
+            raise Refused(
+                503, f"{self.name} is not ready. {self.trouble}".strip(), code="not_ready",
+                headers={"Retry-After": "2"},
+            )  # fmt: skip
+        with self._wake:
+            most = INPUTS_EACH * self.limits.queue
+            if self.is_full or (self._inputs and self._inputs + n_inputs > most):
+                wait = min(30, max(1, math.ceil(self._accepted * self._pace)))
+                raise Refused(
+                    429,
+                    f"{self._accepted:,} requests wait for {self.name} already. Come again in "
+                    f"{wait} s.",
+                    code="queue_full", headers={"Retry-After": str(wait)},
+                )  # fmt: skip
+            self._accepted += 1
+            self._inputs += n_inputs
+
+    def release(self, n_inputs: int) -> None:
+        """The place of a request that was not put in the queue after all."""
+        with self._wake:
+            self._accepted -= 1
+            self._inputs -= n_inputs
+
+    def put(self, ticket: Ticket) -> None:
+        """Into a place that was reserved."""
+        ticket.answers = [
+            Answer(error=str(one.error), id=one.id) if one.error is not None else None
+            for one in ticket.questions
+        ]
+        ticket.members = [None] * len(ticket.questions)
+        with self._wake:
+            self._queue.append(ticket)
+            self._wake.notify()
+
+    def stop(self) -> None:
+        with self._wake:
+            self.stopping = True
+            self._wake.notify()
+
+    # -- the thread
+
+    def _live(self) -> None:
+        """Whatever happens, someone answers afterwards: the model is read anew where it must."""
+        while not self.stopping:
+            try:
+                _ = self.run.opened.models if self.run.opened.engine is None else None
+                self._warm()
+                self.trouble = ""
+                self.is_open.set()
+                self._work()
+            except BaseException as error:  # the thread must not end while there are requests
+                self.is_open.clear()
+                self._broken(model=self.name)
+                self.trouble = f"The model cannot be read: {error}"
+                log.exception("%s: the worker begins anew", self.name)
+                self._fail_all(Broken(f"the worker of {self.name} broke down and begins anew"))
+                self.run.close()
+                self._predictors.clear()
+                self._growing = None
+                if not self.stopping:
+                    time.sleep(0.2)
+
+    def _warm(self) -> None:
+        """The first answer takes longer: what it makes, such as packed weights, is made now."""
+        if self.spec.modality == "text":
+            self._predictor(self.run.use({}), ())
+
+    def _fail_all(self, error: Exception) -> None:
+        with self._wake:
+            waiting = [*self._queue]
+            self._queue.clear()
+        owners = [ticket for ticket, _ in self._owners.values()]
+        self._owners.clear()
+        for ticket in dict.fromkeys([*self._current, *owners, *self._apart_now, *waiting]):
+            self._end(ticket, error)
+        self._apart_now = []
+        self._current = []
+        self._flush()
+
+    def _work(self) -> None:
+        while True:
+            tickets = self._take()
+            if tickets is None:
+                return
+            self._current = tickets
+            batches: dict[Hashable, list[Ticket]] = {}
+            for ticket in tickets:
+                self._waited(time.perf_counter() - ticket.begun, model=self.name)
+                if ticket.is_whole or ticket.given_up:
+                    self._end(ticket)
+                elif not self._join(ticket):
+                    # What is drawn depends on its place in a batch: it has one of its own.
+                    drawn = ticket.use.settings.decode.sample
+                    batches.setdefault(id(ticket) if drawn else ticket.key, []).append(ticket)
+            for batch in batches.values():
+                self._together(batch)
+            self._current = []
+            if self._growing is not None and not self._growing.is_empty:
+                self._step(self._growing)
+            self._flush()
+
+    def _take(self) -> list[Ticket] | None:
+        """What waits; a moment longer, where several came together lately."""
+        with self._wake:
+            busy = self._growing is not None and not self._growing.is_empty
+            while not self._queue and not busy:
+                if self.stopping:
+                    return None
+                self._wake.wait()
+            if not busy and self._crowd > 1 and len(self._queue) < self._crowd:
+                until = time.perf_counter() + self.limits.collect_ms / 1000
+                while len(self._queue) < self._crowd and not self.stopping:
+                    left = until - time.perf_counter()
+                    if left <= 0 or not self._wake.wait(left):
+                        break
+            found: list[Ticket] = []
+            inputs = 0
+            while self._queue and (not found or inputs < self.limits.batch):
+                found.append(self._queue.popleft())
+                inputs += len(found[-1].questions)
+            if not busy:
+                self._crowd = len(found)
+            return found
+
+    def _predictor(self, use: Use, key: Hashable) -> Predictor:
+        """What answers, kept for the next who says the same."""
+        if key in self._predictors:
+            self._predictors.move_to_end(key)
+            return self._predictors[key]
+        with use.opened.lock:
+            made = find_task(use.settings).predictor(use)
+        self._predictors[key] = made
+        while len(self._predictors) > KEPT:
+            self._predictors.popitem(last=False)
+        return made
+
+    # -- what grows in steps
+
+    def _join(self, ticket: Ticket) -> bool:
+        """Into the continuous batch, if its answers grow a token at a time."""
+        try:
+            predictor = self._predictor(ticket.use, ticket.key)
+        except UserError as error:
+            self._end(ticket, error)
+            return True
+        if not isinstance(predictor, Joining) or not predictor.joins:
+            return False
+        if self._growing is None:
+            self._growing = predictor.together()
+            self._growing.most_rows = self.limits.rows
+        growing = self._growing
+        for number, asked in enumerate(ticket.questions):
+            if ticket.answers[number] is None:
+                self._join_one(predictor, growing, ticket, number, asked)
+        if ticket.is_whole:
+            self._end(ticket)
+        return True
+
+    def _join_one(
+        self, predictor: Joining, growing: Continuous, ticket: Ticket, number: int, asked: Asked
+    ) -> None:
+        def on_piece(w: int, piece: str) -> None:
+            self._show(ticket, number, w, piece)
+
+        try:
+            member = predictor.member(
+                growing, asked.question, on_piece=None if ticket.on_piece is None else on_piece,
+                top=ticket.top, number=number,
+            )  # fmt: skip
+        except UserError as error:
+            ticket.answers[number] = Answer(error=str(error), id=asked.id)
+            return
+        ticket.members[number] = member
+        member.left = ticket.given_up
+        self._owners[member] = (ticket, number)
+        growing.join(member)
+
+    def _show(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
+        """Text that is certain, but for what was given out before the worker began anew."""
+        place = (number, w)
+        seen, known = ticket.sent.get(place, 0), ticket.sent.setdefault((number, -1 - w), 0)
+        ticket.sent[number, -1 - w] = known + len(piece)
+        fresh = piece[max(0, seen - known) :]
+        if fresh and ticket.on_piece is not None:
+            ticket.sent[place] = seen + len(fresh)
+            call = ticket.on_piece
+            self._outbox.append((ticket.loop, lambda: call(number, w, fresh)))
+
+    def _step(self, growing: Continuous) -> None:
+        began, rows = time.perf_counter(), len(growing.rows)
+        try:
+            with self.run.opened.lock:
+                done = growing.step()
+        except Exception as error:
+            self._apart(growing, error)
+            return
+        finally:
+            took = time.perf_counter() - began
+        self._pace += 0.1 * (took / max(1, rows) - self._pace)
+        if growing.rows:
+            self._batched(len(growing.rows), model=self.name)
+        for member in done:
+            self._grown(member)
+
+    def _grown(self, member: Member) -> None:
+        ticket, number = self._owners.pop(member)
+        if member.outputs is None:
+            self._end(ticket)  # it was left
+            return
+        predictor = self._predictor(ticket.use, ticket.key)
+        assert isinstance(predictor, Joining)
+        asked = ticket.questions[number]
+        answer = predictor.joined(asked.question, member)
+        ticket.answers[number] = _with_id(answer, asked)
+        self._tokens(sum(map(len, member.log_probs)), model=self.name)
+        if ticket.is_whole:
+            self._end(ticket)
+
+    def _apart(self, growing: Continuous, error: Exception) -> None:
+        """A step failed: each text grows alone from its beginning, and who fails again is told."""
+        self._broken(model=self.name)
+        log.error("%s: a step failed (%s); its requests are computed one by one", self.name,
+                  type(error).__name__)  # fmt: skip
+        members = [*self._owners]
+        self._apart_now = [ticket for ticket, _ in self._owners.values()]
+        growing.clear()
+        for member in members:
+            if member.outputs is not None:  # it was done before that happened
+                self._grown(member)
+                continue
+            ticket, number = self._owners.pop(member)
+            if ticket.ended or ticket.given_up:
+                self._end(ticket)
+                continue
+            self._alone(growing, ticket, number)
+            self._flush()
+        self._apart_now = []
+
+    def _alone(self, growing: Continuous, ticket: Ticket, number: int) -> None:
+        for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:
+            del ticket.sent[place]  # counted anew, so that nothing is given out twice
+        predictor = self._predictor(ticket.use, ticket.key)
+        assert isinstance(predictor, Joining)
+        self._join_one(predictor, growing, ticket, number, ticket.questions[number])
+        try:
+            while not growing.is_empty:
+                with self.run.opened.lock:
+                    done = growing.step()
+                for member in done:
+                    self._grown(member)
+                self._flush()
+        except Exception as error:
+            self._broken(model=self.name)
+            growing.clear()
+            self._owners.pop(ticket.members[number], None)  # type: ignore[arg-type]
+            self._end(ticket, _broken(self.name, error))
+
+    # -- what is computed at once
+
+    def _together(self, tickets: Sequence[Ticket]) -> None:
+        """One flat batch of several requests; each alone where that fails."""
+        owners = [
+            (ticket, number)
+            for ticket in tickets
+            for number, answer in enumerate(ticket.answers)
+            if answer is None
+        ]
+        began = time.perf_counter()
+        self._batched(len(owners), model=self.name)
+        exact = self.spec.modality != "sounds"  # recordings are cut into windows of their own
+
+        def given_up(number: int) -> bool:
+            if exact and number != UNNUMBERED:
+                return owners[number][0].given_up
+            return all(ticket.given_up for ticket in tickets)
+
+        told = GIVEN_UP.set(given_up)
+        try:
+            asked = (ticket.questions[number] for ticket, number in owners)
+            found = Stream(tickets[0].use, asked, keep=True, again=len(tickets) == 1)
+            for (ticket, number), answer in zip(owners, found, strict=True):
+                ticket.answers[number] = answer
+                if ticket.is_whole:
+                    self._end(ticket)
+                    self._flush()
+        except Exception as error:
+            self._failed(tickets, error)
+        finally:
+            GIVEN_UP.reset(told)
+        self._pace += 0.2 * ((time.perf_counter() - began) / len(tickets) - self._pace)
+
+    def _failed(self, tickets: Sequence[Ticket], error: Exception) -> None:
+        open_ones = [ticket for ticket in tickets if not ticket.ended]
+        if not isinstance(error, UserError):
+            self._broken(model=self.name)
+            log.error("%s: a batch failed (%s)", self.name, type(error).__name__)
+        if len(tickets) == 1:
+            said = error if isinstance(error, UserError) else _broken(self.name, error)
+            for ticket in open_ones:
+                self._end(ticket, said)
+            return
+        for ticket in open_ones:
+            self._together([ticket])
+
+    # -- out
+
+    def _end(self, ticket: Ticket, error: Exception | None = None) -> None:
+        if ticket.ended:
+            return
+        ticket.ended = True
+        self.release(len(ticket.questions))
+        if ticket.given_up:
+            self._left(model=self.name)
+        if error is None and not any(member is not None for member in ticket.members):
+            self._count(ticket)
+
+        def tell() -> None:
+            if ticket.future.done():
+                return
+            if ticket.given_up or (error is None and not ticket.is_whole):
+                ticket.future.cancel()
+            elif error is not None:
+                ticket.future.set_exception(error)
+            else:
+                ticket.future.set_result([one for one in ticket.answers if one is not None])
+
+        self._outbox.append((ticket.loop, tell))
+
+    def _count(self, ticket: Ticket) -> None:
+        known = [getattr(answer, "token_log_probs", ()) for answer in ticket.answers
+                 if answer is not None and not answer.error]  # fmt: skip
+        if n := sum(map(len, known)):
+            self._tokens(n, model=self.name)
+
+    def _flush(self) -> None:
+        """All that was found in this step, in one call of each event loop."""
+        if not self._outbox:
+            return
+        calls, self._outbox = self._outbox, []
+        for loop in dict.fromkeys(loop for loop, _ in calls):
+            mine = [call for own, call in calls if own is loop]
+            try:
+                loop.call_soon_threadsafe(_call_all, mine)
+            except RuntimeError:  # the loop is gone, and its clients with it
+                continue
+
+
+def _call_all(calls: Sequence[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def _broken(name: str, error: Exception) -> Broken:
+    return Broken(f"{name} could not compute this ({type(error).__name__}).")
+
+
+def _with_id(answer: Answer, asked: Asked) -> Answer:
+    return answer if asked.id is None else replace(answer, id=asked.id)

@@ -1,0 +1,416 @@
+"use strict";
+// The page at `/` of `headway serve`: what the server says of its models decides what is shown, and
+// no task is known by its name. Whatever a model wrote becomes text, never markup.
+const KEY = "headway-key";
+const APP = { models: [], model: null, file: null, texts: {}, options: {}, last: null, stop: null, version: "", wrong: "", recorder: null };
+
+const keyHeader = () => (sessionStorage.getItem(KEY) ? { Authorization: "Bearer " + sessionStorage.getItem(KEY) } : {});
+const $ = (name) => document.querySelector(`[data-serve=${name}]`);
+const own = () => APP.model.headway;
+const isMedia = () => own().reads !== "text";
+const KINDS = { pictures: ["picture", "image/*"], videos: ["video", "video/*,image/gif"], sounds: ["recording", "audio/*"] };
+
+async function ask(path, options = {}) {
+  const answer = await fetch(path, { ...options, headers: { ...keyHeader(), ...options.headers } });
+  if (answer.ok) return answer;
+  let said = {};
+  try { said = await answer.json(); } catch { /* a proxy may say it in another form */ }
+  const error = new Error(said.error?.message || `${answer.status} ${answer.statusText}`);
+  error.status = answer.status;
+  error.wait = answer.headers.get("Retry-After");
+  throw error;
+}
+
+// -- what is asked
+
+function shownOptions() {
+  const found = {};
+  for (const [name, value] of Object.entries(APP.options)) if (value !== "" && value != null) found[name] = value;
+  return found;
+}
+
+function inputNames() {
+  return own().fields.length ? own().fields : own().inputs.filter((name) => name !== "path");
+}
+
+function theInput() {
+  const names = inputNames();
+  if (names.length > 1 || own().fields.length) {
+    return Object.fromEntries(names.map((name) => [name, APP.texts[name] || ""]).filter(([, text]) => text));
+  }
+  return APP.texts[names[0] || "text"] || "";
+}
+
+function theRequest() {
+  const options = shownOptions(), more = Object.keys(options).length ? { options } : {};
+  return { model: APP.model.id, input: theInput(), ...more };
+}
+
+async function send() {
+  if (APP.stop) return;
+  const begun = performance.now(), control = new AbortController();
+  Object.assign(APP, { stop: control, wrong: "", last: { pieces: {}, answer: null, first: null, took: null, body: null, file: APP.file } });
+  draw();
+  try {
+    let answer;
+    if (isMedia()) {
+      if (!APP.file) throw new Error(`choose a ${KINDS[own().reads][0]} first.`);
+      const form = new FormData();
+      form.append("model", APP.model.id);
+      form.append("options", JSON.stringify(shownOptions()));
+      form.append("file", APP.file, APP.file.name || "input");
+      APP.last.body = { model: APP.model.id, options: shownOptions() };
+      answer = await ask("v1/predict", { method: "POST", body: form, signal: control.signal });
+    } else {
+      APP.last.body = { ...theRequest(), ...(own().continues && { stream: true }) };
+      answer = await ask("v1/predict", { method: "POST", body: JSON.stringify(APP.last.body), signal: control.signal, headers: { "Content-Type": "application/json" } });
+    }
+    if ((answer.headers.get("Content-Type") || "").startsWith("text/event-stream")) await follow(answer, begun);
+    else APP.last.answer = (await answer.json()).answer;
+  } catch (error) {
+    if (error.name === "AbortError") APP.wrong = "stopped.";
+    else APP.wrong = error.message + (error.wait ? ` (again in ${error.wait} s)` : "");
+    if (error.status === 401) { sessionStorage.removeItem(KEY); return begin(); }
+  } finally {
+    APP.last.took = performance.now() - begun;
+    APP.stop = null;
+  }
+  draw();
+  return undefined;
+}
+
+// Server-sent events: pieces as they come, the answer last.
+async function follow(answer, begun) {
+  const reader = answer.body.getReader(), decoder = new TextDecoder();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    rest += decoder.decode(value, { stream: true });
+    const events = rest.split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      if (!event.startsWith("data: ") || event === "data: [DONE]") continue;
+      const said = JSON.parse(event.slice(6));
+      if (said.error) throw new Error(said.error.message);
+      if (said.answers) {
+        [APP.last.answer] = said.answers;
+        if (APP.last.answer.error) throw new Error(APP.last.answer.error);
+      } else {
+        APP.last.first ??= performance.now() - begun;
+        APP.last.pieces[said.output] = (APP.last.pieces[said.output] || "") + said.text;
+        drawAnswer();
+      }
+    }
+  }
+}
+
+// -- what is shown of an answer: by the keys that it has
+
+const score = (output) => (output.token_log_probs?.length ? Math.exp(output.token_log_probs.reduce((a, b) => a + b, 0) / output.token_log_probs.length) : null);
+
+function written(host, answer) {
+  const outputs = answer.outputs || [{ text: answer.text ?? answer.caption ?? "" }];
+  const [best, ...others] = outputs, given = own().continues && typeof answer.prompt === "string" ? answer.prompt : "";
+  host.append(el("p", { class: "said", dir: "auto", "data-serve": "text" }, given && el("span", { class: "given" }, given), best.text));
+  if (others.length) {
+    host.append(el("ol", { class: "others", "aria-label": "alternatives" }, outputs.map((output) => el("li", {},
+      el("span", { class: "num soft", title: "geometric mean of the probabilities of its tokens" }, percent(score(output) ?? 0)),
+      el("bdi", { "data-serve": "alternative" }, output.text)))));
+  } else if (score(best) != null) host.append(el("p", { class: "small soft" }, `mean probability of a token: ${percent(score(best))}`));
+}
+
+function spoken(host, answer) {
+  written(host, { text: answer.text });
+  if (answer.words?.length) {
+    host.append(el("div", { class: "words" }, answer.words.map((word) => el("span", { title: `${percent(word.confidence ?? 0)} sure` },
+      word.word, el("small", { class: "num" }, `${word.start.toFixed(2)}–${word.end.toFixed(2)} s`)))));
+  }
+}
+
+function labelled(host, answer) {
+  const shares = Object.entries(answer.probabilities || {}).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  const named = answer.labels ? answer.labels.join(", ") || "none" : answer.label;
+  host.append(el("p", { class: "said", "data-serve": "text" }, named));
+  if (shares.length) bars(host, shares.map(([label, value]) => ({ label, value, shown: percent(value), picked: label === answer.label })), { max: 1 });
+}
+
+function tagged(host, answer) {
+  const words = answer.words || [], tags = answer.tags || [];
+  host.append(el("div", { class: "words", "data-serve": "text" }, words.map((word, i) => el("span", {}, word, el("small", {}, tags[i])))));
+}
+
+function filled(host, answer) {
+  host.append(el("p", { class: "said", "data-serve": "text" }, answer.filled ?? answer.text ?? ""));
+  for (const gap of answer.gaps || []) bars(host, (gap.words || gap).map(({ word, token, probability }) => ({ label: word ?? token, value: probability, shown: percent(probability) })), { max: 1 });
+}
+
+function vector(host, answer) {
+  const values = answer.vector, most = Math.max(...values.map(Math.abs));
+  host.append(el("p", { class: "said", "data-serve": "text" }, `${values.length} numbers`));
+  bars(host, values.slice(0, 12).map((value, i) => ({ label: String(i), value, digits: 4 })), { max: most });
+}
+
+function show(host, answer) {
+  if (answer.tags) tagged(host, answer);
+  else if (answer.vector) vector(host, answer);
+  else if (answer.gaps) filled(host, answer);
+  else if (answer.probabilities || "label" in answer || "labels" in answer) labelled(host, answer);
+  else if (answer.segments) spoken(host, answer);
+  else if (answer.outputs || "text" in answer) written(host, answer);
+  else if ("number" in answer || "value" in answer) host.append(el("p", { class: "said", "data-serve": "text" }, number(answer.number ?? answer.value, 4)));
+  host.append(el("details", { class: "small" }, el("summary", { class: "soft" }, "all of the answer, as JSON"),
+    el("pre", { class: "mono scroll" }, JSON.stringify(answer, null, 1))));
+}
+
+// -- lines to copy
+
+const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+function python(value) {
+  if (value === null || typeof value === "boolean") return { null: "None", true: "True", false: "False" }[value];
+  if (Array.isArray(value)) return `[${value.map(python).join(", ")}]`;
+  if (typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([key, one]) => `${JSON.stringify(key)}: ${python(one)}`).join(", ")}}`;
+}
+
+function curlLine() {
+  const { body, file } = APP.last, url = new URL("v1/predict", location.href).href;
+  const key = sessionStorage.getItem(KEY) ? ` -H "Authorization: Bearer $KEY"` : "";
+  if (file) {
+    const options = Object.keys(body.options).length ? ` -F ${quoted("options=" + JSON.stringify(body.options))}` : "";
+    return `curl ${url}${key} -F ${quoted("model=" + body.model)}${options} -F ${quoted("file=@" + file.name)}`;
+  }
+  return `curl ${body.stream ? "-N " : ""}${url}${key} -H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`;
+}
+
+function pythonLines() {
+  const { body, file } = APP.last, options = Object.entries(body.options || {}).map(([name, value]) => `, ${name}=${python(value)}`).join("");
+  const given = file ? `open(${python(file.name)}, "rb").read()` : python(body.input);
+  const asked = file ? { model: body.model, options: body.options } : { ...body, stream: undefined };
+  const url = new URL("v1/predict", location.href).href, key = sessionStorage.getItem(KEY) ? `, "Authorization": "Bearer " + KEY` : "";
+  const fields = Object.entries(asked).filter(([, value]) => value !== undefined).map(([name, value]) => `"${name}": ${python(value)}`);
+  if (file) fields.push(`"input": {"data": base64.b64encode(${given}).decode()}`);
+  return `import ${file ? "base64, " : ""}json, urllib.request\n\nbody = {${fields.join(", ")}}\nasked = urllib.request.Request(\n    "${url}", json.dumps(body).encode(), {"Content-Type": "application/json"${key}})\n`
+    + `print(json.load(urllib.request.urlopen(asked))["answer"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
+}
+
+function copyable(name, text) {
+  const button = el("button", { class: "chip small", "aria-label": `copy the ${name} lines`,
+    onclick: async () => { await navigator.clipboard.writeText(text); button.textContent = "copied"; } }, "copy");
+  return el("div", {}, el("h3", {}, name), el("pre", { class: "mono", "data-serve": name }, text), button);
+}
+
+// -- the look page: a form that opens it beside this one
+
+function look() {
+  const form = el("form", { method: "post", action: "v1/look", enctype: "multipart/form-data", target: "_blank", rel: "opener", hidden: true });
+  const add = (name, value) => form.append(el("input", { type: "hidden", name, value }));
+  add("model", APP.model.id);
+  if (sessionStorage.getItem(KEY)) add("api_key", sessionStorage.getItem(KEY));
+  if (APP.file && isMedia()) {
+    const box = el("input", { type: "file", name: "file" }), carried = new DataTransfer();
+    carried.items.add(APP.file);
+    box.files = carried.files;
+    form.append(box);
+  } else {
+    const given = theInput();
+    add("text", typeof given === "string" ? given : own().fields.length ? JSON.stringify(given) : Object.values(given).join("\t"));
+  }
+  document.body.append(form);
+  form.submit();
+  form.remove();
+}
+
+// -- recording: samples as they come, and a WAV file of them
+
+async function record() {
+  if (APP.recorder) return APP.recorder();
+  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const context = new AudioContext(), source = context.createMediaStreamSource(stream);
+  const node = context.createScriptProcessor(4096, 1, 1), parts = [];
+  node.onaudioprocess = (event) => parts.push(event.inputBuffer.getChannelData(0).slice());
+  source.connect(node);
+  node.connect(context.destination);
+  APP.recorder = () => {
+    node.disconnect();
+    stream.getTracks().forEach((track) => track.stop());
+    APP.recorder = null;
+    take(new File([wav(parts, context.sampleRate)], "recording.wav", { type: "audio/wav" }));
+    context.close();
+  };
+  return draw();
+}
+
+function wav(parts, rate) {
+  const n = parts.reduce((sum, part) => sum + part.length, 0), view = new DataView(new ArrayBuffer(44 + 2 * n));
+  const text = (at, word) => [...word].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
+  text(0, "RIFF"); view.setUint32(4, 36 + 2 * n, true); text(8, "WAVEfmt "); view.setUint32(16, 16, true);
+  view.setUint16(20, 1, true); view.setUint16(22, 1, true); view.setUint32(24, rate, true); view.setUint32(28, 2 * rate, true);
+  view.setUint16(32, 2, true); view.setUint16(34, 16, true); text(36, "data"); view.setUint32(40, 2 * n, true);
+  let at = 44;
+  for (const part of parts) for (const x of part) { view.setInt16(at, Math.round(clamp(x, -1, 1) * 32767), true); at += 2; }
+  return view.buffer;
+}
+
+// -- drawing
+
+async function take(file) {
+  if (!file) return;
+  if (isMedia()) APP.file = file;
+  else APP.texts[inputNames()[0] || "text"] = await file.text();
+  draw();
+}
+
+const dropping = {
+  ondragover: (event) => { event.preventDefault(); event.currentTarget.classList.add("over"); },
+  ondragleave: (event) => event.currentTarget.classList.remove("over"),
+  ondrop: (event) => { event.preventDefault(); event.currentTarget.classList.remove("over"); take(event.dataTransfer.files[0]); },
+};
+
+function mediaBox() {
+  const [name, accept] = KINDS[own().reads], url = APP.file && URL.createObjectURL(APP.file);
+  const isVideo = APP.file?.type.startsWith("video/");
+  const shown = !APP.file ? null : own().reads === "sounds" ? el("audio", { src: url, controls: true })
+    : isVideo ? el("video", { src: url, controls: true, muted: true }) : el("img", { src: url, alt: "what the model is asked about" });
+  return el("div", { class: "drop", "data-serve": "drop", ...dropping }, shown,
+    el("span", { class: "soft" }, APP.file ? APP.file.name : `Drop a ${name} here, or choose one.`),
+    el("div", { class: "row" },
+      el("label", { class: "plain" }, "Choose a file", el("input", { type: "file", accept, hidden: true, "data-serve": "file", onchange: (event) => take(event.target.files[0]) })),
+      own().reads === "sounds" && navigator.mediaDevices && el("button", { class: "plain", "data-serve": "record",
+        onclick: () => record().catch((error) => { APP.wrong = `the microphone cannot be used: ${error.message}`; draw(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
+}
+
+function textBoxes() {
+  const names = inputNames().length ? inputNames() : ["text"];
+  return names.map((name) => {
+    const box = el("textarea", { "aria-label": name, "data-serve": "input", "data-name": name, dir: "auto", ...dropping,
+      placeholder: own().continues ? "How does it begin? (Ctrl+Enter asks)" : "Type or drop a text. (Ctrl+Enter asks)",
+      oninput: (event) => { APP.texts[name] = event.target.value; } });
+    box.value = APP.texts[name] || "";
+    return names.length > 1 ? el("label", { class: "small soft" }, name, box) : box;
+  });
+}
+
+function optionBox(option) {
+  const set = (value) => { APP.options[option.name] = value; };
+  const now = APP.options[option.name], attrs = { "data-option": option.name, title: option.help };
+  let box;
+  if (option.kind === "boolean" || option.kind === "choice") {
+    const choices = option.kind === "choice" ? option.choices.map((one) => [one, one]) : [["yes", true], ["no", false]];
+    box = el("select", { ...attrs, onchange: (event) => set(event.target.value === "" ? null : choices[event.target.selectedIndex - 1][1]) },
+      el("option", { value: "" }, `usual${option.default == null ? "" : ` (${option.default === true ? "yes" : option.default === false ? "no" : option.default})`}`),
+      choices.map(([label, value]) => el("option", { value: label, selected: now === value }, label)));
+  } else if (option.kind === "integer" || option.kind === "number") {
+    box = el("input", { ...attrs, type: "number", min: option.low, max: option.high, step: option.kind === "integer" ? 1 : "any", value: now ?? "",
+      placeholder: option.default ?? "none", onchange: (event) => set(event.target.value === "" ? null : Number(event.target.value)) });
+  } else if (option.kind === "objects") return null;
+  else {
+    const many = option.kind === "texts";
+    box = el("input", { ...attrs, type: "text", value: many ? (now || []).join(" | ") : now ?? "", placeholder: many ? "one | another" : "",
+      onchange: (event) => set(event.target.value === "" ? null : many ? event.target.value.split("|").map((one) => one.trim()).filter(Boolean) : event.target.value) });
+  }
+  return el("label", { title: option.help }, option.name.replaceAll("_", " "), box);
+}
+
+function drawAnswer() {
+  const host = $("answer");
+  if (!host) return;
+  host.replaceChildren();
+  const { last } = APP;
+  if (APP.wrong) host.append(el("p", { class: "wrong", role: "alert", "data-serve": "wrong" }, APP.wrong));
+  if (!last || (APP.wrong && !Object.keys(last.pieces).length)) return;
+  if (last.answer) show(host, last.answer);
+  else if (APP.stop || APP.wrong) {
+    const texts = Object.values(last.pieces), given = own().continues && typeof last.body?.input === "string" ? last.body.input : "";
+    host.append(el("p", { class: APP.stop ? "said busy" : "said", dir: "auto", "data-serve": "growing" }, given && texts.length ? el("span", { class: "given" }, given) : null, texts[0] || ""));
+  }
+  if (last.took != null) {
+    const times = [`${Math.round(last.took)} ms`, last.first != null && `first token after ${Math.round(last.first)} ms`];
+    host.append(el("p", { class: "small soft num", "data-serve": "latency" }, times.filter(Boolean).join(" · ")));
+  }
+}
+
+function tryTab(host) {
+  const options = own().options.map(optionBox).filter(Boolean);
+  const chosen = el("select", { "aria-label": "model", "data-serve": "model", onchange: (event) => pick(APP.models[event.target.selectedIndex]) },
+    APP.models.map((model) => el("option", { value: model.id, selected: model === APP.model }, `${model.id} (${model.headway.task})`)));
+  host.append(
+    el("section", { class: "card ask", "aria-label": "Ask", onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); } } },
+      el("label", { class: "small soft" }, "model ", chosen),
+      isMedia() ? mediaBox() : textBoxes(),
+      options.length ? el("details", { open: Object.keys(shownOptions()).length > 0 }, el("summary", { class: "small soft" }, `options (${options.length})`), el("div", { class: "options" }, options)) : null,
+      el("div", { class: "row" },
+        el("button", { class: "go", "data-serve": "go", disabled: Boolean(APP.stop), onclick: send }, "Ask"),
+        APP.stop && el("button", { class: "plain", "data-serve": "stop", onclick: () => APP.stop?.abort() }, "Stop"),
+        el("button", { class: "plain", "data-serve": "look", title: "What happens inside the model while it reads this very input, in another tab", onclick: look }, "Look inside"))),
+    el("section", { class: "card", "aria-label": "Answer", "aria-live": "polite", "data-serve": "answer" }));
+  drawAnswer();
+  if (APP.last?.answer) host.append(el("section", { class: "card lines", "aria-label": "The same from elsewhere" }, copyable("curl", curlLine()), copyable("python", pythonLines())));
+}
+
+async function apiTab(host) {
+  const card = el("section", { class: "card", "aria-label": "Routes" });
+  host.append(card);
+  const said = await (await ask("openapi.json")).json();
+  card.append(el("p", { class: "small soft" }, "The whole description is ", el("a", { href: "openapi.json" }, "openapi.json"), "."));
+  for (const [path, methods] of Object.entries(said.paths)) {
+    for (const [method, about] of Object.entries(methods)) {
+      const bodies = Object.entries(about.requestBody?.content || {});
+      const codes = Object.entries(about.responses).map(([code, one]) => `${code} ${one.description}`);
+      card.append(el("details", { class: "route" }, el("summary", {}, el("code", { class: "mono" }, `${method.toUpperCase()} ${path}`), " ", el("span", { class: "soft" }, about.summary)),
+        bodies.map(([kind, { schema }]) => el("p", { class: "small" }, el("b", {}, kind), ": ", Object.keys(schema.properties || {}).join(", "))),
+        el("ul", { class: "small soft" }, codes.map((one) => el("li", {}, one)))));
+    }
+  }
+}
+
+function draw() {
+  const root = document.getElementById("root"), tab = location.hash === "#api" ? "api" : "try";
+  const held = document.activeElement?.dataset, other = themeName() === "dark" ? "light" : "dark";
+  const host = el("main", { id: "panel" });
+  root.replaceChildren(el("header", { class: "page" },
+    el("div", { class: "top" }, el("h1", {}, "headway"), el("span", { class: "facts soft" }, APP.version && el("span", {}, APP.version), el("span", {}, `${APP.models.length} model${APP.models.length === 1 ? "" : "s"}`)),
+      el("span", { class: "tools" },
+        sessionStorage.getItem(KEY) && el("button", { class: "tool", "data-serve": "forget", onclick: () => { sessionStorage.removeItem(KEY); begin(); } }, "forget the key"),
+        el("button", { class: "tool", "aria-label": "dark or light", "data-serve": "theme", onclick: () => { ROOT.dataset.theme = other; draw(); } }, other === "light" ? "☀" : "☾"))),
+    el("nav", { class: "tabs", "aria-label": "Views" }, [["try", "Try it", "#"], ["api", "Routes", "#api"]].map(([key, label, hash]) =>
+      el("button", { "aria-selected": String(key === tab), role: "tab", "data-tab": key, onclick: () => { location.hash = hash; } }, label)))), host);
+  if (tab === "api") apiTab(host).catch((error) => host.append(el("p", { class: "wrong" }, error.message)));
+  else tryTab(host);
+  const again = held && Object.entries(held).map(([key, value]) => `[data-${key}="${CSS.escape(value)}"]`).join("");
+  if (again) document.querySelector(again)?.focus();
+  root.dataset.drawn = `${tab} ${APP.stop ? "busy" : "done"}`;
+}
+
+function pick(model) {
+  APP.stop?.abort();
+  Object.assign(APP, { model, file: null, options: {}, last: null, wrong: "" });
+  draw();
+}
+
+function askForKey(wrong) {
+  const box = el("input", { type: "password", "aria-label": "key", "data-serve": "key", autocomplete: "off" });
+  const enter = () => { if (box.value) { sessionStorage.setItem(KEY, box.value); begin("this key is not known here."); } };
+  document.getElementById("root").replaceChildren(el("header", { class: "page" }, el("h1", {}, "headway")),
+    el("form", { class: "card ask", "aria-label": "Key", onsubmit: (event) => { event.preventDefault(); enter(); } },
+      el("p", {}, "This server asks for a key. It is kept in this tab alone, until it is closed."),
+      wrong && el("p", { class: "wrong", role: "alert" }, wrong), el("div", { class: "row" }, box, el("button", { class: "go", type: "submit" }, "Go on"))));
+  document.getElementById("root").dataset.drawn = "key";
+  box.focus();
+}
+
+async function begin(wrong = "") {
+  try {
+    APP.version = (await (await fetch("version")).json()).version;
+    APP.models = (await (await ask("v1/models")).json()).data;
+    [APP.model] = APP.models;
+    draw();
+  } catch (error) {
+    if (error.status === 401) { sessionStorage.removeItem(KEY); askForKey(wrong); }
+    else document.getElementById("root").replaceChildren(el("p", { class: "wrong", role: "alert" }, `The server does not answer: ${error.message}`));
+  }
+}
+
+ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+addEventListener("hashchange", () => APP.model && draw());
+begin();

@@ -1,0 +1,157 @@
+"""`headway serve` as people start and stop it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from headway.cli.main import main
+from headway.errors import needs
+
+from .conftest import wait_for
+
+
+@contextmanager
+def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The server as a process: its address, and what it said until it answered."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headway", "serve", *words, "--port", "0"],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    said: list[str] = []
+    try:
+        for line in process.stderr:
+            said.append(line)
+            if "a page to try it on" in line:
+                break
+        found = re.search(r"http://[\d.]+:\d+", "".join(said))
+        assert found, said
+        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()))
+        reader.start()
+        yield process, found[0], said
+        process.kill()
+        reader.join()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> None:
+    with command("stories", "serve.drain=20") as (process, url, said):
+        line = next(one for one in said if one.strip().startswith("curl"))
+        words = shlex.split(line)
+        body = json.loads(words[words.index("-d") + 1])
+        client = httpx2.Client(base_url=url, timeout=60)
+        until = time.monotonic() + 60
+        while client.get("/ready").status_code != 200 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert client.post("/v1/predict", json=body).status_code == 200
+        secret = "a word that nobody else says"
+        options = {"max_len": 120, "min_len": 110, "beam": 1, "sample": False}
+        long = {"model": "stories", "input": secret, "stream": True, "options": options}
+        found: list[Any] = []
+        threads = [
+            threading.Thread(
+                target=lambda: found.append(httpx2.post(f"{url}/v1/predict", json=long, timeout=60))
+            )
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        six = 'headway_growing_texts{model="stories"} 6'
+        wait_for(lambda: six in client.get("/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        while client.get("/ready").status_code != 503:
+            assert time.monotonic() - began < 2
+        assert client.get("/health").status_code == 200
+        refused = client.post("/v1/predict", json=body)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        for thread in threads:
+            thread.join(60)
+        assert len(found) == 6
+        assert all(one.text.endswith("[DONE]\n\n") and '"answers"' in one.text for one in found)
+        client.close()
+        assert process.wait(30) == 0
+        log = "".join(said)
+        assert "POST /v1/predict 200" in log
+        assert secret not in log
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with command("stories") as (process, url, _):
+        until = time.monotonic() + 60
+        while httpx2.get(f"{url}/ready").status_code != 200 and time.monotonic() < until:
+            time.sleep(0.05)
+        body = {"input": "a", "options": {"max_len": 250, "min_len": 249, "beam": 1}}
+
+        def ask() -> None:
+            with pytest.raises(httpx2.HTTPError):
+                httpx2.post(f"{url}/v1/predict", json=body, timeout=60)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        one = 'headway_growing_texts{model="stories"} 1'
+        wait_for(lambda: one in httpx2.get(f"{url}/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(2) != 0
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say what to serve"),
+        (["nothing-here"], "nothing-here"),
+        (["stories", "--host", "0.0.0.0"], "would let everybody in"),
+        (["stories", "--key-file", "none.txt"], "cannot read the keys"),
+        (["stories", "--port", "70000"], "0 to 65535"),
+        (["stories", "serve.queu=3"], "Did you mean 'queue'?"),
+        (["stories", "serve.queue=0"], "leaves nothing"),
+        (["stories", "stories"], "two runs are called 'stories'"),
+        (["tatoeba-de-en", "--languages", "stories=de-en"], "write RUN=de-en"),
+        (["stories", "--new-key", "me"], "--key-file"),
+    ],
+)
+def test_what_cannot_be_served_is_said(
+    words: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_key_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.txt"
+    assert main(["serve", "--key-file", str(path), "--new-key", "me"]) == 0
+    out = capfd.readouterr().out.strip()
+    assert out.startswith("hw-")
+    assert out not in path.read_text()
+
+
+def test_without_the_extra_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    for words in (["serve", "stories"], ["look", "stories", "--text", "a", "--serve"]):
+        assert main(words) == 2
+        assert "pip install 'headway[serve]'" in capfd.readouterr().err
+    assert needs("json", "serve") is json

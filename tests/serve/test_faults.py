@@ -1,0 +1,515 @@
+"""What clients and models do to a server: they leave, are slow, are many, and break."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from headway.decode.continuous import Continuous, Member
+from headway.errors import UserError
+from headway.run import Run
+from headway.serve.limits import Limits
+from headway.tasks.answer_stream import Stream
+
+from .conftest import Here, serving, wait_for
+
+GREEDY = {"beam": 1, "sample": False, "max_len": 10}
+PROMPTS = ["Once upon a time", "The dog", "Lily went to the park", "Mom said", "It was raining"]
+
+
+def ask(here: Here, text: str, **more: Any) -> Any:
+    body = {"model": "stories", "input": text, "options": GREEDY, **more}
+    return here.post("/v1/predict", body)
+
+
+def text_of(said: Any) -> str:
+    return str(said.json()["answer"]["outputs"][0]["text"])
+
+
+@contextmanager
+def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[list[int]]:
+    """Every step takes longer; how many rows each had."""
+    real, seen = Continuous.step, []
+
+    def step(self: Continuous) -> list[Member]:
+        time.sleep(seconds)
+        found = real(self)
+        seen.append(len(self.rows))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Continuous, "step", step)
+        yield seen
+
+
+def settled(here: Here, seconds: float = 5.0) -> bool:
+    """Whether nothing is accepted any more, soon."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not here.service.in_flight and not any(
+            one.accepted for one in here.service.workers.values()
+        ):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def open_raw(here: Here, body: dict[str, Any]) -> socket.socket:
+    """A request whose answer nobody reads."""
+    text = json.dumps(body).encode()
+    raw = socket.create_connection(("127.0.0.1", int(here.url.rpartition(":")[2])), 10)
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n"
+    raw.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + text)
+    return raw
+
+
+# S9: neighbours
+
+
+def test_requests_that_come_together_are_answered_as_alone(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(0)
+    asked = [(chance.choice(PROMPTS), chance.randint(2, 14)) for _ in range(30)]
+    want = {
+        pair: runs["stories"](pair[0], beam=1, sample=False, max_len=pair[1]).text
+        for pair in set(asked)
+    }
+    with slow_steps(monkeypatch, 0.002) as rows, ThreadPoolExecutor(12) as pool:
+        found = pool.map(
+            lambda pair: text_of(ask(here, pair[0], options={**GREEDY, "max_len": pair[1]})), asked
+        )
+        assert [*found] == [want[pair] for pair in asked]
+    assert max(rows) > 3
+
+
+@pytest.mark.slow
+def test_a_thousand_mixes_are_answered_as_alone(runs: dict[str, Run]) -> None:
+    with serving(runs["stories"], limits=Limits(seconds=900)) as here:
+        thousand_mixes(here, runs)
+
+
+def thousand_mixes(here: Here, runs: dict[str, Run]) -> None:
+    chance = random.Random(1)
+    words = " ".join(PROMPTS).split()
+    asked = [
+        (" ".join(chance.choices(words, k=chance.randint(1, 30))), chance.randint(1, 60))
+        for _ in range(1000)
+    ]
+    with ThreadPoolExecutor(32) as pool:
+        found = pool.map(
+            lambda pair: text_of(ask(here, pair[0], options={**GREEDY, "max_len": pair[1]})), asked
+        )
+        for pair, text in zip(asked, found, strict=True):
+            assert text == runs["stories"](pair[0], beam=1, sample=False, max_len=pair[1]).text
+
+
+def test_two_servers_of_one_run_do_not_take_each_others_requests(runs: dict[str, Run]) -> None:
+    run = runs["stories"]
+    want = {text: run(text, **GREEDY).text for text in PROMPTS}
+    with serving(run) as one, serving(run) as other, ThreadPoolExecutor(6) as pool:
+        asked = [(text, pool.submit(ask, here, text)) for text in PROMPTS for here in (one, other)]
+        assert all(text_of(said.result()) == want[text] for text, said in asked)
+
+
+def test_translations_that_wait_together_are_one_batch(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["Ja.", "Guten Morgen.", "Ich gehe nach Hause.", "Das ist gut.", "Wer bist du?"]
+    want = [runs["tatoeba-de-en"](text).text for text in texts]
+    sizes, go, real = [], threading.Event(), Stream.__init__
+
+    def begin(self: Stream, use: Any, questions: Any, **more: Any) -> None:
+        asked = [*questions]
+        sizes.append(len(asked))
+        go.wait(10)
+        real(self, use, asked, **more)
+
+    monkeypatch.setattr(Stream, "__init__", begin)
+
+    def one(text: str) -> str:
+        said = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": text})
+        return str(said.json()["answer"]["outputs"][0]["text"])
+
+    with ThreadPoolExecutor(5) as pool:
+        found = [pool.submit(one, text) for text in texts]
+        worker = here.service.workers["tatoeba-de-en"]
+        wait_for(lambda: worker.accepted == 5)
+        go.set()
+        assert [future.result() for future in found] == want
+    assert sum(sizes) == 5
+    assert len(sizes) <= 3
+
+
+# S3: clients that leave
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_leaves_is_computed_no_further(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    with slow_steps(monkeypatch, 0.03) as rows:
+        body = {"model": "stories", "input": "The dog", "stream": stream,
+                "options": {**GREEDY, "max_len": 200, "min_len": 190}}  # fmt: skip
+        raws = [open_raw(here, body) for _ in range(3)]
+        wait_for(lambda: rows and max(rows) == 3)
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(ask, here, PROMPTS[0])
+            wait_for(lambda: max(rows) == 4)
+            for raw in raws:
+                raw.close()
+            left = len(rows)
+            assert text_of(other.result()) == runs["stories"](PROMPTS[0], **GREEDY).text
+        assert settled(here, 2.0)
+        assert len(rows) < left + 60  # 190 steps were asked for
+
+
+def test_a_translation_that_nobody_waits_for_ends(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.decode.steps import Seq2SeqSteps
+
+    steps, real = [], Seq2SeqSteps.step
+
+    def step(self: Seq2SeqSteps, tokens: Any) -> Any:
+        steps.append(len(tokens))
+        time.sleep(0.05)
+        return real(self, tokens)
+
+    monkeypatch.setattr(Seq2SeqSteps, "step", step)
+    body = {"model": "tatoeba-de-en", "input": "Ich gehe nach Hause.",
+            "options": {"min_len": 100, "extra_len": 150}}  # fmt: skip
+    raw = open_raw(here, body)
+    wait_for(lambda: len(steps) > 2)
+    raw.close()
+    assert settled(here, 3.0)
+    assert len(steps) < 30
+
+
+@pytest.mark.slow
+def test_five_hundred_clients_that_leave(here: Here, runs: dict[str, Run]) -> None:
+    import resource
+
+    chance, want = random.Random(0), runs["stories"](PROMPTS[0], **GREEDY).text
+    ask(here, PROMPTS[0])
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tasks = threading.active_count()
+    for number in range(500):
+        body = {"model": "stories", "input": "The dog", "stream": bool(number % 2),
+                "options": {**GREEDY, "max_len": 100}}  # fmt: skip
+        raw = open_raw(here, body)
+        time.sleep(chance.random() * 0.05)
+        raw.close()
+        if number % 50 == 0:
+            assert text_of(ask(here, PROMPTS[0])) == want
+    assert settled(here, 5.0)
+    assert threading.active_count() <= tasks + 4
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # KB
+
+
+# S10, S6: too much
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(runs["stories"], limits=Limits(queue=3)) as here:
+        with slow_steps(monkeypatch, 0.05), ThreadPoolExecutor(3) as pool:
+            busy = [pool.submit(ask, here, PROMPTS[n]) for n in range(3)]
+            wait_for(lambda: here.service.workers["stories"].accepted == 3)
+            began = time.perf_counter()
+            said = ask(here, "x")
+            took = time.perf_counter() - began
+            assert said.status_code == 429
+            assert 1 <= int(said.headers["retry-after"]) <= 30
+            assert took < 0.5
+            assert here.get("/ready").status_code == 503
+            assert here.get("/health").status_code == 200
+            assert [one.result().status_code for one in busy] == [200] * 3
+        assert settled(here)
+        assert ask(here, "x").status_code == 200
+        assert here.get("/ready").status_code == 200
+        counted = here.get("/metrics").text
+        assert 'headway_requests_total{path="/v1/predict",status="429"} 1' in counted
+        assert 'headway_queue_requests{model="stories"} 0' in counted
+
+
+def test_a_request_that_takes_too_long_is_given_up(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(runs["stories"], limits=Limits(seconds=1.0)) as here:
+        with slow_steps(monkeypatch, 0.2):
+            said = ask(here, "The dog", options={**GREEDY, "max_len": 50, "min_len": 40})
+            assert said.status_code == 504
+            stream = ask(here, "The dog", stream=True,
+                         options={**GREEDY, "max_len": 50, "min_len": 40})  # fmt: skip
+            assert '"code":"deadline"' in stream.text
+        assert settled(here)
+
+
+def test_what_is_above_a_limit_is_refused_quickly(here: Here) -> None:
+    for body in (
+        {"model": "stories", "input": "a" * 30_000},
+        {"model": "stories", "inputs": ["a"] * 1000},
+        {"model": "stories", "input": "a", "options": {"n_best": 10_000}},
+        {"model": "stories", "input": "a", "options": {"beam": 10_000}},
+        {"model": "stories", "input": "a", "options": {"max_len": 10_000_000}},
+    ):
+        began = time.perf_counter()
+        assert here.post("/v1/predict", body).status_code in (413, 422)
+        assert time.perf_counter() - began < 0.5
+
+
+def test_media_have_limits(runs: dict[str, Run]) -> None:
+    from headway.settings.folder import SHIPPED
+
+    wav = (SHIPPED / "digits/example.wav").read_bytes()
+    with serving(runs["digits"], limits=Limits(audio_seconds=2.0, media=300_000)) as here:
+        assert here.post("/v1/predict", files={"file": wav}).status_code == 413
+        assert here.post("/v1/predict", files={"file": wav * 5}).status_code == 413
+
+
+# S8: what breaks
+
+
+def test_a_request_that_breaks_the_model_breaks_nobody_else(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = runs["stories"].tokenizer
+    poison = tokenizer.as_prompt(tokenizer.encode("Poison"))
+    real = Continuous.step
+
+    def step(self: Continuous) -> list[Member]:
+        time.sleep(0.01)
+        found = real(self)
+        for member, w in self.rows:
+            if member.prompt == poison and len(member.tokens[w]) == 3:
+                raise RuntimeError("out of luck")
+        return found
+
+    want = [runs["stories"](text, **GREEDY).text for text in PROMPTS]
+    monkeypatch.setattr(Continuous, "step", step)
+    with ThreadPoolExecutor(8) as pool:
+        good = [pool.submit(ask, here, text, stream=n % 2 == 0) for n, text in enumerate(PROMPTS)]
+        bad = pool.submit(ask, here, "Poison")
+        for number, (one, text) in enumerate(zip(good, want, strict=True)):
+            if number % 2:
+                assert text_of(one.result()) == text
+                continue
+            lines = [
+                line[6:] for line in one.result().text.splitlines() if line.startswith("data:")
+            ]
+            pieces = [json.loads(line) for line in lines[:-2]]
+            assert "".join(piece["text"] for piece in pieces) == text  # nothing comes twice
+        assert bad.result().status_code == 500
+        assert "RuntimeError" in bad.result().text
+        assert "luck" not in bad.result().text
+    assert text_of(ask(here, PROMPTS[0])) == want[0]
+    assert settled(here)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("torch"), UserError("too long for this")])
+def test_an_input_that_breaks_a_batch_is_found(
+    here: Here, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from headway.decode.writer import Writer
+
+    real, go = Writer._search, threading.Event()
+
+    def search(self: Writer, parts: Any, wishes: Any) -> Any:
+        go.wait(10)
+        if any(part.text == "Gift" for part in parts):
+            raise error
+        return real(self, parts, wishes)
+
+    monkeypatch.setattr(Writer, "_search", search)
+
+    def one(text: str) -> Any:
+        return here.post("/v1/predict", {"model": "tatoeba-de-en", "input": text})
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(one, text) for text in ("Ja.", "Nein.", "Gift", "Danke.")]
+        wait_for(lambda: here.service.workers["tatoeba-de-en"].accepted == 4)
+        go.set()
+        codes = [future.result().status_code for future in found]
+    assert codes == [200, 200, 422 if isinstance(error, UserError) else 500, 200]
+
+
+def test_a_worker_that_dies_begins_anew(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(runs["stories"]) as here:
+        worker = here.service.workers["stories"]
+
+        def die(self: Continuous) -> list[Member]:
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Continuous, "step", die)
+            assert ask(here, "The dog").status_code == 500
+        assert worker.is_open.wait(10)
+        assert text_of(ask(here, "The dog")) == runs["stories"]("The dog", **GREEDY).text
+        assert settled(here)
+
+
+# S4, S2: slow clients and nonsense
+
+
+def test_slow_clients_are_cut_off_and_others_are_served(runs: dict[str, Run]) -> None:
+    quick = Limits(header_seconds=1.0, body_seconds=1.0, send_seconds=1.0)
+    with serving(runs["stories"], limits=quick) as here:
+        place = ("127.0.0.1", int(here.url.rpartition(":")[2]))
+        silent = [socket.create_connection(place, 10) for _ in range(20)]
+        for raw in silent[5:10]:
+            raw.sendall(b"POST /v1/predict HTTP/1.1\r\nHos")
+        for raw in silent[10:]:
+            raw.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
+                        b"Content-Type: application/json\r\n\r\n{")  # fmt: skip
+        assert ask(here, "The dog").status_code == 200
+        for raw in silent[:10]:
+            assert raw.recv(10) == b""
+        for raw in silent[10:]:
+            assert raw.recv(12) == b"HTTP/1.1 408"
+        for raw in silent:
+            raw.close()
+        # A second request on a connection that was good is not forgiven either.
+        with socket.create_connection(place, 10) as raw:
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert raw.recv(12) == b"HTTP/1.1 200"
+            raw.sendall(b"GET /heal")
+            while raw.recv(4096):
+                pass
+
+
+def test_who_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
+    with serving(runs["stories"], limits=Limits(send_seconds=1.0)) as here:
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", int(here.url.rpartition(":")[2])))
+        raw.sendall(b"GET /assets/style.css HTTP/1.1\r\nHost: x\r\n\r\n" * 400)
+        until = time.monotonic() + 15
+        while time.monotonic() < until and here.service.in_flight:
+            time.sleep(0.05)
+        assert settled(here, 5)
+        raw.close()
+
+
+LINES = [
+    b"\x00\x01\x02\x03", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET " + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 100_000 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 5000 + b"\r\n", b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+    b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 20, b"\r\n" * 1000, b"HEAD / HTTP/1.1\r\n\r\n",
+    b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+]  # fmt: skip
+
+
+def nonsense(here: Here, n: int) -> None:
+    chance, place = random.Random(0), ("127.0.0.1", int(here.url.rpartition(":")[2]))
+    for number in range(n):
+        line = bytearray(chance.choice(LINES))
+        for _ in range(chance.randint(0, 3)):
+            line[chance.randrange(len(line))] = chance.randrange(256)
+        with socket.create_connection(place, 10) as raw:
+            raw.settimeout(0.002)
+            try:
+                raw.sendall(bytes(line))
+                raw.recv(100)
+            except OSError:
+                pass
+        if number % 100 == 0:
+            assert here.get("/health").status_code == 200
+
+
+def test_nonsense_on_the_line(here: Here) -> None:
+    nonsense(here, 150)
+    assert ask(here, "The dog").status_code == 200
+    assert settled(here, 20)
+
+
+@pytest.mark.slow
+def test_ten_thousand_lines_of_nonsense(here: Here) -> None:
+    nonsense(here, 10_000)
+    assert ask(here, "The dog").status_code == 200
+
+
+# S5: many
+
+
+def many(here: Here, n: int) -> list[int]:
+    """Streams at once; the status of each, and that all of them came to their end."""
+
+    async def one(client: httpx2.AsyncClient, number: int) -> int:
+        body = {"model": "stories", "input": PROMPTS[number % 5], "stream": True,
+                "options": GREEDY}  # fmt: skip
+        async with client.stream("POST", "/v1/predict", json=body) as said:
+            text = "".join([part async for part in said.aiter_text()])
+            assert said.status_code == 429 or text.endswith("[DONE]\n\n")
+            return int(said.status_code)
+
+    async def run() -> list[int]:
+        limits = httpx2.Limits(max_connections=n)
+        async with httpx2.AsyncClient(base_url=here.url, timeout=120, limits=limits) as client:
+            return [*await asyncio.gather(*(one(client, number) for number in range(n)))]
+
+    with ThreadPoolExecutor(1) as pool:  # a browser of other tests may have a loop in this thread
+        return pool.submit(asyncio.run, run()).result()
+
+
+def test_many_streams_at_once(here: Here) -> None:
+    assert set(many(here, 100)) == {200}
+    assert settled(here)
+
+
+@pytest.mark.slow
+def test_a_thousand_streams_at_once(here: Here) -> None:
+    codes = many(here, 1000)
+    assert len(codes) == 1000
+    assert set(codes) <= {200, 429}
+    assert codes.count(200) >= 100
+
+
+# S12: for long
+
+
+@pytest.mark.slow
+def test_ten_minutes_of_mixed_load(here: Here) -> None:
+    import os
+    from pathlib import Path
+
+    def held() -> tuple[int, int]:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len([*Path("/proc/self/fd").iterdir()])
+
+    until, marks, chance = time.monotonic() + 600, [], random.Random(0)
+    while time.monotonic() < until:
+        assert set(many(here, 40)) <= {200, 429}
+        for _ in range(5):
+            raw = open_raw(here, {"model": "stories", "input": "The dog", "options": GREEDY})
+            time.sleep(chance.random() * 0.02)
+            raw.close()
+        said = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": ["Ja."] * 8})
+        assert said.status_code == 200
+        gc.collect()
+        marks.append(held())
+    third = len(marks) // 3
+    early, late = marks[third : 2 * third], marks[2 * third :]
+    mean = [sum(one for one, _ in some) / len(some) for some in (early, late)]
+    assert mean[1] - mean[0] < 5e6
+    assert max(n for _, n in late) <= max(n for _, n in early) + 5

@@ -1,0 +1,153 @@
+"""The page about one input, asked over HTTP; and a server for one person: who may ask it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headway.inside.page.server_page import Live
+from headway.inside.page.server_request import MOST_TEXT, Request
+from headway.run import Run
+from headway.serve.limits import Limits
+from headway.serve.server import LOOPBACK, bind, is_loopback
+from headway.settings.folder import SHIPPED
+from headway.web.pack import unpack
+
+from .conftest import Here, serving, wait_for
+
+JSON = {"Accept": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def closed(runs: dict[str, Run]) -> Iterator[Here]:
+    """As `headway serve` and `headway look --serve` are without keys."""
+    with serving(runs["tatoeba-de-en"], hosts=LOOPBACK, limits=Limits(looks=1)) as found:
+        yield found
+
+
+def look(here: Here, **keys: Any) -> Any:
+    return here.post("/v1/look", keys, headers=JSON)
+
+
+def test_only_this_machine_is_listened_on(closed: Here) -> None:
+    assert closed.url.startswith("http://127.0.0.1:")
+    with bind("127.0.0.1", 0) as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
+    assert is_loopback("127.0.0.1")
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil:80"])
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
+def test_a_name_that_was_pointed_here_is_refused(closed: Here, host: str, path: str) -> None:
+    said = closed.get(path, headers={"Host": host})
+    assert said.status_code == 403
+    assert "answers to" in said.json()["error"]["message"]
+
+
+def test_localhost_is_a_name_of_this_server(closed: Here) -> None:
+    for host in ("localhost", "localhost:1234", "127.0.0.1", "[::1]:80"):
+        assert closed.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_pages_of_other_sites_are_refused(closed: Here) -> None:
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        said = closed.post("/v1/look", {"text": "a"}, headers={"Origin": origin})
+        assert said.status_code == 403, origin
+        assert "other sites" in said.json()["error"]["message"]
+    cross = {"Sec-Fetch-Site": "cross-site"}
+    assert closed.get("/v1/models", headers=cross).status_code == 403
+
+
+def test_the_page_and_its_data(here: Here) -> None:
+    page = here.post("/v1/look", {"model": "tatoeba-de-en", "text": "Ja."})
+    assert page.headers["content-type"].startswith("text/html")
+    assert "Content-Security-Policy" in page.text
+    assert "content-security-policy" not in page.headers  # its own has the hashes of its scripts
+    data = unpack(look(here, model="tatoeba-de-en", text="Ja.").json()["packed"])
+    assert data["looks"][0]["text"] == "Ja."
+    assert data["shared"]["live"]["asked"] == {"post": "/v1/look", "model": "tatoeba-de-en"}
+
+
+def test_a_medium_is_kept_for_the_next_question(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def page(self: Live, request: Request) -> Any:
+        seen.append((self.media, self.asked))
+        raise ZeroDivisionError("a page takes seconds: what it is made from is enough")
+
+    monkeypatch.setattr(Live, "page", page)
+    png = (SHIPPED / "shapes/example.png").read_bytes()
+    assert here.post("/v1/look", data={"model": "shapes"}, files={"file": png}).status_code == 500
+    medium = seen[0][1]["medium"]
+    assert look(here, model="shapes", text="x", medium=medium).status_code == 500
+    assert seen[1][0] is seen[0][0]
+    assert look(here, model="shapes", text="x", medium="other").status_code == 422
+    assert look(here, model="shapes", text="x").status_code == 422
+    assert look(here, model="shapes", text=base64.b64encode(png).decode()).status_code in (413, 422)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, "has no text"),
+        ({"text": 3}, "text must be a text"),
+        ({"text": "a", "beams": 3}, "unknown key 'beams'. Did you mean 'beam'?"),
+        ({"text": "a" * MOST_TEXT}, "tokens"),
+        ({"text": "a", "beam": 0}, "beam must be a whole number from 1 to 32"),
+        ({"text": "a", "beam": True}, "beam must be a whole number"),
+        ({"text": "a", "new": 10_000_000}, "new must be a whole number"),
+        ({"text": "a", "temperature": "hot"}, "temperature must be a number"),
+        ({"text": "a", "hidden": [["source"]]}, '["source", 3]'),
+        ({"text": "a", "hidden": "all"}, "hidden must be a list"),
+        ({"text": "a", "off": ["cross.1"]}, "'cross.1' names no head"),
+        ({"text": "a", "off": ["cross.-1.0"]}, "names no head"),
+        ({"text": "a", "walk": ["cross", 1, 2]}, '["cross", 0, 3, 2]'),
+        ({"text": "a", "walk": []}, "walk must be kind, layer, head and row"),
+        ({"text": "a", "maps": 1}, "maps must be true or false"),
+        ({"text": "a", "alpha": 10**400}, "alpha must be a number"),
+        ({"text": "a", "off": [f"cross.{'9' * 5000}.0"]}, "names no head"),
+    ],
+    ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
+)
+def test_mistakes_are_named_in_a_sentence(closed: Here, keys: Any, message: str) -> None:
+    said = look(closed, **keys)
+    assert said.status_code == 422
+    assert message in said.json()["error"]["message"]
+
+
+def test_one_page_is_made_at_a_time_and_few_wait(
+    closed: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, begun, real = threading.Event(), threading.Semaphore(0), Live.page
+
+    def page(self: Live, request: Request) -> Any:
+        begun.release()
+        go.wait(20)
+        return real(self, request)
+
+    monkeypatch.setattr(Live, "page", page)
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: codes.append(look(closed, text="Ja.").status_code))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    assert begun.acquire(timeout=20)
+    wait_for(lambda: closed.service.looks.waiting == 2)
+    assert look(closed, text="one too many").status_code == 429
+    said = closed.post("/v1/predict", {"input": "Ja."})
+    assert said.status_code == 200  # answers go on meanwhile
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert codes == [200, 200]

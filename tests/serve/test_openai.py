@@ -1,0 +1,210 @@
+"""OpenAI's own client, unchanged, against the server: streaming and not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+import headway
+from headway.run import Run
+from headway.settings.folder import SHIPPED
+
+from .conftest import Here, serving
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture
+def client(here: Here) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{here.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert {one.id for one in client.models.list()} >= {"stories", "tatoeba-de-en"}
+    assert client.models.retrieve("stories").owned_by == "headway"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-17")
+
+
+def greedy(run: Run, prompt: str, n: int) -> str:
+    return run(prompt, beam=1, sample=False, max_len=n).text
+
+
+def test_completions(client: openai.OpenAI, runs: dict[str, Run]) -> None:
+    found = client.completions.create(
+        model="stories", prompt=[PROMPT, "The dog"], max_tokens=9, temperature=0, n=2, logprobs=2
+    )
+    assert [one.index for one in found.choices] == [0, 1, 2, 3]
+    want = [greedy(runs["stories"], prompt, 9) for prompt in (PROMPT, "The dog")]
+    assert [one.text for one in found.choices] == [want[0], want[0], want[1], want[1]]
+    assert {one.finish_reason for one in found.choices} == {"length"}
+    probs = found.choices[0].logprobs
+    assert probs is not None
+    assert "".join(probs.tokens or []) == want[0]
+    assert len(probs.top_logprobs or []) == len(probs.tokens or []) == 9
+    assert found.usage is not None
+    assert found.usage.completion_tokens == 4 * 9
+    assert found.usage.total_tokens == found.usage.prompt_tokens + found.usage.completion_tokens
+    assert found.object == "text_completion"
+    assert found.system_fingerprint
+
+
+def test_tokens_echo_and_stop(client: openai.OpenAI, runs: dict[str, Run]) -> None:
+    run = runs["stories"]
+    ids = run.tokenizer.as_prompt(run.tokenizer.encode(PROMPT))
+    said: dict[str, Any] = {"model": "stories", "temperature": 0, "max_tokens": 30}
+    found = client.completions.create(prompt=ids, **said)
+    assert found.choices[0].text == greedy(run, PROMPT, 30)
+    stopped = client.completions.create(prompt=PROMPT, stop=["there"], echo=True, **said)
+    assert stopped.choices[0].text == PROMPT + greedy(run, PROMPT, 30).partition("there")[0]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_what_is_drawn_is_drawn_again_by_its_seed(client: openai.OpenAI) -> None:
+    def drawn(**said: Any) -> list[str]:
+        found = client.completions.create(
+            model="stories", prompt=PROMPT, max_tokens=12, temperature=1.0, n=3, **said
+        )
+        return [one.text for one in found.choices]
+
+    assert drawn(seed=5) == drawn(seed=5)
+    assert len(set(drawn(seed=5))) > 1
+    assert drawn() != drawn()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int) -> None:
+    said: dict[str, Any] = {
+        "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0.8, "seed": 3,
+        "n": n, "stop": ["."],
+    }  # fmt: skip
+    whole = client.completions.create(**said)
+    texts, reasons, usage = [""] * n, [""] * n, None
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    for chunk in client.completions.create(**said, **more):
+        for one in chunk.choices:
+            texts[one.index] += one.text
+            reasons[one.index] = one.finish_reason or ""
+        usage = chunk.usage or usage
+    assert texts == [one.text for one in whole.choices]
+    assert reasons == [one.finish_reason for one in whole.choices]
+    assert usage == whole.usage
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ({"n": 9}, openai.UnprocessableEntityError, "n must be"),
+        ({"max_tokens": 10**9}, openai.UnprocessableEntityError, "max_tokens must be"),
+        ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens must be"),
+        ({"temperature": -1}, openai.UnprocessableEntityError, "temperature must be"),
+        ({"logprobs": 6}, openai.UnprocessableEntityError, "logprobs must be"),
+        ({"best_of": 3}, openai.UnprocessableEntityError, "best_of is not known"),
+        ({"presence_penalty": 1}, openai.UnprocessableEntityError, "presence_penalty is not"),
+        ({"prompt": [99_999_999]}, openai.UnprocessableEntityError, "tokens must be"),
+        ({"prompt": ["a"] * 99}, openai.APIStatusError, "1 to 32 prompts"),
+        ({"model": "gpt-4"}, openai.NotFoundError, "no model 'gpt-4'"),
+        ({"model": "tatoeba-de-en"}, openai.NotFoundError, "Those do: stories"),
+        ({"extra_body": {"foo": 1}}, openai.UnprocessableEntityError, "no field 'foo'"),
+    ],
+)
+def test_mistakes_are_errors_of_the_client(
+    client: openai.OpenAI, said: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    asked: Any = {"model": "stories", "prompt": "a", "max_tokens": 2, **said}
+    with pytest.raises(error, match=message):
+        client.completions.create(**asked)
+
+
+@pytest.mark.parametrize("form", ["float", "base64"])
+def test_embeddings(client: openai.OpenAI, runs: dict[str, Run], form: Any) -> None:
+    texts = ["a small house", "ein Haus"]
+    found = client.embeddings.create(model="base-en", input=texts, encoding_format=form)
+    usual = client.embeddings.create(model="base-en", input=texts)
+    for one, same, text in zip(found.data, usual.data, texts, strict=True):
+        value = one.embedding
+        if isinstance(value, str):  # which the client leaves as it is where it was asked for so
+            import base64
+
+            value = np.frombuffer(base64.b64decode(value), "<f4").tolist()
+        np.testing.assert_allclose(value, runs["base-en"](text).vector, atol=1e-5)
+        np.testing.assert_allclose(same.embedding, value, atol=1e-6)
+    assert usual.usage.prompt_tokens > 4
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions must be"):
+        client.embeddings.create(model="base-en", input="a", dimensions=7)
+
+
+WAV = SHIPPED / "digits/example.wav"
+SAID = "three eight six eight four"
+
+
+def test_transcriptions(client: openai.OpenAI) -> None:
+    made = client.audio.transcriptions.create
+    with WAV.open("rb") as file:
+        assert made(model="digits", file=file).text == SAID
+    data = ("example.wav", WAV.read_bytes())
+    assert made(model="digits", file=data, response_format="text", language="en") == SAID + "\n"
+    srt: Any = made(model="digits", file=data, response_format="srt")
+    assert srt.startswith("1\n00:00:00,")
+    assert SAID in srt
+    vtt: Any = made(model="digits", file=data, response_format="vtt")
+    assert vtt.startswith("WEBVTT")
+    whole: Any = made(
+        model="digits", file=data, response_format="verbose_json",
+        timestamp_granularities=["word", "segment"],
+    )  # fmt: skip
+    assert [word.word for word in whole.words] == SAID.split()
+    assert whole.words[0].start < whole.words[0].end <= whole.words[1].start
+    assert whole.segments[0].text == SAID
+    assert 4 < whole.duration < 5
+    with pytest.raises(openai.UnprocessableEntityError, match="cannot be read as sound"):
+        made(model="digits", file=("a.wav", b"RIFF"))
+    with pytest.raises(openai.NotFoundError, match="Those do: digits"):
+        made(model="stories", file=data)
+
+
+MESSAGES: Any = [{"role": "user", "content": "Tell me a story."}]
+
+
+def test_a_chat_needs_a_template(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="no model that has a chat template"):
+        client.chat.completions.create(model="stories", messages=MESSAGES)
+
+
+def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "chatty"
+    shutil.copytree(SHIPPED / "stories", folder)
+    template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    (folder / "chat_template.jinja").write_text(template)
+    run = headway.load(folder, device="cpu")
+    want = greedy(run, "user: Tell me a story.\nassistant:", 8)
+    with serving(run) as here, openai.OpenAI(
+        base_url=f"{here.url}/v1", api_key="none", max_retries=0
+    ) as client:  # fmt: skip
+        said: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+        found = client.chat.completions.create(**said, logprobs=True, top_logprobs=2)
+        assert found.choices[0].message.content == want
+        assert found.choices[0].logprobs is not None
+        assert len(found.choices[0].logprobs.content or []) == 8
+        text, roles = "", []
+        for chunk in client.chat.completions.create(**said, stream=True):
+            text += chunk.choices[0].delta.content or ""
+            roles.append(chunk.choices[0].delta.role)
+        assert text == want
+        assert roles[0] == "assistant"
+        assert not any(roles[1:])
+        wrong: Any = [{"role": "system", "content": "x"}]
+        with pytest.raises(openai.UnprocessableEntityError, match="no system"):
+            client.chat.completions.create(**{**said, "messages": wrong})

@@ -1,0 +1,237 @@
+"""Our own route answers as `run(…)` does, whatever the task, and refuses what it must."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.run import Run
+from headway.serve.asking import declared
+from headway.serve.limits import Limits
+from headway.settings.folder import SHIPPED
+
+from .conftest import Here
+
+WAV, PNG = SHIPPED / "digits/example.wav", SHIPPED / "shapes/example.png"
+GREEDY = {"beam": 1, "max_len": 12}
+
+
+def plain(answer: Any) -> Any:
+    """As JSON has it."""
+    return json.loads(json.dumps(answer.to_dict()))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "options"),
+    [
+        ("tatoeba-de-en", "Guten Morgen.", {}),
+        ("tatoeba-de-en", "Ich gehe nach Hause.", {"beam": 2, "n_best": 2, "alignments": True}),
+        ("tatoeba-de-en", "Ich gehe nach Hause.", {"prefix": "We", "banned": ["home"]}),
+        ("tatoeba-de-en", {"source": "Ja.", "id": 7}, {}),
+        ("stories", "Once upon a time", GREEDY),
+        ("stories", "Once", {"sample": True, "seed": 3, "n_best": 2, "max_len": 8}),
+        ("stories", "Once", {"beam": 3, "sample": False, "max_len": 6}),
+        ("stories", "", {**GREEDY, "stop": ["."]}),
+        ("base-en", "a small house", {}),
+    ],
+)
+def test_texts_are_answered_as_python_answers_them(
+    here: Here, runs: dict[str, Run], name: str, given: Any, options: dict[str, Any]
+) -> None:
+    said = here.post("/v1/predict", {"model": name, "input": given, "options": options})
+    assert said.status_code == 200, said.text
+    want = plain(runs[name](given, **options))
+    found = said.json()["answer"]
+    if isinstance(given, dict):
+        assert found.pop("id") == 7
+    assert_same(found, want)
+
+
+def assert_same(found: Any, want: Any) -> None:
+    """Numbers may differ in what another batch rounds."""
+    if isinstance(want, float):
+        assert found == pytest.approx(want, abs=2e-4)
+    elif isinstance(want, dict):
+        assert found.keys() == want.keys()
+        for key in want:
+            assert_same(found[key], want[key])
+    elif isinstance(want, list):
+        assert len(found) == len(want)
+        for one, other in zip(found, want, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == want
+
+
+@pytest.mark.parametrize(("name", "path"), [("digits", WAV), ("shapes", PNG)])
+@pytest.mark.parametrize("way", ["upload", "base64", "data"])
+def test_media_come_as_files_of_a_form_or_in_base64(
+    here: Here, runs: dict[str, Run], name: str, path: Path, way: str
+) -> None:
+    data = path.read_bytes()
+    if way == "upload":
+        said = here.post("/v1/predict", data={"model": name}, files={"file": (path.name, data)})
+    else:
+        text = base64.b64encode(data).decode()
+        given = {"data": text} if way == "base64" else f"data:image/png;base64,{text}"
+        said = here.post("/v1/predict", {"model": name, "input": given})
+    assert said.status_code == 200, said.text
+    assert_same(said.json()["answer"], plain(runs[name](data)))
+
+
+def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here) -> None:
+    texts = ["Ja.", "Nein.", "Danke."]
+    said = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": texts}).json()
+    assert [one["source"] for one in said["answers"]] == texts
+    asked = [{"text": "a"}, {"review": 3, "nothing": "b"}, {"text": "c"}]
+    found = here.post("/v1/predict", {"model": "base-en", "inputs": asked}).json()["answers"]
+    assert ["error" in one for one in found] == [False, True, False]
+    one = here.post("/v1/predict", {"model": "base-en", "input": {"nothing": "b"}})
+    assert one.status_code == 422
+    picture = {"data": base64.b64encode(PNG.read_bytes()).decode()}
+    broken = {"data": base64.b64encode(b"no picture").decode()}
+    said = here.post("/v1/predict", {"model": "shapes", "inputs": [broken, picture]})
+    assert ["error" in one for one in said.json()["answers"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({}, 422, "say which model"),
+        ({"model": "tatoeba-de-em", "input": "a"}, 404, "Did you mean 'tatoeba-de-en'?"),
+        ({"model": "stories"}, 422, "either input, or inputs"),
+        ({"model": "stories", "input": "a", "inputs": ["b"]}, 422, "either input, or inputs"),
+        ({"model": "stories", "inputs": []}, 422, "there is no input"),
+        ({"model": "stories", "inputs": ["a"] * 33}, 413, "at most 32"),
+        ({"model": "stories", "input": 5}, 422, "must be a text"),
+        ({"model": "stories", "input": ["a"]}, 422, "must be a text"),
+        ({"model": "stories", "input": "a" * 20_001}, 413, "20,001 characters"),
+        ({"model": "stories", "input": "a " * 9000}, 422, "tokens"),
+        ({"model": "stories", "input": "a", "option": {}}, 422, "no field 'option'"),
+        ({"model": "stories", "input": "a", "stream": 1}, 422, "stream must be"),
+        ({"model": "stories", "input": "a", "options": []}, 422, "options must be"),
+        ({"model": "shapes", "input": "/etc/passwd"}, 422, "Names of files"),
+        ({"model": "shapes", "input": {"path": "/etc/passwd"}}, 422, "Names of files"),
+        ({"model": "shapes", "input": "http://127.0.0.1/a.png"}, 422, "are not opened"),
+        ({"model": "shapes", "input": {"data": ""}}, 422, "no bytes"),
+        ({"model": "digits", "input": {"data": "AAAA"}}, 422, "cannot be read as sound"),
+    ],
+    ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(
+    here: Here, body: dict[str, Any], status: int, message: str
+) -> None:
+    said = here.post("/v1/predict", body)
+    assert (said.status_code, message in said.json()["error"]["message"]) == (status, True), (
+        said.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beams": 3}, "Did you mean 'beam'?"),
+        ({"beam": 17}, "from 1 to 16"),
+        ({"beam": 10**400}, "from 1 to 16"),
+        ({"n_best": 9}, "from 1 to 8"),
+        ({"n_best": 3, "beam": 2, "sample": False}, "n_best=3"),
+        ({"max_len": 100_000}, "from 1 to 2,048"),
+        ({"max_len": "5"}, "whole number"),
+        ({"max_len": True}, "whole number"),
+        ({"temperature": 0}, "from 0.01 to 100"),
+        ({"temperature": 1e400}, "no JSON"),
+        ({"repetition_penalty": -1}, "from 0.01"),
+        ({"stop": [""]}, "1 to 500 characters"),
+        ({"stop": 3}, "list of texts"),
+        ({"batch_tokens": 1}, "no option 'batch_tokens'"),
+        ({"draft": "stories"}, "no option 'draft'"),
+        ({"shots": "/etc/passwd"}, "list of at most"),
+        ({"unknown": "what"}, "one of keep, ban, copy"),
+    ],
+)
+def test_options_have_kinds_and_bounds(here: Here, options: Any, message: str) -> None:
+    body = {"model": "stories", "input": "a", "options": options}
+    text = json.dumps(body)
+    said = here.post("/v1/predict", content=text, headers={"Content-Type": "application/json"})
+    assert said.status_code in (400, 422), said.text
+    assert message in said.json()["error"]["message"]
+
+
+def test_every_option_is_declared_with_a_kind(here: Here, runs: dict[str, Run]) -> None:
+    listed = {one["id"]: one["headway"] for one in here.get("/v1/models").json()["data"]}
+    assert listed.keys() == runs.keys()
+    for name, run in runs.items():
+        known = declared(run, Limits())
+        assert [one["name"] for one in listed[name]["options"]] == [*known]
+        assert all(one["help"] for one in listed[name]["options"])
+        for option in known.values():
+            if option.kind in ("integer", "number") and option.default is not None:
+                assert option.low is not None, option.name
+                assert option.low <= option.default <= (option.high or 0)
+    assert here.get("/v1/models/stories").json()["headway"]["continues"]
+    assert here.get("/v1/models/nothing").status_code == 404
+
+
+def events(text: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    assert lines.pop() == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_text_appears_while_it_is_written(here: Here, runs: dict[str, Run]) -> None:
+    body = {"model": "stories", "input": "The dog", "options": GREEDY, "stream": True}
+    said = here.post("/v1/predict", body)
+    assert said.headers["content-type"].startswith("text/event-stream")
+    assert said.headers["x-accel-buffering"] == "no"
+    *pieces, last = events(said.text)
+    want = runs["stories"]("The dog", **GREEDY).text
+    assert len(pieces) > 5
+    assert "".join(one["text"] for one in pieces) == want
+    assert last["answers"][0]["outputs"][0]["text"] == want
+    whole = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": "Ja.", "stream": True})
+    assert [*events(whole.text)[0]] == ["model", "answers"]
+    wrong = {"model": "stories", "input": "a " * 9000, "stream": True}
+    assert "tokens" in events(here.post("/v1/predict", wrong).text)[0]["answers"][0]["error"]
+
+
+def test_bodies_that_are_no_json_or_no_form(here: Here) -> None:
+    for text in (
+        "{",
+        "[1]",
+        '{"a": NaN}',
+        '{"a": "\\ud800"}',
+        "[" * 100_000,
+        '{"a": 1' + "0" * 5000 + "}",
+    ):
+        kind = {"Content-Type": "application/json"}
+        assert here.post("/v1/predict", content=text, headers=kind).status_code == 400, text[:20]
+    kind = {"Content-Type": "application/json"}
+    assert here.post("/v1/predict", content=b'{"a": "\xff"}', headers=kind).status_code == 400
+    kind = {"Content-Type": "multipart/form-data"}
+    assert here.post("/v1/predict", content=b"x", headers=kind).status_code == 400
+    assert here.post("/v1/predict", content=b"x").status_code == 415
+    assert here.get("/v1/predict").status_code == 405
+    assert here.get("/nothing").status_code == 404
+    for size, status in (("99999999", b"413"), ("1" * 30, b"400"), ("-5", b"400")):
+        head = "POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", int(here.url.rpartition(":")[2])), 10) as raw:
+            raw.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode())
+            assert raw.recv(100).split()[1] == status
+
+
+def test_answers_have_an_id_and_no_cross_site_headers(here: Here) -> None:
+    said = here.get("/health", headers={"X-Request-Id": "mine-1"})
+    assert said.headers["x-request-id"] == "mine-1"
+    assert "access-control-allow-origin" not in said.headers
+    assert said.headers["x-content-type-options"] == "nosniff"
+    odd = here.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"]
+    assert odd != "a" * 500
+    evil = {"Origin": "https://evil.example"}
+    assert here.post("/v1/predict", {"model": "stories"}, headers=evil).status_code == 403
+    own = {"Origin": here.url}
+    assert here.post("/v1/predict", {"model": "stories"}, headers=own).status_code == 422
