@@ -1,0 +1,265 @@
+"""The pages of docs/lab, made from results of `headway lab`.
+
+    python docs/lab_pages.py [FOLDER]
+
+FOLDER is what `headway lab --all` has written: its numbers are kept in docs/lab/results, with
+a picture of each experiment's first figure (this needs playwright and chromium). Without a folder
+the pages are made again from what is kept. Verdicts are judged anew from the numbers, so that they
+follow the code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.lab.experiments import EXPERIMENTS, Entry
+from headway.lab.page import write_page
+from headway.lab.verdict import Verdict, said
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "lab"
+RESULTS = FOLDER / "results"
+MADE = "<!-- Made by `python docs/lab_pages.py` from docs/lab/results: change the code. -->\n"
+SIGNS = {"supported": "✓ supported", "refuted": "✗ refuted", "undecided": "? undecided"}
+STANCES = {"agrees": "agrees with what was expected", "disagrees": "says the opposite",
+           "differs": "says something of its own", "context": "to know"}  # fmt: skip
+KEPT = ("size", "seeds", "data", "minutes", "cpu_minutes", "machine", "versions", "date")
+SIZES = ("full", "quick")
+"""The first of them that was run is what a page is about."""
+
+INTRO = """
+Why are there residual connections? Can attention maps be trusted? Most people who use
+Transformers have asked such questions and read an answer; here each is a small experiment that
+runs on your own machine and ends in a verdict, with a picture and a control.
+
+```sh
+headway lab                      # the questions, and how long each takes
+headway lab residuals            # run one, by its name or number: minutes on two cores
+headway lab residuals --full     # larger models and data; hours on a CPU, minutes on a GPU
+headway lab --all                # all of them, and an index page
+```
+
+An experiment writes a folder (`lab/residuals`, or `--out`) with `verdict.json` (the verdict,
+the effect with its spread over seeds, machine, versions, date), `numbers.json` (all that was
+measured) and `lab.html`, one page that works offline. What is stopped goes on by the same
+command; `--seeds 5` adds seeds to those that are there; `--budget 10m` judges what is there
+after ten minutes. In Python:
+
+```python
+from headway.lab import run_experiment
+
+result = run_experiment("shift", out="lab/shift")
+print(result.verdict, result.sentence)
+```
+
+A verdict is **supported** or **refuted** where the whole 95 % interval over seeds (Student's t)
+lies on one side of what would matter, and the controls came out as they must; else it is
+**undecided**, and says why. One seed decides nothing, except about arithmetic. Quick runs are
+small: they say what small models on short data do, and no more.
+Designs were tried before they were measured, and these verdicts are exploratory until other seeds
+confirm them: in `beam` the measure was changed after two of three sizes were undecided by chrF; in
+`optimal` the claim that an LSTM with one head is as good, which would be refuted, became that of
+the best of three bodies, uncorrected for the choice; in `roles` and `heads` the bar was moved.
+Sizes of `residuals` and the task of `scale` were chosen in trials that shared a seed with what is
+shown. In `maps` gradients alone make the difference: rollout and norms equal attention. What
+others found was set beside the results afterwards. `beam`, `maps` and `optimal` ran before the
+last changes of bodies.
+
+"""
+
+
+def main(folder: str = "") -> None:
+    if folder:
+        collect(Path(folder))
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+    for path, listed in ((ROOT / "mkdocs.yml", with_nav), (FOLDER.parent / "index.md", with_list)):
+        path.write_text(listed(path.read_text(encoding="utf-8")), encoding="utf-8")
+    sys.stdout.write(f"{len(pages())} pages in {FOLDER.relative_to(ROOT)}\n")
+
+
+def collect(folder: Path) -> None:
+    """Keep the numbers of every experiment that was run, and a picture of each."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    for entry in EXPERIMENTS.values():
+        for size in SIZES:
+            place = folder / (entry.name if size == "quick" else f"{entry.name}-full")
+            if (place / "verdict.json").is_file():
+                facts = json.loads((place / "verdict.json").read_text(encoding="utf-8"))
+                if facts["doubts"]:
+                    sys.stdout.write(f"{place} is left out: {'; '.join(facts['doubts'])}\n")
+                    continue
+                found = json.loads((place / "numbers.json").read_text(encoding="utf-8"))["seeds"]
+                kept = {**{key: facts[key] for key in KEPT}, "found": found}
+                text = json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+                (RESULTS / f"{entry.name}-{size}.json").write_text(text + "\n", encoding="utf-8")
+    take_pictures()
+
+
+def take_pictures() -> None:
+    from make_pictures import Picture, browsing, png, shot
+
+    with browsing() as browser, tempfile.TemporaryDirectory() as scratch:
+        for entry in EXPERIMENTS.values():
+            for kept in results_of(entry)[:1]:
+                page = write_page(Path(scratch), entry, facts_of(entry, kept), kept["found"])
+                picture = Picture(entry.name, "", "", "tab=lab", ("[data-figure] >> nth=0",))
+                picture_of(entry).write_bytes(png(shot(browser, picture, page)))
+
+
+def picture_of(entry: Entry) -> Path:
+    return FOLDER.parent / "pictures" / f"lab-{entry.name}.png"
+
+
+def results_of(entry: Entry) -> list[dict[str, Any]]:
+    """What was kept of an experiment, the full run first."""
+    paths = [RESULTS / f"{entry.name}-{size}.json" for size in SIZES]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()]
+
+
+def facts_of(entry: Entry, kept: dict[str, Any]) -> dict[str, Any]:
+    """As `verdict.json` has them, judged anew."""
+    experiment = entry.load()
+    return {
+        "experiment": entry.name, "number": entry.number, "question": entry.question,
+        **experiment.judge(kept["found"]).as_json(), "hypothesis": experiment.hypothesis,
+        "method": list(experiment.method), "control": experiment.control,
+        "literature": [[one.who, one.says, one.stance] for one in experiment.literature],
+        **{key: kept[key] for key in KEPT},
+    }  # fmt: skip
+
+
+def pages() -> dict[Path, str]:
+    """Every page with its text."""
+    found = {FOLDER / "index.md": index()}
+    for entry in EXPERIMENTS.values():
+        if results_of(entry):
+            found[FOLDER / f"{entry.name}.md"] = page(entry)
+    return found
+
+
+def index() -> str:
+    lines = [
+        MADE,
+        "# The lab: questions with a measured answer\n",
+        INTRO.strip() + "\n",
+        "## Verdicts\n",
+        "| | question | verdict | effect | run |",
+        "|---|---|---|---|---|",
+    ]
+    for entry in EXPERIMENTS.values():
+        kept = results_of(entry)
+        if not kept:
+            lines.append(f"| {entry.number} | {entry.question} | not run yet | | |")
+            continue
+        verdict: Verdict = entry.load().judge(kept[0]["found"])
+        lines.append(
+            f"| {entry.number} | [{entry.question}]({entry.name}.md) | {SIGNS[verdict.verdict]} | "
+            f"{verdict.effect.name}: {verdict.effect} | {ran(kept[0])} |"
+        )
+    lines.append(
+        "\nAn effect is a mean over seeds with its 95 % interval in brackets. Models that no "
+        "setting describes get their parts through "
+        "[one seam](../built/architecture.md#parts-of-ones-own)."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def ran(kept: dict[str, Any]) -> str:
+    return f"{kept['size']}, {kept['seeds']} seeds, {kept['cpu_minutes']:.1f} CPU minutes"
+
+
+def page(entry: Entry) -> str:
+    experiment, results = entry.load(), results_of(entry)
+    kept = results[0]
+    verdict: Verdict = experiment.judge(kept["found"])
+    figures = experiment.figures(kept["found"])
+    lines = [MADE, f"# {entry.question}\n", f"**{SIGNS[verdict.verdict]}** ({ran(kept)}). "
+             f"{verdict.sentence}\n"]  # fmt: skip
+    if kept["size"] == "quick":
+        lines.append("This is a quick run: small models and little data, on a CPU.\n")
+    lines.append(f"What was held to be true: {experiment.hypothesis}\n")
+    if picture_of(entry).is_file():
+        lines.append(f"![{figures[0].title}](../pictures/{picture_of(entry).name})\n")
+    lines.append(f"*{figures[0].title}.* {figures[0].hint}\n")
+    lines += ["## What was done\n", *(f"{text}\n" for text in experiment.method)]
+    lines += ["## The control\n", f"{experiment.control}\n"]
+    lines += [f"- {'passed' if one.passed else '**failed**'}: {one.said}"
+              for one in verdict.controls]  # fmt: skip
+    lines += ["\n## The numbers\n", "| | mean | 95 % | spread | |", "|---|---:|---|---:|---|"]
+    for effect in (verdict.effect, *verdict.more):
+        between = "exact" if effect.exact else f"{said(effect.low)} to {said(effect.high)}"
+        spread = "" if effect.exact else said(effect.spread)
+        lines.append(
+            f"| {effect.name} | {said(effect.value)} | {between} | {spread} | {effect.unit} |"
+        )
+    lines.append("")
+    for figure in figures:
+        hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the picture
+        lines += [f"### {figure.title}\n", *hint, *table(*figure.table()), ""]
+    lines += ["## What would change it\n", f"{verdict.changes}\n", "## What others found\n"]
+    lines += [f"- {one.who} ({STANCES[one.stance]}): {one.says}" for one in experiment.literature]
+    for other in results[1:]:
+        again: Verdict = experiment.judge(other["found"])
+        lines += [f"\n## The {other['size']} run\n",
+                  f"**{SIGNS[again.verdict]}** ({ran(other)}). {again.sentence}"]  # fmt: skip
+    flag = " --full" if kept["size"] == "full" else ""
+    versions = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
+    lines += ["\n## Run it yourself\n", "```sh", f"headway lab {entry.name}{flag}", "```\n",
+              f"Measured on {kept['date']} with {versions}, on {kept['machine']}."]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    right = [
+        bool(rows) and all(isinstance(row[c], int | float | None) for row in rows)
+        for c in range(len(columns))
+    ]
+    marks = ["---:" if one else "---" for one in right]
+    return [
+        f"| {' | '.join(columns)} |", f"|{'|'.join(marks)}|",
+        *(f"| {' | '.join(map(cell, row))} |" for row in rows),
+    ]  # fmt: skip
+
+
+def cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 1 else said(value)
+
+
+def with_nav(text: str) -> str:
+    """The navigation with a line for each page."""
+    lines = ["  - The lab:", "      - Questions and verdicts: lab/index.md"]
+    for entry in EXPERIMENTS.values():
+        if results_of(entry):
+            name = entry.question.rstrip("?")
+            lines.append(f'      - "{entry.number}. {name}": lab/{entry.name}.md')
+    block = "\n".join(lines) + "\n"
+    if "  - The lab:\n" in text:
+        return re.sub(r"  - The lab:\n(?:      - .*\n)*", lambda _: block, text)
+    return text.replace("  - Bring and take weights:\n", f"{block}  - Bring and take weights:\n")
+
+
+def with_list(text: str) -> str:
+    """The first page of the documentation with a link to each."""
+    lines = ["## The lab\n", "- [Questions and verdicts](lab/index.md): `headway lab`, small "
+             "experiments that answer the classic questions on your own machine."]  # fmt: skip
+    lines += [f"- [{entry.question}](lab/{entry.name}.md)" for entry in EXPERIMENTS.values()
+              if results_of(entry)]  # fmt: skip
+    block = "\n".join(lines) + "\n"
+    if "\n## The lab\n" in text:
+        return re.sub(r"## The lab\n\n(?:- .*\n)*", lambda _: block, text)
+    return text.replace("## Bring and take weights\n", f"{block}\n## Bring and take weights\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

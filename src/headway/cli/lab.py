@@ -1,0 +1,161 @@
+"""`headway lab`: small experiments that answer the classic questions, on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.data_arguments import Device, Json, say
+from headway.cli.print_table import show_table
+from headway.errors import Stopped, UserError
+from headway.lab.experiments import EXPERIMENTS, Entry, find
+from headway.progress import duration
+
+if TYPE_CHECKING:
+    from headway.lab.conduct import Result
+
+
+def _names() -> list[str]:
+    return list(EXPERIMENTS)
+
+
+def lab(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="EXPERIMENT", help="Its name or number; none: list them.",
+            autocompletion=_names,
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Larger models and data, or minutes on a CPU.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How often, each from other weights.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; else lab/EXPERIMENT. With --all: of all.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Real data, for the experiments that take some.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Run all that have no verdict yet; make an index page.")
+    ] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="Judge what is there after so long: 5m, 2h.")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Answer a question about Transformers by an experiment: a verdict, a picture, a control."""
+    if every and experiment is not None:
+        raise UserError(f"--all runs every experiment, {experiment!r} too. Leave one of them out.")
+    options: dict[str, Any] = {"full": full, "seeds": seeds, "device": device}
+    if budget is not None:
+        from headway.training.estimate import seconds
+
+        options["budget_s"] = seconds(budget)
+    if every:
+        if data is not None:
+            raise UserError("--data goes with one experiment: each takes data of another kind.")
+        _all(out or Path("lab"), full, options, as_json)
+    elif experiment is None:
+        _list(out or Path("lab"), as_json)
+    else:
+        from headway.lab.conduct import run_experiment
+
+        _show(_stoppable(run_experiment, find(experiment).name, out, data=data, **options), as_json)
+
+
+def _list(folder: Path, as_json: bool) -> None:
+    """The questions, how long each takes, and what was found here."""
+    found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    rows = [
+        (str(row["number"]), row["experiment"], row["question"], _minutes(row["quick"]),
+         _minutes(row["full"]), _minutes(row["on_gpu"]), row.get("verdict") or "")
+        for row in found
+    ]  # fmt: skip
+    heads = ["", "experiment", "question", "quick", "full", "full, GPU", "found here"]
+    show_table(heads, rows, {"", "quick", "full", "full, GPU"})
+    print(
+        "\nTimes are of two cores and three seeds. `headway lab NAME` runs one, `headway lab "
+        "--all` all; what is stopped goes on by the same command."
+    )
+
+
+def _minutes(minutes: float | None) -> str:
+    return "" if minutes is None else duration(60 * minutes)
+
+
+def _known(folder: Path, entry: Entry) -> dict[str, Any]:
+    """What the table says, and the newest verdict of the folder, a full one before a quick one."""
+    row: dict[str, Any] = {
+        "experiment": entry.name, "number": entry.number, "question": entry.question,
+        "quick": entry.quick, "full": entry.full, "on_gpu": entry.on_gpu, "data": entry.data,
+    }  # fmt: skip
+    for name in (f"{entry.name}-full", entry.name):
+        path = folder / name / "verdict.json"
+        if path.is_file():
+            try:
+                said = json.loads(path.read_text(encoding="utf-8"))
+                kept = ("verdict", "sentence", "size", "seeds", "date", "effect")
+                return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
+            except (ValueError, KeyError, TypeError):
+                say(f"{path} is damaged and left out; `headway lab {entry.name}` writes it again.")
+    return row
+
+
+def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> None:
+    from headway.lab.conduct import default_folder, run_experiment
+    from headway.lab.page import write_index
+
+    for entry in EXPERIMENTS.values():
+        place = default_folder(entry, full, folder)
+        if _settled(place, options["seeds"]):
+            continue
+        say(f"E{entry.number} {entry.name}: {entry.question}")
+        result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
+        say(f"  {result.verdict}: {result.sentence}")
+        write_index(folder, [_known(folder, one) for one in EXPERIMENTS.values()])
+    found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
+    page = write_index(folder, found)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    rows = [(str(row["number"]), row["experiment"], row.get("verdict") or "", row.get("sentence")
+             or "") for row in found]  # fmt: skip
+    show_table(["", "experiment", "verdict", "answer"], rows, {""})
+    print(f"\n{page}")
+
+
+def _settled(folder: Path, seeds: int) -> bool:
+    path = folder / "verdict.json"
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["seeds"]) >= seeds
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _stoppable(run: Any, name: str, *given: Any, again: str = "", **options: Any) -> Result:
+    try:
+        result: Result = run(name, *given, **options)
+        return result
+    except (Stopped, KeyboardInterrupt) as error:
+        say(f"stopped; `headway lab {again or name}` with the same options goes on")
+        raise KeyboardInterrupt from error
+
+
+def _show(result: Result, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.facts, ensure_ascii=False))
+        return
+    facts = result.facts
+    print(f"{facts['question']}\n\n{facts['verdict']}: {facts['sentence']}\n")
+    for control in facts["controls"]:
+        print(f"control, {'passed' if control['passed'] else 'FAILED'}: {control['said']}")
+    print(f"{facts['size']}, {facts['seeds']} seeds, {facts['minutes']:g} minutes\n{result.page}")

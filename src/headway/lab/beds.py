@@ -1,0 +1,237 @@
+"""Data that experiments train on: made-up languages whose truth is known, and two small texts."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from headway.errors import DataError
+from headway.inside.measure.truth import Known
+
+TEXTS = Path(__file__).parent / "texts"
+
+NOUNS = 40
+ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
+CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
+Words = list[tuple[str, tuple[int, ...]]]
+"""Words of the target, each with the numbers of the source words that it comes from."""
+
+Columns = dict[str, list[str]]
+"""As `headway.train` takes data in memory."""
+
+
+@dataclass(frozen=True)
+class Bed:
+    """Training and validation pairs, no source of the one in the other."""
+
+    train: list[Known]
+    valid: list[Known]
+
+    def columns(self) -> tuple[Columns, Columns]:
+        return columns(self.train), columns(self.valid)
+
+
+def columns(pairs: Sequence[Known]) -> Columns:
+    return {"source": [one.source for one in pairs], "target": [one.target for one in pairs]}
+
+
+def bed(make: Callable[[int, int], list[Known]], n_train: int, n_valid: int, seed: int) -> Bed:
+    """Of a language: `bed(grammar, 4000, 200, bench.seed)`."""
+    valid = _distinct(make(n_valid, 2 * seed + 1), set())
+    sources = {pair.source for pair in valid}
+    return Bed(_distinct(make(n_train, 2 * seed + 2), sources), valid)
+
+
+def _distinct(pairs: Sequence[Known], seen: set[str]) -> list[Known]:
+    found = []
+    seen = set(seen)
+    for pair in pairs:
+        if pair.source not in seen:
+            seen.add(pair.source)
+            found.append(pair)
+    return found
+
+
+# -- languages
+
+
+def grammar(n: int, seed: int = 1) -> list[Known]:
+    """A toy grammar. Source: `the red dog often sees a cat up`; in the target an adjective stands
+    behind its noun, the object before its subject, the verb at the end; `the` and `a` melt into the
+    noun's ending; a verb with a particle is one word, and an adverb two.
+
+    Nothing of it stands on the diagonal for long, and every word of the target has its origin.
+    """
+    picks = random.Random(seed)
+    return [_sentence(picks) for _ in range(n)]
+
+
+def _sentence(picks: random.Random) -> Known:
+    source: list[str] = []
+    subject = _phrase(picks, source)
+    adverb: Words = []
+    if picks.random() < 0.5:
+        number = picks.randrange(ADVERBS)
+        adverb = [(f"zu{name(number)}", (len(source),)), (f"zo{name(number)}", (len(source),))]
+        source.append(f"adv{name(number)}")
+    verb, at = picks.randrange(VERBS), len(source)
+    source.append(f"verb{name(verb)}")
+    thing = _phrase(picks, source)
+    parts = [at]
+    if picks.random() < 0.4:
+        parts.append(len(source))
+        source.append("up")
+    ending = "u" if len(parts) > 1 else "a"
+    target = [*thing, *subject, *adverb, (f"wer{name(verb)}{ending}", tuple(parts))]
+    return _known(source, target)
+
+
+def _phrase(picks: random.Random, source: list[str]) -> Words:
+    """A noun with its article and perhaps an adjective; the source grows by it."""
+    first = len(source)
+    article = picks.choice(["the", "a"])
+    source.append(article)
+    adjective: Words = []
+    if picks.random() < 0.6:
+        number = picks.randrange(ADJECTIVES)
+        adjective = [(f"ib{name(number)}", (len(source),))]
+        source.append(f"adj{name(number)}")
+    noun = picks.randrange(NOUNS)
+    ending = "e" if article == "the" else "o"
+    made: Words = [(f"kal{name(noun)}{ending}", (first, len(source)))]
+    source.append(f"noun{name(noun)}")
+    return [*made, *adjective]
+
+
+def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[Known]:
+    """Copy what counts and leave out distractors; `turned`: from the last to the first."""
+    picks = random.Random(seed)
+    made = []
+    for _ in range(n):
+        source = [f"w{name(picks.randrange(letters))}" for _ in range(picks.randint(3, 8))]
+        for _ in range(picks.randint(0, 4)):
+            source.insert(picks.randrange(len(source) + 1), f"x{name(picks.randrange(5))}")
+        kept: Words = [(word, (i,)) for i, word in enumerate(source) if word[0] == "w"]
+        made.append(_known(source, kept[::-1] if turned else kept))
+    return made
+
+
+def reverses(n: int, seed: int = 1) -> list[Known]:
+    return copies(n, seed, turned=True)
+
+
+def strings(
+    order: str, low: int, high: int, letters: int = 12
+) -> Callable[[int, int], list[Known]]:
+    """A language of words in any order, from `low` to `high` of them, whose target is the same
+    (`copy`), turned round (`reverse`) or sorted (`sort`)."""
+
+    def make(n: int, seed: int) -> list[Known]:
+        picks = random.Random(seed)
+        made = []
+        for _ in range(n):
+            numbers = [picks.randrange(letters) for _ in range(picks.randint(low, high))]
+            places = list(range(len(numbers)))
+            if order == "reverse":
+                places.reverse()
+            elif order == "sort":
+                places.sort(key=lambda place: numbers[place])
+            target: Words = [(f"t{name(numbers[place])}", (place,)) for place in places]
+            made.append(_known([f"s{name(number)}" for number in numbers], target))
+        return made
+
+    return make
+
+
+def name(number: int) -> str:
+    """A syllable, so that every tokenizer takes a word for a word: ba, be, bi …"""
+    return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
+
+
+def _known(source: list[str], target: Words) -> Known:
+    links = [(origin, place) for place, (_, origins) in enumerate(target) for origin in origins]
+    return Known(" ".join(source), " ".join(word for word, _ in target), tuple(links))
+
+
+# -- texts that come along
+
+
+@cache
+def shakespeare() -> str:
+    """300 kB of plays, in the public domain."""
+    return gzip.decompress((TEXTS / "shakespeare.txt.gz").read_bytes()).decode()
+
+
+def speeches(
+    n_train: int, n_valid: int, size: int = 400, text: str | None = None
+) -> tuple[Columns, Columns]:
+    """Shakespeare, or another text, in pieces of `size` characters, the last ones to validate
+    on."""
+    text = shakespeare() if text is None else text
+    pieces = [text[start : start + size] for start in range(0, len(text) - size, size)]
+    if len(pieces) < 2 * n_valid:
+        raise DataError(
+            f"a text of {len(text):,} letters is too short: {2 * n_valid * size:,} are needed."
+        )
+    n_train = min(n_train, len(pieces) - n_valid)
+    return {"text": pieces[:n_train]}, {"text": pieces[-n_valid:]}
+
+
+@cache
+def sentences() -> tuple[tuple[str, str], ...]:
+    """6,000 pairs, German and English, of Tatoeba (CC BY 2.0 FR)."""
+    lines = gzip.decompress((TEXTS / "tatoeba-de-en.tsv.gz").read_bytes()).decode().splitlines()
+    found = [line.split("\t") for line in lines]
+    return tuple((german, english) for german, english in found)
+
+
+@cache
+def unseen() -> tuple[tuple[str, str], ...]:
+    """1,200 pairs of the test set of the translators that come with headway."""
+    lines = gzip.decompress((TEXTS / "tatoeba-test.tsv.gz").read_bytes()).decode().splitlines()
+    found = [line.split("\t") for line in lines]
+    return tuple((german, english) for german, english in found)
+
+
+def translations(n_train: int, n_valid: int) -> tuple[Columns, Columns]:
+    """German to English, the last ones to validate on."""
+    pairs = sentences()
+
+    def some(found: Sequence[tuple[str, str]]) -> Columns:
+        return {"source": [de for de, _ in found], "target": [en for _, en in found]}
+
+    return some(pairs[:n_train]), some(pairs[-n_valid:])
+
+
+# -- a folder of the user's
+
+
+def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns, Columns]:
+    """Pairs of a folder with `train.de`, `train.en` and `val.de`, `val.en` (or `valid`), a sentence
+    a line."""
+
+    def side(part: str, language: str) -> list[str]:
+        file = path / f"{part}.{language}"
+        try:
+            return file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"cannot read {file}: {error}. The folder needs train.{source}, train.{target}, "
+                f"val.{source} and val.{target}, a sentence a line."
+            ) from error
+
+    def both(part: str) -> Columns:
+        found = {"source": side(part, source), "target": side(part, target)}
+        if len(found["source"]) != len(found["target"]):
+            raise DataError(
+                f"{path / part}.{source} has {len(found['source']):,} lines and .{target} has "
+                f"{len(found['target']):,}. They must belong together line by line."
+            )
+        return found
+
+    valid = "valid" if (path / f"valid.{source}").is_file() else "val"
+    return both("train"), both(valid)

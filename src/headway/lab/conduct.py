@@ -1,0 +1,248 @@
+"""Run an experiment: seed after seed, from where it stopped, to a verdict and a page."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway import __version__
+from headway.errors import ConfigError, FolderError, UserError
+from headway.lab.bench import Bench, OutOfTime, read_json
+from headway.lab.experiment import Measured
+from headway.lab.experiments import Entry, find
+from headway.lab.page import PAGE, write_page
+from headway.lab.verdict import Verdict, plain
+from headway.progress import Progress, duration
+from headway.storage import replace_text
+
+MARK = "experiment.json"
+"""What a folder is of: which experiment, how large, on which data."""
+
+NUMBERS = "numbers.json"
+VERDICT = "verdict.json"
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found: `verdict`, `sentence`, and the folder with everything."""
+
+    folder: Path
+    facts: dict[str, Any]
+    """What `verdict.json` holds."""
+
+    @property
+    def verdict(self) -> str:
+        return str(self.facts["verdict"])
+
+    @property
+    def sentence(self) -> str:
+        return str(self.facts["sentence"])
+
+    @property
+    def page(self) -> Path:
+        return self.folder / PAGE
+
+
+def run_experiment(
+    name: str,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    full: bool = False,
+    seeds: int = SEEDS,
+    data: str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    budget_s: float | None = None,
+    quiet: bool = False,
+) -> Result:
+    """Measure what is not measured yet, judge it, and write `verdict.json`, `numbers.json` and a
+    page into `out`. The same call goes on where one was stopped; with more seeds it measures those.
+
+    `budget_s`: when so many seconds are over it judges what is there."""
+    entry = find(name)
+    if seeds < 1:
+        raise ConfigError(f"seeds={seeds}: at least one is needed, and three for most verdicts.")
+    folder = Path(out) if out is not None else default_folder(entry, full)
+    source = None if data is None else _data(entry, Path(data))
+    progress = Progress(enabled=not quiet)
+    _claim(folder, entry, full, source)
+    if full and entry.on_gpu is not None:
+        _without_gpu(entry, device, seeds, progress)
+    experiment = entry.load()
+    clock = _Clock(folder)
+    found: list[Measured] = []
+    doubts: list[str] = []
+    total = seeds * experiment.pieces[full]
+    with progress, progress.stage(entry.name, total, "parts") as stage:
+        stage.patience = 0.0
+        try:
+            for seed in range(seeds):
+                place = folder / f"seed-{seed + 1}"
+                bench = Bench(
+                    folder=place, seed=seed, quick=not full, data=source, device=device,
+                    progress=progress, stage=stage, doubts=doubts,
+                    deadline=None if budget_s is None else clock.begun[0] + budget_s,
+                )  # fmt: skip
+                measured = plain(experiment.measure(bench))
+                replace_text(place / "seed.json", json.dumps(measured))
+                found.append(measured)
+        except OutOfTime:
+            doubts.append(
+                f"{duration(budget_s or 0)} were over after {len(found)} of {seeds} seeds"
+            )
+        finally:
+            clock.note()
+    verdict = _judged(entry, found, doubts)
+    facts = _facts(entry, verdict, folder, full, len(found), source, clock, device, doubts)
+    replace_text(folder / NUMBERS, json.dumps({"seeds": found}, indent=1))
+    replace_text(folder / VERDICT, json.dumps(facts, ensure_ascii=False, indent=1))
+    write_page(folder, entry, facts, found)
+    return Result(folder, facts)
+
+
+def default_folder(entry: Entry, full: bool, within: Path = Path("lab")) -> Path:
+    return within / (f"{entry.name}-full" if full else entry.name)
+
+
+def _judged(entry: Entry, found: Sequence[Measured], doubts: Sequence[str]) -> dict[str, Any]:
+    """What the experiment says, unless there is a reason why nothing can be said."""
+    if not found:
+        return {
+            "verdict": "undecided", "effect": None, "controls": [], "more": [],
+            "sentence": f"Nothing was measured: {'; '.join(doubts)}.",
+            "changes": "More time: the same command goes on.",
+        }  # fmt: skip
+    verdict: Verdict = entry.load().judge(found)
+    facts = verdict.as_json()
+    if doubts:
+        seen = verdict.sentence
+        facts["sentence"] = f"Not enough to go by: {'; '.join(doubts)}. What was seen: {seen}"
+        facts["verdict"] = "undecided"
+    return facts
+
+
+def _facts(
+    entry: Entry, verdict: dict[str, Any], folder: Path, full: bool, seeds: int,
+    data: Path | None, clock: _Clock, device: str, doubts: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    experiment = entry.load()
+    return {
+        "experiment": entry.name, "number": entry.number, "question": entry.question,
+        **verdict,
+        "hypothesis": experiment.hypothesis, "method": list(experiment.method),
+        "control": experiment.control,
+        "literature": [[one.who, one.says, one.stance] for one in experiment.literature],
+        "size": "full" if full else "quick", "seeds": seeds, "doubts": list(doubts),
+        "data": None if data is None else data.name,
+        "minutes": round(clock.spent[0] / 60, 2), "cpu_minutes": round(clock.spent[1] / 60, 2),
+        "machine": machine(device),
+        "versions": versions(), "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
+
+
+def machine(device: str) -> str:
+    import torch
+
+    from headway.nn.devices import pick_device
+
+    place = pick_device(device)
+    name = platform.processor() or platform.machine()
+    cores = f"{os.cpu_count()} cores, {name}"
+    if place.type != "cuda":
+        return cores
+    return f"{torch.cuda.get_device_name(place)}; {cores}"
+
+
+def versions() -> dict[str, str]:
+    import torch
+
+    found = {"headway": __version__, "torch": torch.__version__}
+    return found | {"python": platform.python_version()}
+
+
+# -- the folder
+
+
+def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
+    """Refuse a folder of something else; mark a new one."""
+    wanted = {
+        "experiment": entry.name, "size": "full" if full else "quick",
+        "data": None if data is None else str(data.resolve()),
+    }  # fmt: skip
+    path = folder / MARK
+    if path.is_file():
+        there = read_json(path)
+        if there.get("experiment") != entry.name:
+            raise FolderError(
+                f"{folder} holds the experiment {there.get('experiment')!r}, not {entry.name!r}. "
+                "Choose another --out."
+            )
+        for key, word in (("size", "size"), ("data", "data")):
+            if there.get(key) != wanted[key]:
+                raise FolderError(
+                    f"{folder} holds the experiment {entry.name!r} of another {word}: "
+                    f"{there.get(key) or 'its own'} then, {wanted[key] or 'its own'} now. "
+                    "Choose another --out."
+                )
+        return
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file. Choose another --out.")
+    if folder.is_dir() and any(not one.name.startswith(".") for one in folder.iterdir()):
+        raise FolderError(
+            f"{folder} is not empty and holds no experiment of the lab. Choose another --out."
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_text(path, json.dumps(wanted, indent=1))
+    except OSError as error:
+        raise FolderError(f"cannot write to {folder}: {error}.") from error
+
+
+def _data(entry: Entry, path: Path) -> Path:
+    if not entry.data:
+        raise UserError(
+            f"the experiment {entry.name!r} makes its own data and takes no --data. Leave it out."
+        )
+    if not path.exists():
+        raise FolderError(f"there is no {path}. --data takes {entry.data}.")
+    return path
+
+
+class _Clock:
+    """Time that an experiment takes, over all its parts: of the clock on the wall, and of cores."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "spent.json"
+        kept = read_json(self.path) if self.path.is_file() else {}
+        self.before = float(kept.get("seconds", 0)), float(kept.get("cpu_seconds", 0))
+        self.begun = time.monotonic(), time.process_time()
+        self.spent = self.before
+
+    def note(self) -> None:
+        now = time.monotonic(), time.process_time()
+        self.spent = (
+            self.before[0] + now[0] - self.begun[0],
+            self.before[1] + now[1] - self.begun[1],
+        )
+        seconds, of_cores = (round(one, 2) for one in self.spent)
+        replace_text(self.path, json.dumps({"seconds": seconds, "cpu_seconds": of_cores}))
+
+
+def _without_gpu(entry: Entry, device: str, seeds: int, progress: Progress) -> None:
+    """Say how long it takes where there is none, and go on."""
+    from headway.nn.devices import pick_device
+
+    if pick_device(device).type != "cuda":
+        wait = duration(60 * entry.full * seeds / SEEDS)
+        progress.note(
+            f"no GPU here: {entry.name} --full takes about {wait} on two cores, with one "
+            f"about {duration(60 * (entry.on_gpu or 0) * seeds / SEEDS)}. It goes on, and the same "
+            "command takes it up where it is stopped; without --full it takes about "
+            f"{duration(60 * entry.quick * seeds / SEEDS)}."
+        )

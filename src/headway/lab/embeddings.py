@@ -1,0 +1,333 @@
+"""E7: can word vectors that were learned elsewhere be reused?
+
+A translator that has seen few pairs has seen most words once. Vectors from text that nobody
+translated know which words are alike. How much is that worth, and until when?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from headway.lab import beds
+from headway.lab.averaging import Losses, kept_by
+from headway.lab.bench import Bench
+from headway.lab.experiment import Experiment, Measured, Source, mean, over
+from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
+from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.models.parts.custom import Parts
+from headway.nn.layout import Layout
+from headway.nn.positions import Sinusoidal
+from headway.storage import replace_text
+from headway.training.checkpoint import Checkpoints
+
+if TYPE_CHECKING:
+    from headway.run import Run
+
+Vectors = Mapping[str, Tensor]
+
+LEAST = 0.03
+"""Nats per token: a gain that is one."""
+
+LOUD = 8.0
+
+
+class Loud(Sinusoidal):
+    """Words that drown the code of their places, as vectors do whose size nobody looked at."""
+
+    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        return super().forward(LOUD * x_ND, layout)
+
+
+UNSCALED = Parts(name="lab-loud-words", positions=lambda s, width: Loud(width, s.max_len))
+
+ARMS = {
+    "random": "drawn by chance", "tuned": "reused and trained on", "frozen": "reused and kept",
+    "shuffled": "reused, each at a wrong word", "loud": f"reused, {LOUD:.0f} times too large",
+    "taught": "from a translator with all pairs",
+}  # fmt: skip
+
+
+class Embeddings(Experiment):
+    hypothesis = (
+        "Word vectors learned from text alone make a translator better when it has few pairs to "
+        "learn from."
+    )
+    method = (
+        "Vectors are learned from the sentences of both languages by themselves, without knowing "
+        "which belong together: words are counted that stand near each other, the counts become "
+        "positive pointwise mutual information, and its largest directions the vectors (the same "
+        "thing as word2vec, nearly). Then translators begin with them, and others with vectors "
+        "drawn by chance; all take equal steps, and the best validation loss on the way counts, "
+        "since few pairs are soon learned by heart.",
+        "With few pairs (1,000) and with all of them; trained on or kept as they are; and "
+        "once eight times too large for the code of positions that is added to them. As they are "
+        "read, headway scales vectors to the size that its own would have. One matrix serves "
+        "source, target and the scores of words, as in the paper: vectors that are kept as they "
+        "are keep the scores, too.",
+        "Quick: German to English of Tatoeba, words as they are. Full: more steps and pairs, also "
+        "with --data.",
+    )
+    control = (
+        "The same vectors, each given to a wrong word, must not help: or it would be their shape "
+        "that counts and not what they know. And vectors of a translator that has seen all pairs "
+        "must help: or nothing could."
+    )
+    literature = (
+        Source("Qi et al. 2018", "Up to 20 BLEU for little data, where a model learns anything at "
+               "all; little when there is much."),
+        Source("Levy, Goldberg 2014", "Skip-gram vectors factorise pointwise mutual information, "
+               "shifted: counting does as well.", "context"),
+        Source("Devlin et al. 2018", "Since then whole models are reused and not their first "
+               "layer alone.", "context"),
+    )  # fmt: skip
+    pieces = (19, 25)
+
+    def measure(self, bench: Bench) -> Measured:
+        every, valid = pairs(bench)
+        sizes = sorted(
+            {min(n, len(every["source"])) for n in bench.choose((1000, 4000), (1000, 5000, 29_000))}
+        )
+        if bench.data is None and not bench.quick:
+            sizes = [1000, 2500, len(every["source"])]
+        width = bench.choose(64, 128)
+        files = bench.folder / "vectors"
+        counted = files / "counted.txt"
+        taught = files / "taught.txt"
+        shuffled = files / "shuffled.txt"
+
+        def learn() -> int:
+            texts = [*every["source"], *every["target"]]
+            vectors = by_counting(texts, width)
+            write_vectors(counted, vectors)
+            write_vectors(shuffled, shuffle(vectors, bench.seed))
+            return len(vectors)
+
+        found: dict[str, Any] = {"words": bench.once("vectors", learn), "sizes": sizes}
+        most, least = sizes[-1], sizes[0]
+        loss: dict[str, dict[str, float]] = {}
+        drift: dict[str, float] = {}
+        # The largest first: what it learns is the vectors of one arm.
+        for n in reversed(sizes):
+            arms = ["random", "tuned", "frozen"] + ["shuffled", "loud", "taught"] * (n == least)
+            loss[str(n)] = {}
+            for arm in arms:
+                file = {"random": None, "taught": taught, "shuffled": shuffled}.get(arm, counted)
+                run = bench.train(
+                    f"{arm}-{n}",
+                    "translate",
+                    first(every, n),
+                    valid=valid,
+                    parts=UNSCALED if arm == "loud" else None,
+                    settings=settings(bench, file, frozen=arm == "frozen"),
+                )
+                name = f"loss-{arm}-{n}"
+                loss[str(n)][arm] = bench.once(name, lambda run=run: lowest(run))  # type: ignore[misc]
+                if arm == "random" and n == most:
+                    write_vectors(taught, vectors_of(run))
+                if arm == "tuned":
+                    drift[str(n)] = moved(vectors_of(run), read_back(counted))
+        return {**found, "loss": loss, "drift": drift}
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        sizes = [str(n) for n in found[0]["sizes"]]
+        few, all_ = sizes[0], sizes[-1]
+        gain = {n: gained(found, n, "tuned") for n in sizes}
+        effect = Effect.over(gain[few], f"gain of reused vectors, {int(few):,} pairs",
+                             "nats per token")  # fmt: skip
+        wrong, best = gained(found, few, "shuffled"), gained(found, few, "taught")
+        controls = [
+            Control(
+                name="vectors at wrong words do not help",
+                passed=mean_of(wrong) < max(LEAST, mean_of(gain[few]) / 2),
+                said=f"the same vectors at wrong words gain {mean_of(wrong):.3f} nats.",
+            ),
+            Control(
+                name="good vectors help", passed=mean_of(best) > LEAST,
+                said="vectors of a translator that has seen all pairs gain "
+                f"{mean_of(best):.2f} nats.",
+            ),
+        ]  # fmt: skip
+        more = [
+            *(Effect.over(gain[n], f"gain of reused vectors, {int(n):,} pairs", "nats per token")
+              for n in sizes[1:]),
+            *(Effect.over(gained(found, n, "frozen"), f"gain of vectors that are kept as they are, "
+                          f"{int(n):,} pairs", "nats per token") for n in sizes),
+            Effect.over(gained(found, few, "loud"), f"gain of vectors {LOUD:.0f} times too large",
+                        "nats per token"),
+        ]  # fmt: skip
+        much = mean_of(gain[all_])
+        fades = "fades" if much < mean_of(gain[few]) / 2 else "does not fade"
+        answers = Answers(
+            supported=f"Yes: with {int(few):,} pairs reused vectors gain {{effect}}; with "
+            f"{int(all_):,} pairs they gain {much:.3f}: the gain {fades} with more data.",
+            refuted=f"Hardly: with {int(few):,} pairs reused vectors gain {{effect}}, and with "
+            f"{int(all_):,} pairs {much:.3f}; vectors of a translator with all pairs would gain "
+            f"{mean_of(best):.2f}.",
+            undecided=f"It cannot be told yet: with {int(few):,} pairs reused vectors gain "
+            f"{{effect}}, and with {int(all_):,} pairs {much:.3f}.",
+            changes="Vectors from far more text: here they come from a few thousand sentences of "
+            "each language. Whole layers that are reused, not the first alone.",
+        )
+        return decide(effect.above(LEAST), effect, answers, controls, more)
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        sizes = [str(n) for n in found[0]["sizes"]]
+        few = sizes[0]
+        return [
+            Lines(
+                title="Loss by number of pairs", log_x=True, x="pairs", y="nats per token",
+                hint="Best validation loss on the way; lower is better.",
+                series=[(ARMS[arm], [(float(n), mean(found, "loss", n, arm)) for n in sizes])
+                        for arm in ("random", "tuned", "frozen")],
+            ),
+            Bars(
+                title=f"What vectors gain with {int(few):,} pairs", unit="nats per token",
+                hint="Loss with vectors drawn by chance less that with others; mean and range of "
+                "the seeds.",
+                bars=interval_bars([(ARMS[arm], gained(found, few, arm))
+                                    for arm in found[0]["loss"][few] if arm != "random"]),
+            ),
+            Table(
+                title="How far reused vectors move", columns=["pairs", "share of their length"],
+                hint="While they are trained on.",
+                rows=[[int(n), mean(found, "drift", n)] for n in sizes],
+            ),
+        ]  # fmt: skip
+
+
+EXPERIMENT = Embeddings()
+
+
+def gained(found: Sequence[Measured], n: str, arm: str) -> list[float]:
+    """How much better than vectors drawn by chance, in each seed."""
+    pairs = zip(over(found, "loss", n, "random"), over(found, "loss", n, arm), strict=True)
+    return [chance - reused for chance, reused in pairs]
+
+
+def mean_of(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def pairs(bench: Bench) -> tuple[beds.Columns, beds.Columns]:
+    """All pairs, in an order of the seed, so that the first few are others each time."""
+    if bench.data is not None:
+        train, valid = beds.folder(bench.data)
+        if len(train["source"]) < 1000:
+            bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs: 1,000 are needed")
+    else:
+        train, valid = beds.translations(5700, 300)
+    order = list(range(len(train["source"])))
+    Random(bench.seed).shuffle(order)
+    return {side: [texts[i] for i in order] for side, texts in train.items()}, valid
+
+
+def first(every: beds.Columns, n: int) -> beds.Columns:
+    return {side: texts[:n] for side, texts in every.items()}
+
+
+def settings(bench: Bench, file: Path | None, *, frozen: bool) -> dict[str, Any]:
+    steps = bench.choose(120, 1500)
+    given: dict[str, Any] = {} if file is None else {"model.embeddings": str(file)}
+    if frozen:
+        given["model.tune_embeddings"] = False
+    size = {} if bench.quick else {"model.d_model": 128, "model.d_ff": 512}
+    return {
+        "train.optimizer": "adam", "train.steps": steps, "train.save_every": steps // 5,
+        "train.keep": 5, "train.lr": 2e-3, "train.warmup": steps // 10,
+        "train.clip": 1.0, "train.batch_tokens": bench.choose(512, 2048), "decode.beam": 1,
+        "model.dropout": 0.1,
+        "tokenizer.lowercase": True, "tokenizer.vocab_size": bench.choose(2500, 8000),
+        **size, **given,
+    }  # fmt: skip
+
+
+def lowest(run: Run) -> float:
+    """The lowest validation loss of its checkpoints."""
+    loss = Losses(run)
+    return min(loss(Checkpoints.weights(path)) for path in kept_by(run))
+
+
+# -- vectors
+
+
+def tokens(text: str) -> list[str]:
+    """Words as the tokenizer of words has them, about: punctuation stands alone."""
+    spaced = "".join(sign if sign.isalnum() or sign.isspace() else f" {sign} " for sign in text)
+    return spaced.lower().split()
+
+
+def by_counting(texts: Iterable[str], width: int, window: int = 3, least: int = 2) -> Vectors:
+    """Vectors of words by whom they stand beside: the largest directions of positive pointwise
+    mutual information."""
+    sentences = [tokens(text) for text in texts]
+    counts = Counter(word for sentence in sentences for word in sentence)
+    words = [word for word, count in counts.most_common(8000) if count >= least]
+    number = {word: i for i, word in enumerate(words)}
+    pairs: Counter[tuple[int, int]] = Counter()
+    for sentence in sentences:
+        known = [number.get(word) for word in sentence]
+        for at, one in enumerate(known):
+            for other in known[max(0, at - window) : at]:
+                if one is not None and other is not None:
+                    pairs[one, other] += 1
+                    pairs[other, one] += 1
+    near_VV = torch.zeros(len(words), len(words))
+    for (one, other), count in pairs.items():
+        near_VV[one, other] = count
+    return dict(zip(words, directions(near_VV, width), strict=True))
+
+
+def directions(near_VV: Tensor, width: int) -> Tensor:
+    """Of counts of words beside words (V V): a vector of so many numbers for each."""
+    total, rows_V1, columns_1V = near_VV.sum(), near_VV.sum(1, True), near_VV.sum(0, True) ** 0.75
+    columns_1V = columns_1V * total / columns_1V.sum().clamp(min=1)
+    expected_VV = (rows_V1 * columns_1V / total.clamp(min=1)).clamp(min=1e-9)
+    pmi_VV = (near_VV / expected_VV).clamp(min=1e-9).log().clamp(min=0)
+    torch.manual_seed(0)
+    wide_VC, size_C, _ = torch.svd_lowrank(pmi_VV, q=min(width + 8, len(pmi_VV)), niter=4)
+    found_VC = wide_VC[:, :width] * size_C[:width].sqrt()
+    return torch.nn.functional.pad(found_VC, (0, width - found_VC.shape[1]))
+
+
+def shuffle(vectors: Vectors, seed: int) -> Vectors:
+    """The same vectors, each at another word."""
+    words, others = list(vectors), list(vectors.values())
+    Random(seed).shuffle(others)
+    return dict(zip(words, others, strict=True))
+
+
+def write_vectors(path: Path, vectors: Vectors) -> None:
+    """In the text form of word2vec and GloVe."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (f"{word} {' '.join(f'{x:.5g}' for x in vector.tolist())}\n"
+             for word, vector in vectors.items())  # fmt: skip
+    replace_text(path, "".join(lines))
+
+
+def read_back(path: Path) -> Vectors:
+    rows = (line.split(" ") for line in path.read_text(encoding="utf-8").splitlines())
+    return {word: torch.tensor([float(x) for x in numbers]) for word, *numbers in rows}
+
+
+def vectors_of(run: Run) -> Vectors:
+    """The embeddings of a run by their words."""
+    front: Any = run.model.get_submodule("source_front")
+    table_VD, tokenizer = front.tokens.weight.detach().cpu(), run.tokenizer
+    known = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
+    words = tokenizer.whole_words(known)
+    return {word: table_VD[i] for i, word in zip(known, words, strict=True) if word}
+
+
+def moved(now: Vectors, before: Vectors) -> float:
+    """How far vectors are from where they began, as a share of their length there."""
+    words = [word for word in now if word in before]
+    now_WD, then_WD = (torch.stack([one[word] for word in words]) for one in (now, before))
+    then_WD = then_WD * (then_WD.shape[1] ** -0.5 / then_WD.std())  # as it was when it was read
+    return float((now_WD - then_WD).norm() / then_WD.norm())

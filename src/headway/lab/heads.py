@@ -1,0 +1,364 @@
+"""E10: how many heads are needed?
+
+Models with 1, 4 and 8 heads are trained alike; then heads of the trained one are switched off, the
+least important first, the most important first and by lot, and kind of attention by kind.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import headway
+from headway.inside import Ask, Change, heads, read
+from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.forward import Batch, read_out, vectors
+from headway.inside.capture.interventions import heads_off
+from headway.inside.capture.streams import Reading
+from headway.inside.measure.heads import Heads
+from headway.inside.measure.pruning import Head, least, prune_heads
+from headway.inside.measure.pruning_curve import order_units
+from headway.lab import beds
+from headway.lab.bench import Bench
+from headway.lab.experiment import Experiment, Measured, Source, mean, over
+from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
+from headway.lab.parallelism import in_turns
+from headway.lab.verdict import Answers, Control, Effect, Verdict, decide, said
+from headway.models.summary import count
+from headway.nn.attention.attention import Attention
+from headway.tasks.opened import Opened
+
+FREE = 0.05
+"""Nats per token that the loss may rise by before a head counts as needed."""
+
+KINDS = {"encoder": "encoder's own", "decoder": "decoder's own", "cross": "decoder to encoder"}
+ORDERS = {"least": "least important first", "chance": "by lot", "most": "most important first"}
+COMES_ALONG = "tatoeba-de-en"
+
+
+class ManyHeads(Experiment):
+    hypothesis = (
+        "A trained model needs few of its heads: at least 30 % can go, the least important "
+        "first, at almost no loss; attention from decoder to encoder needs its heads most."
+    )
+    method = (
+        "Small translators learn a made-up language with 1, 4 and 8 heads in each attention, at "
+        "the same width and so with the same parameters; one more has a single head, twice the "
+        "layers and less width, with as many parameters.",
+        "How important a head of the trained model with 4 is, is said by the gradient of the loss "
+        "by a gate on it (Michel et al. 2019), on sentences of the training set. Then gates are "
+        f"closed one after another. A head was free if the loss rises by less than {FREE} nats per "
+        "token in all, on sentences that were never seen.",
+        "Gates are also learned: weights stay, and a price on every open gate (L0, Voita et al. "
+        "2019) says which stay open. And the translator that comes with headway, trained on real "
+        "sentences, is treated in the same way, on other sentences for each seed.",
+    )
+    control = (
+        "A model whose heads are cut out of the weights must give what it gives with closed gates; "
+        "and to take out the most important quarter must cost more than the least important one, "
+        "else importance means nothing."
+    )
+    literature = (
+        Source("Michel, Levy, Neubig 2019", "20 to 40 % of the heads are free after training; "
+               "attention from decoder to encoder breaks first."),
+        Source("Voita et al. 2019", "38 of 48 heads of an encoder can go for 0.15 BLEU, where "
+               "weights are trained on with the gates; those that stay have roles: positions, "
+               "syntax, rare words.", "differs"),
+        Source("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight; too many are worse, "
+               "too.", "context"),
+        Source("Liu et al. 2021", "Deep models with a single head match shallow ones with many.",
+               "context"),
+    )  # fmt: skip
+    pieces = (6, 8)
+
+    def measure(self, bench: Bench) -> Measured:
+        train, valid, pairs, unseen = self._data(bench)
+        real = bench.data is not None
+        usual = {
+            "model.wiring": "pre", "train.lr": 2e-3 if real else 6e-3, "train.warmup": 30,
+            "model.d_model": bench.choose(48, 128), "model.d_ff": bench.choose(96, 256),
+            "train.steps": bench.choose(300, 2500), "train.batch_tokens": bench.choose(384, 1024),
+        }  # fmt: skip
+        if real:
+            usual |= {"tokenizer.kind": "bpe", "tokenizer.vocab_size": 4000, "model.dropout": 0.1,
+                      "train.batch_tokens": 4096}  # fmt: skip
+        arms: dict[str, dict[str, Any]] = {
+            str(n): {"model.n_heads": n} for n in bench.choose((1, 4, 8), (1, 2, 4, 8, 16))
+        }
+        arms["deep"] = {
+            "model.n_heads": 1, "model.n_layers": 4, "model.d_model": bench.choose(34, 90),
+            "model.d_ff": bench.choose(68, 180),
+        }  # fmt: skip
+        runs = {
+            arm: bench.train(f"heads-{arm}", "translate", train, valid=valid,
+                             settings={**usual, **more})
+            for arm, more in arms.items()
+        }  # fmt: skip
+        own = bench.once("pruned", lambda: pruned(runs["4"].opened, pairs, unseen, bench.seed))
+        known = list(beds.unseen())
+        some = known[60 * bench.seed : 60 * bench.seed + 60]
+        other = bench.once(
+            "comes-along",
+            lambda: pruned(headway.load(COMES_ALONG, device=bench.device).opened, known[-40:],
+                           some, bench.seed, gates=False),
+        )  # fmt: skip
+        return {
+            "loss": {arm: run.scores["loss"] for arm, run in runs.items()},
+            "parameters": {arm: count(run.model) for arm, run in runs.items()},
+            "own": own, "comes_along": other,
+        }  # fmt: skip
+
+    def _data(
+        self, bench: Bench
+    ) -> tuple[beds.Columns, beds.Columns, list[tuple[str, str]], list[tuple[str, str]]]:
+        """To train on, to validate on, to judge heads by, to measure the loss on."""
+        if bench.data is None:
+            bed = beds.bed(beds.grammar, bench.choose(3000, 12000), 150, bench.seed)
+            train, valid = bed.columns()
+        else:
+            train, valid = beds.folder(bench.data)
+            if len(train["source"]) < 2_000:
+                bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs to train on, "
+                            "and 2,000 are needed")  # fmt: skip
+        sides = [list(zip(some["source"], some["target"], strict=True)) for some in (train, valid)]
+        return train, valid, sides[0][:60], sides[1][:150]
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        effect = Effect.over([100 * v for v in over(found, "own", "free")],
+                             "heads that are free, of all", "%")  # fmt: skip
+        quarter = {order: [at_quarter(one["own"], order) for one in found] for order in ORDERS}
+        told = [most - few for most, few in zip(quarter["most"], quarter["least"], strict=True)]
+        apart = max(over(found, "own", "sliced_apart"))
+        controls = [
+            Control(
+                name="closed gates are heads cut out", passed=apart < 1e-3,
+                said=f"the two differ by at most {said(apart)} nats per token.",
+            ),
+            Control(
+                name="importance tells heads apart", passed=min(told) > 0,
+                said=f"the most important quarter costs {said(min(quarter['most']))} nats or more, "
+                f"the least important {said(max(quarter['least']))} at most.",
+            ),
+        ]  # fmt: skip
+        whole = {kind: mean(found, "own", "kinds", kind, -1) for kind in KINDS}
+        first = max(whole, key=lambda kind: whole[kind])
+        more = [
+            Effect.over([100 * v for v in over(found, "comes_along", "free")],
+                        f"the same of {COMES_ALONG}", "%"),
+            *(Effect.over([one["own"]["kinds"][kind][-1] - one["own"]["loss"] for one in found],
+                          f"loss added without any head of the kind: {name}", "nats per token")
+              for kind, name in KINDS.items()),
+            Effect.over([one["loss"]["1"] - one["loss"]["8"] for one in found],
+                        "loss with 1 head less with 8, both trained so", "nats per token"),
+            Effect.over([one["loss"]["deep"] - one["loss"]["4"] for one in found],
+                        "loss of 1 head in twice the layers less 4 heads", "nats per token"),
+            Effect.over(over(found, "own", "speed"), "speed with half of the heads cut out", "×"),
+        ]  # fmt: skip
+        rest = f"Without any, {KINDS[first]} attention costs most ({whole[first]:.1f} nats)."
+        answers = Answers(
+            supported=f"{{effect}} of the heads of a trained model can go at no loss. {rest}",
+            refuted=f"Most heads are needed: only {{effect}} can go at no loss. {rest}",
+            undecided=f"Models differ: {{effect}} of their heads can go at no loss. {rest}",
+            changes="Larger models and real text leave more heads over; a model that is trained to "
+            "the end of its wits, or with fewer heads from the start, leaves fewer. To train on "
+            "after heads are gone makes more of them free.",
+        )
+        return decide(effect.above(30.0), effect, answers, controls, more)
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        n = len(found[0]["own"]["orders"]["least"]) - 1
+        many = len(found[0]["comes_along"]["orders"]["least"]) - 1
+        arms = [(f"{arm} head{'s' * (arm != '1')}" if arm != "deep" else "1 head, twice the layers",
+                 arm) for arm in found[0]["loss"]]  # fmt: skip
+        return [
+            Lines(
+                title="Heads switched off", x="heads off", y="nats per token",
+                hint=f"Validation loss of the trained model with {n} heads, without any further "
+                "training.",
+                series=[(name, [(float(i), mean(found, "own", "orders", order, i))
+                                for i in range(n + 1)]) for order, name in ORDERS.items()],
+                levels=[("as good as free", mean(found, "own", "loss") + FREE)],
+            ),
+            Lines(
+                title="By kind of attention", x="heads off", y="nats per token",
+                hint="Only heads of one kind are switched off, the least important first.",
+                series=[(name, [(float(i), mean(found, "own", "kinds", kind, i))
+                                for i in range(len(found[0]["own"]["kinds"][kind]))])
+                        for kind, name in KINDS.items()],
+            ),
+            Bars(
+                title="Trained with fewer heads", unit="nats per token",
+                hint="Validation loss at equal steps and equal parameters (about "
+                f"{mean(found, 'parameters', '4'):,.0f}); lower is better.",
+                bars=interval_bars([(name, over(found, "loss", arm)) for name, arm in arms]),
+            ),
+            Lines(
+                title=f"A translator of real sentences ({COMES_ALONG})", x="heads off",
+                y="nats per token", hint="The same, on sentences of its test set.",
+                series=[(name, [(float(i), mean(found, "comes_along", "orders", order, i))
+                                for i in range(many + 1)]) for order, name in ORDERS.items()],
+            ),
+            Table(
+                title="Learned gates", columns=["price of a head", "heads open", "nats per token"],
+                hint="Weights stay; each open gate costs this much.",
+                rows=[[price, mean(found, "own", "gates", price, "open"),
+                       mean(found, "own", "gates", price, "loss")]
+                      for price in found[0]["own"]["gates"]],
+            ),
+            Table(
+                title="What the heads do that are needed",
+                columns=["head", "importance", "roles", "when it alone is off"],
+                hint="Of the first seed, by importance; the last column is the loss that is added.",
+                rows=found[0]["own"]["roles"],
+            ),
+        ]  # fmt: skip
+
+
+EXPERIMENT = ManyHeads()
+
+
+def at_quarter(one: Mapping[str, Any], order: str) -> float:
+    """Loss that is added when a quarter of the heads is off."""
+    losses = one["orders"][order]
+    return float(losses[(len(losses) - 1) // 4] - losses[0])
+
+
+def pruned(
+    run: Opened,
+    judged_by: Sequence[tuple[str, str]],
+    unseen: Sequence[tuple[str, str]],
+    seed: int,
+    *,
+    gates: bool = True,
+) -> dict[str, Any]:
+    """Loss by heads that are off, in three orders and kind by kind, and what goes with it."""
+    known = [read(run, source, Ask(output=target)) for source, target in judged_by]
+    found = heads(run, known)
+    batch = Batch.of(run, [read(run, source, Ask(output=target)) for source, target in unseen])
+    worth = found.importance()
+    order = [head for unit in order_units(run.shape, worth) for head in unit]
+    lot = list(order)
+    random.Random(seed).shuffle(lot)
+    orders = {
+        name: [loss(run, batch, queue[:n]) for n in range(len(queue) + 1)]
+        for name, queue in (("least", order), ("chance", lot), ("most", order[::-1]))
+    }
+    kinds = {}
+    for kind in run.shape.attention_layers:
+        queue = [head for unit in order_units(run.shape, worth, kind) for head in unit]
+        kinds[kind] = [loss(run, batch, queue[:n]) for n in range(len(queue) + 1)]
+    half = least(order_units(run.shape, worth), len(order) // 2, run.shape)
+    small = run.with_model(prune_heads(run.model, run.shape, half).eval())
+    return {
+        "loss": orders["least"][0],
+        "free": free(orders["least"]),
+        "orders": orders,
+        "kinds": kinds,
+        "sliced_apart": abs(loss(small, batch) - loss(run, batch, half)),
+        "speed": faster(run, small, batch),
+        "gates": learned_gates(run, known, batch, seed) if gates else {},
+        "roles": roles(run, found, batch),
+    }
+
+
+def free(losses: Sequence[float]) -> float:
+    """The share of heads that can go, one after another, before the loss has risen too far; between
+    two heads by how far it has risen at either."""
+    rises = [value - losses[0] for value in losses]
+    for n, (before, behind) in enumerate(pairwise(rises)):
+        if behind >= FREE:
+            return (n + max(0.0, FREE - before) / (behind - before)) / (len(losses) - 1)
+    return 1.0
+
+
+@torch.no_grad()
+def loss(run: Opened, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) -> float:
+    """Nats per token of what the sentences say, with these heads off."""
+    with heads_off(run.model, Change(off=frozenset(off))):
+        return float(_loss(run, batch))
+
+
+def _loss(run: Opened, batch: Batch) -> Tensor:
+    scores_RV = read_out(run, batch, vectors(run.model, batch)).answers().float()
+    said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
+    return torch.nn.functional.cross_entropy(scores_RV, said_R.to(scores_RV.device))
+
+
+def roles(run: Opened, found: Heads, batch: Batch, most: int = 8) -> list[list[Any]]:
+    whole = loss(run, batch)
+    best = sorted(found.heads, key=lambda head: -head.importance)[:most]
+    return [
+        [f"{KINDS.get(head.kind, head.kind)}, layer {head.layer + 1}, head {head.head + 1}",
+         round(head.importance, 4), ", ".join(head.roles) or "none that we know",
+         loss(run, batch, [(head.kind, head.layer, head.head)]) - whole]
+        for head in best
+    ]  # fmt: skip
+
+
+@torch.no_grad()
+def faster(run: Opened, small: Opened, batch: Batch, rounds: int = 7) -> float:
+    """How many times as fast the small model reads."""
+    steps = {name: partial(vectors, one.model, batch)
+             for name, one in (("run", run), ("small", small))}  # fmt: skip
+    times = in_turns(steps, rounds, next(run.model.parameters()).device)
+    return statistics.median(times["run"]) / statistics.median(times["small"])
+
+
+# -- gates that are learned (Louizos et al. 2018)
+
+BETA, LOW, HIGH = 2 / 3, -0.1, 1.1
+"""Temperature and stretch of the hard concrete distribution."""
+
+PRICES = (0.02, 0.1, 0.4)
+STEPS = 80
+
+
+def learned_gates(
+    run: Opened, known: Sequence[Reading], batch: Batch, seed: int
+) -> dict[str, dict[str, float]]:
+    """For each price of a head: how many stay open, and the loss with these alone."""
+    some = Batch.of(run, known)
+    return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
+
+
+def _gates(run: Opened, some: Batch, batch: Batch, price: float, seed: int) -> dict[str, float]:
+    layers = [
+        (kind.name, layer, attention)
+        for kind in Anatomy.of(run.model).kinds
+        for layer, attention in enumerate(kind.layers)
+    ]
+    draws = torch.Generator().manual_seed(seed)
+    logs = [torch.full((one.n_heads,), 1.0, requires_grad=True) for *_, one in layers]
+    optimizer = torch.optim.Adam(logs, lr=0.15)
+    shift = BETA * torch.tensor(-LOW / HIGH).log()
+    parts: list[Attention] = [one for *_, one in layers]
+    try:
+        for _ in range(STEPS):
+            for attention, log_H in zip(parts, logs, strict=True):
+                u_H = torch.rand(log_H.shape, generator=draws).clamp(1e-6, 1 - 1e-6)
+                open_H = ((u_H.logit() + log_H) / BETA).sigmoid()
+                gate_H = (open_H * (HIGH - LOW) + LOW).clamp(0, 1)
+                attention.gate_H = gate_H.to(next(attention.parameters()).device)
+            paid = torch.stack([(log_H - shift).sigmoid().sum() for log_H in logs]).sum()
+            optimizer.zero_grad()
+            (_loss(run, some).cpu() + price * paid).backward()
+            optimizer.step()
+    finally:
+        for attention in parts:
+            attention.gate_H = None
+        run.model.zero_grad(set_to_none=True)
+    off = [
+        (kind, layer, head)
+        for (kind, layer, _), log_H in zip(layers, logs, strict=True)
+        for head, log in enumerate(log_H.tolist())
+        if torch.tensor(log).sigmoid() * (HIGH - LOW) + LOW < 0.5
+    ]
+    n = sum(one.n_heads for one in parts)
+    return {"open": float(n - len(off)), "loss": loss(run, batch, off)}

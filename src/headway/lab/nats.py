@@ -1,0 +1,61 @@
+"""How well a model says what it should, word by word, when all words before it are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from headway.inside.measure.truth import Known
+from headway.nn.eval_mode import evaluating
+from headway.nn.layout import Layout
+from headway.run import Run
+
+
+class Taught(NamedTuple):
+    nats: float
+    """Per token of the target, its end included."""
+
+    accuracy: float
+    """Share of tokens that were the likeliest."""
+
+
+@torch.no_grad()
+def of_pairs(run: Run, pairs: Sequence[Known]) -> Taught:
+    """Of a run that translates."""
+    words: Any = run.opened.words
+    model: Any = run.model
+    sources = [words.source.as_source(words.source.encode(pair.source)) for pair in pairs]
+    targets = [words.target.encode(pair.target) for pair in pairs]
+    given_N = torch.tensor([token for one in targets for token in (words.target.bos, *one)])
+    right_N = torch.tensor([token for one in targets for token in (*one, words.target.eos)])
+    with evaluating([model]):
+        source_M, layout = model.source_front.collate(sources, run.device)
+        lengths = Layout.of([len(one) + 1 for one in targets], run.device)
+        x_ND = model(source_M, layout, given_N.to(run.device), lengths)
+        logs_NV = model.scores(x_ND).float().log_softmax(-1).cpu()
+    nats_N = -logs_NV.gather(1, right_N[:, None])
+    return Taught(float(nats_N.mean()), float((logs_NV.argmax(-1) == right_N).float().mean()))
+
+
+@torch.no_grad()
+def behind(run: Run, texts: Sequence[tuple[str, str]]) -> Taught:
+    """Of a run that completes: of each text's second part, behind its first."""
+    words, model = run.tokenizer, run.model
+    firsts = [words.as_text(words.encode(first))[:-1] for first, _ in texts]
+    wholes = [
+        [*first, *words.encode(second), words.eos]
+        for first, (_, second) in zip(firsts, texts, strict=True)
+    ]
+    given_N = torch.tensor([token for one in wholes for token in one[:-1]])
+    right_N = torch.tensor([token for one in wholes for token in one[1:]])
+    counts_N = torch.tensor([place >= len(first) - 1 for first, one in zip(firsts, wholes,
+                             strict=True) for place in range(len(one) - 1)])  # fmt: skip
+    with evaluating([model]):
+        layout = Layout.of([len(one) - 1 for one in wholes], run.device)
+        scores: Any = model.scores
+        logs_NV = scores(model(given_N.to(run.device), layout)).float().log_softmax(-1).cpu()
+    nats_N = -logs_NV.gather(1, right_N[:, None]).squeeze(1)
+    hits_N = (logs_NV.argmax(-1) == right_N).float()
+    return Taught(float(nats_N[counts_N].mean()), float(hits_N[counts_N].mean()))

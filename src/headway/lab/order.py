@@ -1,0 +1,184 @@
+"""E16: what is lost without positions?
+
+An encoder without positions sees a bag of words; a decoder still knows what came before, since it
+sees nothing else. So it depends on the task what positions are worth.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from headway.lab import beds
+from headway.lab.bench import PAIRS, Bench
+from headway.lab.experiment import Experiment, Measured, Source, over
+from headway.lab.figures import Bars, Figure, interval_bars
+from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+
+TASKS = {
+    "first": "say which of two words comes first (encoder)",
+    "there": "say whether a word is there (encoder)",
+    "reverse": "turn words round (encoder and decoder)",
+    "sort": "sort words (encoder and decoder)",
+    "letters": "predict the next letter (decoder)",
+}
+TINY: dict[str, Any] = {
+    "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64, "model.n_layers": 2,
+    "train.batch_tokens": 512, "train.lr": 4e-3, "train.warmup": 20, "train.clip": 1.0,
+}  # fmt: skip
+
+
+class Order(Experiment):
+    hypothesis = (
+        "Without positions an encoder loses the order of its words altogether, and a decoder, "
+        "which sees only what came before, loses little."
+    )
+    method = (
+        "Five tasks, each learned with positions (sinusoids; for letters rotary) and without any, "
+        "all else alike: two questions about a sentence for an encoder, one that asks for the "
+        "order and one that does not; turning words round and sorting them, for an encoder with a "
+        "decoder; and Shakespeare's next letter, for a decoder alone.",
+        "Loss without positions less loss with them is what positions are worth in that task.",
+    )
+    control = (
+        "Asked whether a word is there, a task without order, the encoder must be as good without "
+        "positions; and with positions it must answer which word comes first."
+    )
+    literature = (
+        Source("Vaswani et al. 2017", "Since the model has no recurrence and no convolution, "
+               "something must tell it the order."),
+        Source("Haviv et al. 2022", "Causal language models without positions are nearly as good: "
+               "they count how much they see."),
+        Source("Sinha et al. 2021", "Masked language models trained on shuffled words stay good at "
+               "many tasks: these ask for little order.", "context"),
+    )  # fmt: skip
+    pieces = (10, 10)
+
+    def measure(self, bench: Bench) -> Measured:
+        with_, without = {}, {}
+        for task in TASKS:
+            with_[task] = self._loss(bench, task, None)
+            without[task] = self._loss(bench, task, "none")
+        train, valid = beds.speeches(300, 40)
+        from headway.lab.residuals import unigram
+
+        return {"with": with_, "without": without, "unigram": unigram(train, valid)}
+
+    def _loss(self, bench: Bench, task: str, positions: str | None) -> float:
+        name = f"{task}-{positions or 'with'}"
+        other: dict[str, Any] = {} if positions is None else {"model.positions": positions}
+        if task in ("first", "there"):
+            train, valid = questions(task, bench.choose(2000, 10_000), 300, bench.seed)
+            settings = {
+                **TINY, "model.positions": "sinusoidal", "train.steps": bench.choose(200, 1500),
+                "model.ngrams": 0, **other,
+            }  # fmt: skip
+            run = bench.train(name, "classify", train, valid=valid, settings=settings)
+        elif task == "letters":
+            train, valid = beds.speeches(bench.choose(300, 700), 40)
+            settings = {
+                **TINY, "tokenizer.kind": "characters", "complete.context": 64,
+                "model.positions": "rotary", "train.steps": bench.choose(200, 2000), **other,
+            }  # fmt: skip
+            run = bench.train(name, "complete", train, valid=valid, settings=settings)
+        else:
+            bed = beds.bed(beds.strings(task, 3, 8, letters=8), bench.choose(4000, 20_000), 100,
+                           bench.seed)  # fmt: skip
+            train, valid = bed.columns()
+            settings = {**PAIRS, "train.steps": bench.choose(250, 1500), **other}
+            run = bench.train(name, "translate", train, valid=valid, settings=settings)
+        return run.scores["loss"]
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        def worth(task: str) -> list[float]:
+            return [one["without"][task] - one["with"][task] for one in found]
+
+        shares = [
+            (one["without"]["letters"] - one["with"]["letters"])
+            / (one["unigram"] - one["with"]["letters"])
+            for one in found
+        ]
+        encoder = Effect.over(worth("first"), "encoder, which comes first: loss without positions "
+                              "less with", "nats")  # fmt: skip
+        decoder = Effect.over(shares, "decoder, letters: share of what is learned that is lost")
+        there, first = worth("there"), over(found, "with", "first")
+        controls = [
+            Control(
+                name="a bag is enough to see a word", passed=max(there) < 0.1,
+                said=f"asked whether a word is there, positions are worth {said(max(there))} nats.",
+            ),
+            Control(
+                name="with positions the order is seen", passed=max(first) < 0.35,
+                said=f"with positions the loss of 'which comes first' is {max(first):.2f} nats; "
+                "guessing has 0.69.",
+            ),
+        ]  # fmt: skip
+        words = encoder.above(0.3), decoder.below(0.5)
+        effect = decoder if words[0] == "supported" and words[1] != "supported" else encoder
+        lost = f"{100 * sum(shares) / len(shares):.0f} %"
+        answers = Answers(
+            supported="An encoder without positions cannot say which word comes first (worse by "
+            f"{{effect}}), while a decoder loses only {lost} of what it learns of letters.",
+            refuted="Not as was held: "
+            + (f"the decoder loses {lost} of what it learns." if effect is decoder else
+               "the encoder sees the order without positions: {effect}."),
+            undecided=f"The seeds do not agree: {encoder.name} {encoder}; {decoder.name} "
+            f"{decoder}.",
+            changes="More layers and steps let a decoder count places by itself; data whose order "
+            "can be guessed from the words makes positions worth less to an encoder.",
+        )  # fmt: skip
+        more = [decoder if effect is encoder else encoder]
+        more += [
+            Effect.over(worth(task), f"{TASKS[task]}: loss without positions less with", "nats")
+            for task in ("reverse", "sort", "letters", "there")
+        ]
+        return decide(all_of(*words), effect, answers, controls, more)
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        worth = [
+            (text, [one["without"][task] - one["with"][task] for one in found])
+            for task, text in TASKS.items()
+        ]
+        both = [
+            (f"{task}, {'with' if key == 'with' else 'no'} positions", over(found, key, task))
+            for task in TASKS
+            for key in ("with", "without")
+        ]
+        return [
+            Bars(
+                title="What positions are worth", bars=interval_bars(worth), unit="nats",
+                hint="Validation loss without positions less with them; the thin line spans the "
+                "seeds.",
+            ),
+            Bars(title="The losses themselves", bars=interval_bars(both), unit="nats",
+                 hint="Per word, letter or answer; lower is better."),
+        ]  # fmt: skip
+
+
+EXPERIMENT = Order()
+
+
+def questions(
+    kind: str, n_train: int, n_valid: int, seed: int
+) -> tuple[beds.Columns, beds.Columns]:
+    """Sentences of eight words, and a label: which of `one` and `two` comes first (`first`; both
+    are there), or whether `one` is there (`there`)."""
+
+    def some(n: int, seed: int) -> beds.Columns:
+        picks = random.Random(seed)
+        texts, labels = [], []
+        for _ in range(n):
+            words = [f"w{beds.name(picks.randrange(12))}" for _ in range(8)]
+            one, two = picks.sample(range(8), 2)
+            if kind == "first":
+                words[one], words[two] = "one", "two"
+                labels.append("one" if one < two else "two")
+            else:
+                is_there = picks.random() < 0.5
+                words[one] = "one" if is_there else words[one]
+                labels.append("yes" if is_there else "no")
+            texts.append(" ".join(words))
+        return {"text": texts, "label": labels}
+
+    return some(n_train, 2 * seed + 1), some(n_valid, 2 * seed + 2)

@@ -1,0 +1,289 @@
+"""E13: how much faster does a Transformer train than a recurrence, and why?
+
+A recurrence has to read one token after another; attention reads all at once. Steps of training are
+timed, with as many tokens in each, cut into ever longer sequences.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headway.lab.bench import Bench
+from headway.lab.experiment import Experiment, Measured, Source, mean
+from headway.lab.figures import Figure, Lines, Table
+from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.models.build import build_model
+from headway.models.decoder import Decoder
+from headway.models.summary import count, outline
+from headway.nn.devices import pick_device
+from headway.nn.layout import Layout
+from headway.settings.body import with_body
+from headway.settings.model import DecoderSettings
+
+VOCAB = 64
+NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
+         "again": "Transformer, timed once more"}  # fmt: skip
+
+
+class Parallelism(Experiment):
+    hypothesis = (
+        "A Transformer trains faster than an LSTM with as many parameters once sequences are long, "
+        "and its lead grows with their length: the LSTM must wait for each token."
+    )
+    method = (
+        "Models of four bodies with the same number of parameters take steps of training, forward "
+        "and backward, on 2,048 tokens (full: 16,384). The tokens are one batch of many short "
+        "sequences, then of fewer longer ones, up to 1,024 tokens each (full: 8,192).",
+        "The bodies are timed in turns, in several rounds, and the median counts, since a machine "
+        "is not always as fast. On a processor it is the time of one core, which others on the "
+        "machine do not change much; on a GPU it is the time of the clock.",
+        "What must wait is counted, too: a recurrence has as many steps in a row as a sequence has "
+        "tokens, in every layer; attention and convolution have one.",
+    )
+    control = (
+        "The same Transformer is timed a second time as if it were another body: the two must take "
+        "the same time, or the machine is too busy to tell. And each body must learn from its "
+        "steps."
+    )
+    literature = (
+        Source("Vaswani et al. 2017", "Attention needs a constant number of steps in a row, a "
+               "recurrence as many as there are tokens; it is also less work while sequences are "
+               "shorter than the width.", "context"),
+        Source("Bradbury et al. 2017", "Recurrences with little that must wait (quasi-recurrent) "
+               "are up to 16 times as fast as an LSTM.", "context"),
+        Source("Gu, Dao 2023", "Recurrences that can be computed in parallel train as fast as "
+               "attention, and faster on long sequences.", "differs"),
+    )  # fmt: skip
+    pieces = (1, 1)
+
+    def measure(self, bench: Bench) -> Measured:
+        device = pick_device(bench.device)
+        lengths = bench.choose((16, 64, 256, 1024), (16, 64, 256, 1024, 4096, 8192))
+        n_tokens = bench.choose(2048, 16384)
+        width, rounds = bench.choose((64, 5), (256, 9))
+        found: Measured = bench.once(
+            "speed", lambda: speeds(lengths, n_tokens, width, rounds, device, bench.seed)
+        )
+        return found
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        lengths = sorted(found[0]["seconds"]["lstm"], key=int)
+        short, long = lengths[0], lengths[-1]
+        lead = Effect.over(
+            [leads(one, "lstm")[long] for one in found],
+            f"how many times as fast the Transformer is, {long} tokens", "×",
+        )  # fmt: skip
+        growth = Effect.over(
+            [leads(one, "lstm")[long] / leads(one, "lstm")[short] for one in found],
+            f"lead at {long} tokens by that at {short}", "×",
+        )  # fmt: skip
+        twice = [leads(one, "again")[length] for one in found for length in lengths]
+        off = max(max(ratio, 1 / ratio) for ratio in twice)
+        learned = min(one["learned"][body] for one in found for body in one["learned"])
+        controls = [
+            Control(name="the same takes the same time", passed=off < 1.35,
+                    said=f"the same model timed twice differs by a factor of {off:.2f} at most."),
+            Control(name="every body learns", passed=learned > 0.2,
+                    said=f"20 steps on one batch take at least {said(learned)} nats off the loss."),
+        ]  # fmt: skip
+        more = [
+            growth,
+            *(Effect.over([leads(one, body)[length] for one in found],
+                          f"how many times as fast as {NAMED[body]}, {length} tokens", "×")
+              for body in ("lstm", "gru", "convolution") for length in (short, long)),
+        ]  # fmt: skip
+        cross, where = crossing(found, lengths), found[0]["device"]
+        ahead = f" It is ahead from {cross} tokens on." if cross else ""
+        early = Effect.over([leads(one, "lstm")[short] for one in found], f"lead at {short}", "×")
+        answers = Answers(
+            supported=f"On {where}, with sequences of {long} tokens, the Transformer trains "
+            f"{{effect}} as fast as the LSTM, {said(growth.value)} times the lead that it has at "
+            f"{short}.{ahead}",
+            refuted=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as the "
+            f"LSTM ({said(early.value)}× at {short}): where little can be done at once, waiting "
+            "costs little, and attention has more to do.",
+            undecided=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as the "
+            "LSTM; that is not sure enough to say more.",
+            changes="Hardware that does much at once: on a GPU a recurrence leaves most of it "
+            "idle. How well each is programmed: the LSTM of torch is one fused program, the GRU is "
+            "not. Very long sequences, whose attention costs their square.",
+        )
+        word = all_of(lead.above(1.0), growth.above(1.0))
+        return decide(word, lead, answers, controls, more)
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        bodies = [body for body in found[0]["seconds"] if body != "again"]
+        lengths = sorted(found[0]["seconds"]["lstm"], key=int)
+        n_tokens = found[0]["n_tokens"]
+        layers = found[0]["layers"]
+        waits = {"lstm": True, "gru": True}
+        return [
+            Lines(
+                title="Time of a token in training", x="tokens of a sequence",
+                y="microseconds a token", log_x=True, log_y=True,
+                hint=f"Forward and backward, {n_tokens:,} tokens a step; lower is better. Equal "
+                "parameters.",
+                series=[(NAMED[body], [(float(n), 1e6 * mean(found, "seconds", body, n) / n_tokens)
+                                       for n in lengths]) for body in bodies],
+            ),
+            Lines(
+                title="The lead of the Transformer", x="tokens of a sequence",
+                y="times as fast", log_x=True, log_y=True,
+                hint="Above 1 the Transformer is faster.",
+                series=[(f"than {NAMED[body]}",
+                         [(float(n), sum(leads(one, body)[n] for one in found) / len(found))
+                          for n in lengths]) for body in bodies if body != "transformer"],
+                levels=[("equally fast", 1.0)],
+            ),
+            Table(
+                title="What must wait", columns=["body", "parameters", *(f"{n} tokens"
+                                                                          for n in lengths)],
+                hint="Steps that follow each other in one pass, for sequences of so many tokens.",
+                rows=[[NAMED[body], mean(found, "parameters", body),
+                       *(layers * (int(n) if waits.get(body) else 1) for n in lengths)]
+                      for body in bodies],
+            ),
+        ]  # fmt: skip
+
+
+EXPERIMENT = Parallelism()
+
+
+def leads(one: Measured, body: str) -> dict[str, float]:
+    """How many times as fast the Transformer is, by length."""
+    own = one["seconds"]["transformer"]
+    return {length: one["seconds"][body][length] / own[length] for length in own}
+
+
+def crossing(found: Sequence[Measured], lengths: Sequence[str]) -> str | None:
+    """The first length from which on it is faster than the LSTM, at all that are longer, too."""
+    first = None
+    for length in reversed(lengths):
+        if sum(leads(one, "lstm")[length] for one in found) / len(found) <= 1:
+            break
+        first = length
+    return first
+
+
+def shape(body: str, width: int, n_layers: int = 2, vocab: int = VOCAB) -> DecoderSettings:
+    """A language model of this body, without dropout."""
+    usual = DecoderSettings(
+        vocab_size=vocab, d_model=width, n_heads=4, d_ff=4 * width, n_layers=n_layers, max_len=8192,
+        wiring="pre", positions="sinusoidal", init="paper", dropout=0.0,
+    )  # fmt: skip
+    return with_body(usual, body)
+
+
+def width_of(body: str, n_parameters: int, n_layers: int = 2, vocab: int = VOCAB) -> int:
+    """The width with which a body has as many parameters, as near as multiples of 4 come."""
+
+    def more(width: int) -> int:
+        return count(outline(shape(body, width, n_layers, vocab))) - n_parameters
+
+    low, high = 2, 4  # in fours
+    while more(4 * high) < 0:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if more(4 * middle) < 0 else (low, middle)
+    return 4 * min((low, high), key=lambda fours: abs(more(4 * fours)))
+
+
+def speeds(
+    lengths: Sequence[int], n_tokens: int, width: int, rounds: int, device: torch.device, seed: int
+) -> dict[str, Any]:
+    """Seconds of a step by body and length, medians of rounds in turns."""
+    n = count(outline(shape("transformer", width)))
+    models: dict[str, Decoder] = {}
+    for body in ("transformer", "again", "lstm", "gru", "convolution"):
+        kind = "transformer" if body == "again" else body
+        made = build_model(shape(kind, width_of(kind, n)), seed=seed).to(device).train()
+        assert isinstance(made, Decoder)
+        models[body] = made
+    learned = {body: learns(model, device, seed) for body, model in models.items()}
+    seconds: dict[str, dict[str, float]] = {body: {} for body in models}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for length in lengths:
+            steps = {body: step_of(model, length, n_tokens, device, seed)
+                     for body, model in models.items()}  # fmt: skip
+            taken = in_turns(steps, rounds, device)
+            for body, values in taken.items():
+                seconds[body][str(length)] = statistics.median(values)
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        "device": hardware(device), "seconds": seconds, "learned": learned, "n_tokens": n_tokens,
+        "layers": 2,
+        "parameters": {body: count(model) for body, model in models.items()},
+    }  # fmt: skip
+
+
+def step_of(
+    model: Decoder, length: int, n_tokens: int, device: torch.device, seed: int, vocab: int = VOCAB
+) -> Callable[[], None]:
+    """One step of training, forward and backward."""
+    random = torch.Generator().manual_seed(seed)
+    tokens_N = torch.randint(vocab, (n_tokens,), generator=random).to(device)
+    layout = Layout.of([length] * (n_tokens // length), device)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        loss_of(model, tokens_N, layout).backward()
+
+    return step
+
+
+def loss_of(model: Decoder, tokens_N: Tensor, layout: Layout) -> Tensor:
+    scores_NV = model.scores(model(tokens_N, layout))
+    return F.cross_entropy(scores_NV, tokens_N.roll(-1))
+
+
+def in_turns(
+    steps: Mapping[str, Callable[[], object]], rounds: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Seconds of each in every round; one round before them does not count."""
+    found: dict[str, list[float]] = {name: [] for name in steps}
+    for round_ in range(rounds + 1):
+        for name, step in steps.items():
+            begun = now(device)
+            step()
+            if round_:
+                found[name].append(now(device) - begun)
+    return found
+
+
+def now(device: torch.device) -> float:
+    """Time of this process's cores, or of the clock where a GPU does the work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+    return time.process_time() if device.type == "cpu" else time.perf_counter()
+
+
+def hardware(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "one core"
+
+
+def learns(model: Decoder, device: torch.device, seed: int, steps: int = 20) -> float:
+    """Nats that some steps on one batch take off its loss."""
+    random = torch.Generator().manual_seed(seed)
+    tokens_N = torch.randint(VOCAB, (256,), generator=random).to(device)
+    layout = Layout.of([32] * 8, device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(steps + 1):
+        loss = loss_of(model, tokens_N, layout)
+        losses.append(float(loss.detach()))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses[0] - losses[-1]

@@ -1,0 +1,267 @@
+"""E2: why do queries come from the decoder, and keys and values from the encoder?
+
+Attention gives one row for each query, made of values, chosen by keys. The decoder needs a row for
+each word it writes, and what the source says: so the roles cannot be dealt out otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.lab import beds
+from headway.lab.bench import PAIRS, Bench
+from headway.lab.experiment import Experiment, Measured, Source, over
+from headway.lab.figures import Bars, Figure, Lines, interval_bars
+from headway.lab.nats import behind, of_pairs
+from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.models.parts.custom import Parts
+from headway.nn.attention.attention import Attention, Memory
+from headway.nn.block import Block, PreNorm
+from headway.nn.cache import LayerCache
+from headway.nn.feedforward import FeedForward
+from headway.nn.layout import Layout
+
+LENGTHS = range(3, 10)
+
+
+class ValuesFromDecoder(Attention):
+    """Queries of the decoder choose by keys of the encoder, but get rows of the decoder: of its own
+    past, as far as there is a row under the same number.
+
+    A search step has one row alone, which then is its own past; only losses are compared here."""
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        assert memory is not None
+        q_NHK = self._project_q(x_ND)
+        k_MHK, _ = self.keys_of(memory)
+        _, v_NHK = self.keys_of(Memory(x_ND, layout))
+        if cache is not None:
+            return self.to_out(v_NHK.flatten(1))
+        q_BTHK, may_BT = in_grid(q_NHK, layout)
+        v_BTHK, _ = in_grid(v_NHK, layout)
+        k_BSHK, may_BS = in_grid(k_MHK, memory.layout)
+        size = min(q_BTHK.shape[1], k_BSHK.shape[1])
+        score_BHTS = torch.einsum("bthk,bshk->bhts", q_BTHK, k_BSHK[:, :size])
+        may_TS = torch.ones(q_BTHK.shape[1], size, device=x_ND.device).tril().bool()
+        may_BTS = may_TS & may_BS[:, None, :size] & may_BT[:, None, :size]
+        score_BHTS = (score_BHTS * self.d_head**-0.5).masked_fill(~may_BTS[:, None], -1e9)
+        out_BTHK = torch.einsum("bhts,bshk->bthk", score_BHTS.softmax(-1), v_BTHK[:, :size])
+        return self.to_out(out_BTHK[may_BT].flatten(1))
+
+
+class Pooled(Attention):
+    """No query: every word gets the mean of all values of the source."""
+
+    def _project_q(self, x_ND: Tensor) -> Tensor:
+        return super()._project_q(x_ND) * 0
+
+
+class Diagonal(Attention):
+    """Nothing is chosen: word number t of the target gets the value of word number t of the
+    source, or of its last."""
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        memory: Memory | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        assert memory is not None
+        _, v_MHK = self._project_memory(memory, cache)
+        n_rows = layout.lengths_B.long()
+        ends_N = memory.layout.lengths_B.long().repeat_interleave(n_rows) - 1
+        starts_N = memory.layout.starts_B.long().repeat_interleave(n_rows)
+        rows_N = starts_N + torch.minimum(layout.positions_N.long(), ends_N)
+        return self.to_out(v_MHK[rows_N].flatten(1))
+
+
+class OneHead(Attention):
+    """As usual, with a single head."""
+
+
+def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Sequences as rows of a grid, and where it is filled."""
+    place_T = torch.arange(layout.longest, device=x_NHK.device)
+    may_BT = place_T < layout.lengths_B[:, None]
+    rows_BT = (layout.starts_B.long()[:, None] + place_T).clamp(max=len(x_NHK) - 1)
+    return x_NHK[rows_BT], may_BT
+
+
+def crossing(kind: type[Attention]) -> Parts:
+    """The usual block with another cross attention."""
+
+    def block(
+        attention: Attention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *,
+        cross: Attention | None = None, dropout: float = 0.0,
+    ) -> Block:  # fmt: skip
+        if cross is not None:
+            heads = 1 if kind is OneHead else cross.n_heads
+            width = cross.to_out.weight.shape[0]
+            cross = kind(width, heads, d_head=cross.d_head, scope=cross.scope)
+        return PreNorm(attention, feed_forward, norm, cross=cross, dropout=dropout)
+
+    return Parts(name=f"lab-{kind.__name__.lower()}", block=block)
+
+
+ARMS: dict[str, tuple[str, Parts | None]] = {
+    "standard": ("queries from the decoder, keys and values from the encoder", None),
+    "one-head": ("the same with one head", crossing(OneHead)),
+    "pooled": ("no queries: the mean of the source", crossing(Pooled)),
+    "diagonal": ("no choice: word t of the source for word t", crossing(Diagonal)),
+    "values": ("values from the decoder too", crossing(ValuesFromDecoder)),
+    "decoder-only": ("one stream: source and target behind each other", None),
+}
+WRONG = ("pooled", "values")
+"""Without queries that choose, and without values of the source. A fixed look is neither: an
+encoder can bring each word to the place where it will be looked for."""
+
+FULL = ("decoder-only",)
+"""It needs more steps than a quick run has."""
+
+
+class Roles(Experiment):
+    hypothesis = (
+        "The target needs a row for each of its words, so queries come from there; what is said "
+        "comes from the source, so values and the keys that choose among them come from there. "
+        "Without queries that choose, or without values of the source, far fewer words are right."
+    )
+    method = (
+        "Small translators learn to turn 3 to 9 words round, so that every word of the target has "
+        "one word of the source to look at, and none of them stands where it stood.",
+        "They differ in their cross attention alone: the usual one; with one head; without queries "
+        "(every word gets the mean of the source); with a fixed look at the same number; and with "
+        "values that come from the decoder. Queries from the encoder have no place in it: they "
+        "would give a row for each word of the source, not of the target.",
+        "In full a decoder alone also reads source and target as one text: there all three come "
+        "from one stream, which holds the source.",
+    )
+    control = (
+        "The usual translator must learn the task; and the mean of the source must be enough for "
+        "three words, or that model would simply be broken."
+    )
+    literature = (
+        Source("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, fixed "
+               "cross attention makes them much worse; one learned cross head recovers most."),
+        Source("Raganato, Scherrer, Tiedemann 2020", "All but one head of an encoder can be fixed "
+               "without loss.", "context"),
+        Source("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits long "
+               "sentences; letting each word look for its own removes the limit."),
+    )  # fmt: skip
+    pieces = (5, 6)
+
+    def measure(self, bench: Bench) -> Measured:
+        bed = beds.bed(
+            beds.strings("reverse", LENGTHS[0], LENGTHS[-1], letters=8),
+            bench.choose(4000, 20_000), 300, bench.seed,
+        )  # fmt: skip
+        train, valid = bed.columns()
+        by_length = {n: [one for one in bed.valid if len(one.source.split()) == n] for n in LENGTHS}
+        accuracy: dict[str, float] = {}
+        loss: dict[str, float] = {}
+        length: dict[str, dict[str, float]] = {}
+        for arm, (_, own) in ARMS.items():
+            if arm in FULL and bench.quick:
+                continue
+            if arm == "decoder-only":
+                both = {"text": [f"{one.source} = {one.target}" for one in bed.train]}
+                held = {"text": [f"{one.source} = {one.target}" for one in bed.valid]}
+                run = bench.train(
+                    arm, "complete", both, valid=held,
+                    settings={
+                        **PAIRS, "model.n_layers": 2, "complete.context": 32,
+                        "model.positions": "sinusoidal", "train.batch_tokens": 1024,
+                        "train.lr": 2e-3, "train.steps": 6000,
+                    },
+                )  # fmt: skip
+                asked: Any = lambda pairs, run=run: behind(  # noqa: E731
+                    run, [(f"{one.source} =", one.target) for one in pairs]
+                )
+            else:
+                run = bench.train(
+                    arm, "translate", train, valid=valid, parts=own,
+                    settings={**PAIRS, "train.steps": bench.choose(350, 2000)},
+                )  # fmt: skip
+                asked = lambda pairs, run=run: of_pairs(run, pairs)  # noqa: E731
+            loss[arm], accuracy[arm] = asked(bed.valid)
+            length[arm] = {str(n): asked(some).accuracy for n, some in by_length.items() if some}
+        return {"accuracy": accuracy, "loss": loss, "length": length}
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        gaps = [
+            100 * (one["accuracy"]["standard"] - max(one["accuracy"][arm] for arm in WRONG))
+            for one in found
+        ]
+        effect = Effect.over(gaps, "words right, usual less the better of two others", "points")
+        usual = over(found, "accuracy", "standard")
+        short = over(found, "length", "pooled", str(LENGTHS[0]))
+        controls = [
+            Control(
+                name="the usual one learns", passed=min(usual) > 0.9,
+                said=f"with the usual roles at least {100 * min(usual):.0f} % of words are right.",
+            ),
+            Control(
+                name="the mean is enough for three words", passed=min(short) > 0.8,
+                said=f"of three words the mean of the source gets {100 * min(short):.0f} % right.",
+            ),
+        ]  # fmt: skip
+        named = {
+            "pooled": "without queries", "values": "values from the decoder",
+            "diagonal": "a fixed look", "one-head": "one cross head",
+            "decoder-only": "a decoder alone",
+        }  # fmt: skip
+        more = [
+            Effect.over(
+                [100 * (one["accuracy"][arm] - one["accuracy"]["standard"]) for one in found],
+                f"words right, {name} less the usual", "points",
+            )
+            for arm, name in named.items() if arm in found[0]["accuracy"]
+        ]  # fmt: skip
+        answers = Answers(
+            supported="The usual roles get {effect} more words right than the better of the two: "
+            "without values of the source hardly anything of it is known, and without queries only "
+            "what fits into one vector.",
+            refuted="It goes as well without queries or without the source's values: the usual "
+            "roles gain {effect}.",
+            changes="Short sources, which one vector holds; an encoder that brings each word to "
+            "the place where it will be looked for, which makes even a fixed look work; or a "
+            "decoder that reads the source itself, where one stream plays all roles.",
+        )
+        return decide(effect.above(5), effect, answers, controls, more)
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        bars = [(text, [100 * value for value in over(found, "accuracy", arm)])
+                for arm, (text, _) in ARMS.items() if arm in found[0]["accuracy"]]  # fmt: skip
+        curves = []
+        for arm in found[0]["accuracy"]:
+            lengths = [
+                n for n in map(str, LENGTHS) if all(n in one["length"][arm] for one in found)
+            ]
+            curves.append(
+                (arm, [(float(n), 100 * sum(over(found, "length", arm, n)) / len(found))
+                       for n in lengths])
+            )  # fmt: skip
+        return [
+            Bars(
+                title="Words right, by who plays which role", bars=interval_bars(bars), unit="%",
+                most=100.0, hint="Each word given the right ones before it; the thin line spans "
+                "the seeds.",
+            ),
+            Lines(
+                title="By length", series=curves, x="words", y="% right",
+                hint="A mean of the source serves short strings better than long ones.",
+            ),
+        ]  # fmt: skip
+
+
+EXPERIMENT = Roles()

@@ -1,0 +1,83 @@
+// An experiment of the lab: verdict, pictures, what was done, control, literature.
+const WORDS = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"] };
+const STANCES = { agrees: "agrees", disagrees: "disagrees", differs: "says something else", context: "to know" };
+const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
+
+function drawVerdict(host, section) {
+  const [sign, tone] = WORDS[section.verdict];
+  host.append(el("section", { class: "card verdict" },
+    el("div", { class: "word", style: `--tone:var(--${tone})` }, el("span", { "aria-hidden": "true" }, sign), el("b", { "data-verdict": section.verdict }, section.verdict)),
+    el("div", {}, el("p", { class: "sentence" }, section.sentence),
+      el("p", { class: "soft" }, el("b", {}, "Held to be true: "), section.hypothesis),
+      section.size === "quick" && el("p", { class: "soft small" }, "A quick run with small models; --full has larger ones."))));
+}
+
+function drawEffects(host, section) {
+  const rows = [section.effect, ...section.more].filter(Boolean);
+  if (!rows.length) return;
+  const body = frame(host, {
+    title: "The numbers behind it", name: "effects",
+    hint: "The first decides. Mean over seeds, and where it lies with 95 % (Student's t); exact numbers have no interval.",
+    csv: () => [["what", "unit", "mean", "low", "high", "spread", "seeds"], ...rows.map((one) => [one.name, one.unit, one.value, one.low, one.high, one.spread, one.seeds])],
+  });
+  table(body, ["what", "mean", "from", "to", "spread over seeds", "unit"], rows.map((one) => [one.name, one.value, one.exact ? "exact" : spoken(one.low), one.exact ? "" : spoken(one.high), one.exact ? "" : spoken(one.seeds > 1 ? one.spread : null), one.unit]));
+}
+
+// Its card first, for all of them: a chart is as wide as its card, and a card as the grid makes it.
+function figureCard(host, figure) {
+  const rows = {
+    lines: () => [["line", "x", "y"], ...figure.series.flatMap((one) => one.points.map((p) => [one.name, ...p]))],
+    bars: () => [["what", "value", "low", "high"], ...figure.bars.map((one) => [one.label, one.value, one.low, one.high])],
+    table: () => [figure.columns, ...figure.rows],
+    heatmap: () => [["", ...figure.columns], ...figure.values.map((row, r) => [figure.rows[r], ...row])],
+  }[figure.kind];
+  const body = frame(host, { title: figure.title, hint: figure.hint, name: figure.title.toLowerCase().replace(/\W+/g, "-"), csv: rows });
+  body.parentElement.dataset.figure = figure.kind;
+  return body;
+}
+
+function drawFigure(body, figure) {
+  if (figure.kind === "lines") lines(body, { series: figure.series, x: figure.x, y: figure.y, levels: figure.levels, height: 280 });
+  else if (figure.kind === "bars") {
+    const most = figure.max ?? Math.max(...figure.bars.map((one) => Math.max(Math.abs(one.value), Math.abs(one.high ?? 0))), 0);
+    bars(body, figure.bars.map((one) => ({ ...one, range: one.low === null || one.low === one.high ? null : [one.low, one.high] })), { max: most || 1, unit: figure.unit && ` ${figure.unit}` });
+  } else if (figure.kind === "heatmap") {
+    heatmap(body, { get: (r, c) => figure.values[r][c], rows: figure.rows, columns: figure.columns, scale: { low: figure.low, high: figure.high, map: figure.map }, label: figure.title });
+    legend(body, { low: figure.low, high: figure.high, map: figure.map, label: figure.label });
+  } else table(body, figure.columns, figure.rows);
+}
+
+function drawFigures(host, figures) {
+  const bodies = figures.map((figure) => figureCard(host, figure));
+  figures.forEach((figure, i) => drawFigure(bodies[i], figure));
+}
+
+const text = (host, title, ...inside) => host.append(el("section", { class: "card" }, el("h2", {}, title), inside));
+
+function drawControls(host, section) {
+  text(host, "The control", el("p", { class: "hint" }, section.control), el("ul", { class: "plain" }, section.controls.map((one) => el("li", { "data-passed": String(one.passed) },
+    el("b", { style: `color:var(--${one.passed ? "good" : "bad"})` }, one.passed ? "✓ " : "✗ "), el("b", {}, one.name), ": ", one.said))));
+}
+
+PANELS.lab = {
+  title: "Answer",
+  draw(host, section) {
+    drawVerdict(host, section);
+    drawFigures(host, section.figures.slice(0, 1));
+    drawEffects(host, section);
+    if (section.figures.length > 1) {
+      const grid = el("div", { class: "grid2" });
+      host.append(grid);
+      drawFigures(grid, section.figures.slice(1));
+    }
+    drawControls(host, section);
+    text(host, "What was done", section.method.map((one) => el("p", {}, one)));
+    if (section.changes) text(host, "What would change it", el("p", {}, section.changes));
+    text(host, "What others found", el("dl", { class: "sources" }, section.literature.map(([who, says, stance]) => [
+      el("dt", {}, who, " ", el("span", { class: "soft small" }, STANCES[stance])), el("dd", {}, says)])));
+    const facts = [["date", section.date], ["took", `${number(section.minutes)} minutes, ${number(section.cpu_minutes)} of a core`], ["machine", section.machine], ["seeds", section.seeds], ["data", section.data],
+      ...Object.entries(section.versions)].filter(([, value]) => value !== null);
+    text(host, "How it was made", el("p", { class: "mono small" }, `headway lab ${section.experiment}${section.size === "full" ? " --full" : ""} --seeds ${section.seeds}`),
+      el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))])));
+  },
+};

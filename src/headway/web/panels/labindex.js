@@ -1,0 +1,22 @@
+// All experiments of a folder: question, verdict, sentence.
+const TONES = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"] };
+
+PANELS.labindex = {
+  title: "Experiments",
+  draw(host, { rows }) {
+    const counts = Object.keys(TONES).map((word) => ({ name: word, value: String(rows.filter((row) => row.verdict === word).length), note: "" }));
+    tiles(host, counts);
+    const body = frame(host, {
+      title: "Questions and answers", name: "experiments",
+      hint: "An answer is supported, refuted or undecided by what was measured here. A question leads to its page.",
+      csv: () => [["number", "question", "verdict", "answer"], ...rows.map((row) => [row.number, row.question, row.verdict, row.sentence])],
+    });
+    body.append(el("ol", { class: "questions" }, rows.map((row) => {
+      const [sign, tone] = TONES[row.verdict] || ["·", "soft"];
+      return el("li", { value: row.number, "data-verdict": row.verdict || "none" },
+        el(row.page ? "a" : "b", { href: row.page }, row.question), " ",
+        el("b", { style: `color:var(--${tone})` }, `${sign} ${row.verdict || "not run yet"}`), " ", el("span", { class: "soft small" }, row.size || `headway lab ${row.experiment}`),
+        row.sentence && el("p", {}, row.sentence));
+    })));
+  },
+};

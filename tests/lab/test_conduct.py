@@ -1,0 +1,263 @@
+"""`headway lab`: an experiment from its question to a folder with a verdict, also when it is
+stopped, short of time or data, or asked for wrongly."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from headway.cli.main import main
+from headway.errors import DataError, FolderError, Stopped, UserError
+from headway.lab import beds, experiments
+from headway.lab.bench import Bench
+from headway.lab.conduct import Result, run_experiment
+from headway.lab.experiment import Experiment, Measured, Source, over
+from headway.lab.experiments import EXPERIMENTS, Entry, find
+from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
+from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.web.pack import unpack
+
+ENTRY = Entry(name="planted", number=1, question="Is it so?", quick=0.1, full=60, on_gpu=5,
+              data="a text file")  # fmt: skip
+OTHER = Entry(name="other", number=2, question="And this?", quick=0.1, full=0.2)
+
+
+class Planted(Experiment):
+    """Measures what it was told to; may train a model so small that it takes no time."""
+
+    hypothesis, method, control = "It is so.", ("We looked.",), "It could be otherwise."
+    literature = (Source("A. Body 2020", "It is so."),)
+    pieces = (2, 2)
+
+    def __init__(self) -> None:
+        self.truth = 1.0
+        self.measured: list[int] = []
+        self.trains = False
+        self.fails_at: int | None = None
+
+    def measure(self, bench: Bench) -> Measured:
+        if bench.data is not None:
+            bench.lines(bench.data, 100, "lines")
+        first = bench.once("first", lambda: self._look(bench))
+        if self.fails_at == bench.seed:
+            raise Stopped
+        return {"gap": first, "second": bench.once("second", lambda: bench.seed)}
+
+    def _look(self, bench: Bench) -> float:
+        self.measured.append(bench.seed)
+        return self.truth + 0.01 * bench.seed
+
+    def judge(self, found: Sequence[Measured]) -> Verdict:
+        effect = Effect.over(over(found, "gap"), "gap", "nats")
+        control = Control(name="sane", passed=True, said="it was.")
+        answers = Answers(supported="It is so, by {effect}.", refuted="It is not so.")
+        return decide(effect.above(0.5), effect, answers, [control])
+
+    def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
+        return [
+            Lines(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None)])], x="x", y="y"),
+            Bars(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5)]),
+            Table(title="T", hint="h", columns=["a"], rows=[["b"]]),
+            Heatmap(title="H", hint="h", values=[[0.0, 1.0]], rows=["r"], columns=["c", "d"]),
+        ]
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
+    experiment = Planted()
+    for name in ("planted", "other"):
+        module = ModuleType(f"headway.lab.{name}")
+        module.EXPERIMENT = experiment  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"planted": ENTRY, "other": OTHER})
+    monkeypatch.setattr("headway.cli.lab.EXPERIMENTS", {"planted": ENTRY, "other": OTHER})
+    return experiment
+
+
+def conduct(out: Path, **more: Any) -> Result:
+    return run_experiment("planted", out, quiet=True, **more)
+
+
+def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: Path) -> None:
+    result = conduct(tmp_path / "x")
+    assert (result.verdict, result.sentence) == ("supported", result.facts["sentence"])
+    facts = json.loads((tmp_path / "x" / "verdict.json").read_text())
+    assert facts["effect"]["seeds"] == 3
+    assert facts["effect"]["spread"] == pytest.approx(0.01)
+    assert {"machine", "versions", "date", "size", "literature", "minutes"} <= set(facts)
+    numbers = json.loads((tmp_path / "x" / "numbers.json").read_text())
+    assert [one["gap"] for one in numbers["seeds"]] == [1.0, 1.01, 1.02]
+    page = unpack(result.page.read_text())
+    section = page["looks"][0]["sections"]["lab"]
+    assert [one["kind"] for one in section["figures"]] == ["lines", "bars", "table", "heatmap"]
+    assert section["sentence"] == result.sentence
+    assert "://" not in result.page.read_text()
+
+
+@pytest.mark.parametrize(("truth", "verdict"), [(1.0, "supported"), (0.0, "refuted")])
+def test_it_says_what_is_so(planted: Planted, tmp_path: Path, truth: float, verdict: str) -> None:
+    planted.truth = truth
+    assert conduct(tmp_path / "x").verdict == verdict
+
+
+def test_a_stopped_one_goes_on_and_more_seeds_are_added(planted: Planted, tmp_path: Path) -> None:
+    planted.fails_at = 1
+    with pytest.raises(Stopped):
+        conduct(tmp_path / "x")
+    assert planted.measured == [0, 1]
+    planted.fails_at = None
+    conduct(tmp_path / "x")
+    assert planted.measured == [0, 1, 2]
+    assert conduct(tmp_path / "x", seeds=4).facts["seeds"] == 4
+    assert planted.measured == [0, 1, 2, 3]
+
+
+def test_too_little_time_or_data_is_undecided_and_says_why(
+    planted: Planted, tmp_path: Path
+) -> None:
+    none = conduct(tmp_path / "time", budget_s=0.0)
+    assert none.verdict == "undecided"
+    assert "0s were over after 0 of 3 seeds" in none.sentence
+    assert none.page.is_file()
+    assert conduct(tmp_path / "time").verdict == "supported"  # the same goes on
+    text = tmp_path / "few.txt"
+    text.write_text("a\nb\n")
+    few = conduct(tmp_path / "data", data=text)
+    assert few.verdict == "undecided"
+    assert "few.txt has 2 lines, and 100 are needed" in few.sentence
+    assert conduct(tmp_path / "one", seeds=1).verdict == "undecided"
+
+
+def test_a_folder_of_something_else_is_refused(planted: Planted, tmp_path: Path) -> None:
+    conduct(tmp_path / "x", seeds=1)
+    with pytest.raises(FolderError, match="holds the experiment 'planted', not 'other'"):
+        run_experiment("other", tmp_path / "x", quiet=True)
+    with pytest.raises(FolderError, match="of another size: quick then, full now"):
+        conduct(tmp_path / "x", full=True)
+    (tmp_path / "t.txt").write_text("a")
+    with pytest.raises(FolderError, match="of another data: its own then"):
+        conduct(tmp_path / "x", data=tmp_path / "t.txt")
+    with pytest.raises(FolderError, match="not empty and holds no experiment"):
+        conduct(tmp_path)
+    with pytest.raises(FolderError, match="is a file"):
+        conduct(tmp_path / "t.txt")
+    with pytest.raises(UserError, match=r"takes no --data"):
+        run_experiment("other", tmp_path / "y", data=tmp_path / "t.txt")
+    with pytest.raises(FolderError, match="there is no"):
+        conduct(tmp_path / "y", data=tmp_path / "nowhere")
+
+
+def test_what_was_kept_and_is_damaged_is_named(planted: Planted, tmp_path: Path) -> None:
+    conduct(tmp_path / "x", seeds=1)
+    (tmp_path / "x" / "seed-1" / "measured" / "first.json").write_text("{")
+    with pytest.raises(FolderError, match=r"first.json is damaged .*Delete it"):
+        conduct(tmp_path / "x", seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("planted", "planted"), ("1", "planted"), ("E2", "other"), ("e1", "planted")]
+)
+def test_experiments_are_found_by_name_and_number(planted: Planted, word: str, name: str) -> None:
+    assert find(word).name == name
+
+
+def test_an_unknown_one_is_answered_with_the_nearest(
+    planted: Planted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "plantd"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no experiment 'plantd'. Did you mean 'planted'?" in said
+    assert main(["lab", "99"]) == 2
+    assert "numbers go from 1 to 2" in capsys.readouterr().err
+
+
+def test_the_command_lists_runs_and_makes_an_index(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab"]) == 0
+    listed = capsys.readouterr().out
+    assert "Is it so?" in listed
+    assert "1h 00m" in listed
+    assert main(["lab", "planted"]) == 0
+    shown = capsys.readouterr()
+    assert "supported: It is so, by 1.01 nats" in shown.out
+    assert (tmp_path / "lab" / "planted" / "lab.html").is_file()
+    measured = len(planted.measured)
+    assert main(["lab", "--all", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["verdict"] for one in found] == ["supported", "supported"]
+    assert len(planted.measured) == measured + 3  # what has a verdict is not done again
+    rows = unpack((tmp_path / "lab" / "index.html").read_text())["looks"][0]["sections"]["labindex"]
+    assert [row["page"] for row in rows["rows"]] == ["planted/lab.html", "other/lab.html"]
+    assert main(["lab"]) == 0
+    assert capsys.readouterr().out.count("supported") == 2
+    assert main(["lab", "planted", "--all"]) == 2
+    assert main(["lab", "--all", "--data", "x"]) == 2
+
+
+def test_ctrl_c_says_how_to_go_on(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted.fails_at = 1
+    assert main(["lab", "planted", "--out", str(tmp_path / "x")]) == 130
+    assert "`headway lab planted` with the same options goes on" in capsys.readouterr().err
+    planted.fails_at = None
+    assert main(["lab", "planted", "--out", str(tmp_path / "x")]) == 0
+    assert planted.measured == [0, 1, 2]
+
+
+def test_full_without_a_gpu_says_how_long_and_goes_on(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "1", "--full", "--device", "cpu", "--out", str(tmp_path / "x")]) == 0
+    assert "no GPU here: planted --full takes about 1h 00m on two cores" in capsys.readouterr().err
+
+
+def test_every_experiment_is_there_and_complete() -> None:
+    numbers = [entry.number for entry in EXPERIMENTS.values()]
+    assert numbers == sorted(set(numbers))
+    for entry in EXPERIMENTS.values():
+        experiment = entry.load()
+        assert experiment.hypothesis.endswith(".")
+        assert experiment.control.endswith(".")
+        assert experiment.method
+        assert experiment.literature
+        assert entry.question.endswith("?")
+        assert min(experiment.pieces) >= 1
+
+
+def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("a short line\n" * 100)
+    bench = Bench(folder=tmp_path, seed=0, quick=True, data=path)
+    assert bench.text(lambda: "usual").startswith("a short line")
+    assert bench.doubts == ["mine.txt has 1,299 letters, and 100,000 are needed"]
+    assert Bench(folder=tmp_path, seed=0, quick=True).text(lambda: "usual") == "usual"
+    with pytest.raises(DataError, match="too short: 800 are needed"):
+        beds.speeches(10, 1, size=400, text="short")
+    with pytest.raises(DataError, match="cannot read"):
+        bench.lines(tmp_path / "nowhere", 1, "lines")
+
+
+def test_a_training_of_the_bench_goes_on_and_is_opened_when_done(tmp_path: Path) -> None:
+    texts = {"text": [f"the {a} sat by the {b} door" for a in "abcdefg" for b in "hijklm"]}
+    settings = {
+        "model.d_model": 8, "model.n_heads": 1, "model.d_ff": 8, "model.n_layers": 1,
+        "tokenizer.kind": "characters", "complete.context": 16, "train.steps": 4,
+        "train.batch_tokens": 64, "data.valid_size": 4,
+    }  # fmt: skip
+    bench = Bench(folder=tmp_path, seed=0, quick=True)
+    run = bench.train("a", "complete", texts, settings=settings)
+    made = (run.folder / "model.safetensors").stat().st_mtime_ns
+    again = bench.train("a", "complete", texts, settings=settings)
+    assert (again.folder / "model.safetensors").stat().st_mtime_ns == made
+    assert again.scores["loss"] == run.scores["loss"]
+    assert run.settings.train.seed == 1

@@ -1,0 +1,69 @@
+"""E12 with a planted truth: numbers, and a model of which it is known where it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.inside.measure.truth import Known, aligned
+from headway.lab.maps import EXPERIMENT, NAMED, elsewhere, measured
+from tests.inside.copier import WORDS, copier
+
+
+def seed(
+    gain: float, jitter: float = 0.0, *, picked: float = 0.9, random: float = 0.2,
+    shuffled: float = 0.2, fresh: float = 0.25,
+) -> dict[str, Any]:  # fmt: skip
+    """What rollout, norms and gradients have over the attention of the last layer."""
+    p1 = dict.fromkeys(NAMED, 0.5)
+    p1 |= dict.fromkeys(("rollout", "norm", "gradxinput"), 0.5 + gain + jitter)
+    return {
+        "p1": p1 | {"picked": picked, "random": random}, "chance": 0.2, "sigma": 0.02,
+        "shuffled": shuffled, "fresh": fresh, "heads": [[0.1, 0.9], [0.3, 0.4]],
+        "agreement": {"last": 0.3, "norm": 0.5}, "others": [["a", "b", 1, 1, 1, 1, 0.1]],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ([seed(0.2, 0.01 * i) for i in range(3)], "supported"),
+        ([seed(-0.2, 0.01 * i) for i in range(3)], "refuted"),
+        ([seed(0.0, 0.2 * (i - 1)) for i in range(3)], "undecided"),
+        ([seed(0.2)], "undecided"),
+        ([seed(0.2, 0.01 * i, random=0.5) for i in range(3)], "undecided"),
+        ([seed(0.2, 0.01 * i, shuffled=0.6) for i in range(3)], "undecided"),
+        ([seed(0.2, 0.01 * i, fresh=0.8) for i in range(3)], "undecided"),
+        ([seed(0.2, 0.01 * i, picked=0.3) for i in range(3)], "undecided"),
+    ],
+    ids=["there", "opposite", "noisy", "one seed", "chance is none", "shuffled is right",
+         "fresh is right", "nothing to find"],
+)  # fmt: skip
+def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
+    assert EXPERIMENT.judge(given).verdict == verdict
+    assert all(figure.data() for figure in EXPERIMENT.figures(given))
+
+
+def test_of_a_copier_it_is_found_which_head_points_right(tmp_path: Path) -> None:
+    """Its first head looks at the word that it copies; its second, more firmly, at the one behind
+    it, and does nothing with it: attention misleads, and norms and gradients do not."""
+    run = copier(tmp_path)
+    texts = [" ".join(WORDS[i : i + 6]) for i in range(10)]
+    known = [Known(text, text, tuple((i, i) for i in range(6))) for text in texts]
+    assert len(aligned(run, known)) == 10
+    found = measured(run, known, few=2, seed=0)
+    assert found["picked"] == "cross.0.0"
+    assert found["p1"]["picked"] == 1
+    assert found["p1"]["last"] < 0.5
+    assert found["p1"]["norm"] == 1
+    assert found["p1"]["gradxinput"] == 1
+    assert found["shuffled"] < 0.6
+    assert found["heads"][0][0] == 1
+    assert found["heads"][0][1] < 0.2
+
+
+def test_models_that_come_along_were_measured() -> None:
+    assert {row[0] for row in elsewhere()} == {"tatoeba-de-en", "shapes", "digits"}
+    assert all(0 <= value <= 1 for row in elsewhere() for value in row[2:])

@@ -1,0 +1,93 @@
+"""E11 with a planted truth: losses and times that are known, and attention that is fixed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from headway.lab.optimal import (
+    ECHO,
+    EXPERIMENT,
+    LETTERS,
+    NAMED,
+    TIMES,
+    FixedAttention,
+    at_equal_time,
+    between,
+    echoes,
+)
+from headway.nn.attention.attention import Attention
+from headway.nn.attention.scope import Scope
+from headway.nn.layout import Layout
+from headway.nn.tap import record
+
+
+def seed(
+    sha: float, lstm_copy: float = 1.5, jitter: float = 0.0, *, sha_copy: float = 0.1,
+    last: float = 2.2, size: float = 1000.0,
+) -> dict[str, Any]:  # fmt: skip
+    """Losses of the best of those replaced (the Transformer's is `last`), and of copying."""
+    curves = {arm: [[50.0, 2.8], [100.0, last]] for arm in NAMED}
+    curves |= {arm: [[50.0, 2.8], [100.0, last + 0.4]] for arm in ("lstm", "convolution")}
+    curves["sha-rnn"] = [[50.0, 2.8], [100.0, sha + jitter]]
+    return {
+        "curves": curves, "seconds": {"tokens": 768.0, **dict.fromkeys(NAMED, 0.1)},
+        "copy": {"transformer": 1.5, "lstm": lstm_copy, "sha-rnn": sha_copy}, "unigram": 3.3,
+        "parameters": dict.fromkeys(NAMED, 1000.0) | {"lstm": size},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ([seed(2.1, jitter=0.01 * i) for i in range(3)], "supported"),
+        ([seed(2.5, jitter=0.01 * i) for i in range(3)], "refuted"),
+        ([seed(2.1, lstm_copy=0.1, jitter=0.01 * i) for i in range(3)], "refuted"),
+        ([seed(2.1, jitter=0.1 * i) for i in range(3)], "undecided"),
+        ([seed(2.1)], "undecided"),
+        ([seed(2.1, jitter=0.01 * i, sha_copy=1.4) for i in range(3)], "undecided"),
+        ([seed(2.1, jitter=0.01 * i, last=3.3) for i in range(3)], "undecided"),
+        ([seed(2.1, jitter=0.01 * i, size=2000.0) for i in range(3)], "undecided"),
+    ],
+    ids=["better", "worse", "no head is needed", "noisy", "one seed", "no one copies",
+         "nothing learns", "unequal"],
+)  # fmt: skip
+def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
+    assert EXPERIMENT.judge(given).verdict == verdict
+    assert all(figure.data() for figure in EXPERIMENT.figures(given))
+
+
+def test_who_is_half_as_fast_gets_half_of_the_steps() -> None:
+    one = seed(2.0)
+    one["seconds"]["sha-rnn"] = 0.2
+    found = at_equal_time(one)
+    assert found["transformer"] == pytest.approx(2.2)
+    assert found["sha-rnn"] == pytest.approx(2.8)
+    assert between([[50, 3.0], [100, 2.0]], 75) == pytest.approx(2.5)
+
+
+def test_echoes_repeat() -> None:
+    [text] = echoes(1, 3)
+    assert text == text[:ECHO] * TIMES
+    assert set(text) <= set(LETTERS)
+
+
+def test_fixed_attention_sees_places_and_never_what_is_written() -> None:
+    torch.manual_seed(0)
+    attention = FixedAttention(Attention(8, 2, scope=Scope(causal=True)))
+    layout = Layout.of([12, 5])
+    x_ND = torch.randn(17, 8)
+    with record(attention, "weights") as seen:
+        attention(x_ND, layout)
+        attention(torch.randn(17, 8), layout)
+    one, other = seen["weights"]
+    for weights_HTS, others_HTS in zip(one, other, strict=True):
+        assert torch.equal(weights_HTS, others_HTS)
+        assert not weights_HTS.triu(1).any()
+    # The first head looks at the letter before, the second at the one before that.
+    assert one[0][0, 5:].argmax(-1).tolist() == list(range(4, 11))
+    assert one[0][1, 5:].argmax(-1).tolist() == list(range(3, 10))
+    # What it gives is linear in what is read.
+    torch.testing.assert_close(attention(2 * x_ND, layout), 2 * attention(x_ND, layout))

@@ -1,0 +1,71 @@
+"""E14 with a planted truth: curves that turn, and curves that do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headway.lab import beds
+from headway.lab.overfitting import EXPERIMENT, cost, fall, of_start, other_text, some, turn
+
+
+def curve(*valid: float, down: bool = True) -> dict[str, Any]:
+    n = len(valid)
+    train = [2.0 - 0.3 * i if down else 2.0 + 0.3 * i for i in range(n)]
+    return {"steps": [10 * (i + 1) for i in range(n)], "valid": list(valid), "train": train}
+
+
+FALLS = curve(3.0, 2.6, 2.4, 2.3)
+
+
+def seed(rise: float, *, much: float = 0.0, down: bool = True) -> dict[str, Any]:
+    little = curve(3.0, 2.6, 2.7, 2.6 + rise, down=down)
+    curves = {"24-10": little, "24-600": FALLS, "96-10": little,
+              "96-600": curve(3.0, 2.4, 2.4, 2.4 + much),
+              **dict.fromkeys(("dropout", "smoothing", "pretrained"), FALLS)}  # fmt: skip
+    return {
+        "curves": curves, "sizes": [24, 96], "amounts": [10, 600], "letters": [4000, 240_000],
+        "before": 3.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ([seed(0.5 + 0.02 * i) for i in range(3)], "supported"),
+        ([seed(0.01 * i) for i in range(3)], "refuted"),
+        ([seed(0.5, much=0.5 + 0.01 * i) for i in range(3)], "refuted"),
+        ([seed(0.2 * i) for i in range(3)], "undecided"),
+        ([seed(0.5)], "undecided"),
+        ([seed(0.5 + 0.02 * i, down=False) for i in range(3)], "undecided"),
+    ],
+    ids=["there", "absent", "with much text too", "noisy", "one seed", "it broke down"],
+)
+def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
+    assert EXPERIMENT.judge(given).verdict == verdict
+    assert len(EXPERIMENT.figures(given)[0].data()["series"]) == 4
+
+
+def test_the_turning_point_is_where_unseen_text_costs_least() -> None:
+    turns = curve(3.0, 2.5, 2.8, 3.1)
+    assert turn(turns) == 20
+    assert cost(turns) == pytest.approx(0.6)
+    assert fall(turns) == pytest.approx(0.6)
+    assert cost(FALLS) == 0
+    assert turn(FALLS) == 40
+
+
+def test_what_a_start_brings_is_not_said_again() -> None:
+    assert of_start("tokenizer.kind")
+    assert of_start("model.d_model")
+    assert not of_start("model.dropout")
+    assert not of_start("train.lr")
+
+
+def test_text_to_learn_from_is_not_text_to_validate_on() -> None:
+    every, unseen = beds.speeches(700, 20, 400)
+    assert not set(unseen["text"]) & set(every["text"])
+    assert some(every, 10, 1) == some(every, 10, 1) != some(every, 10, 2)
+    assert len(set(some(every, 600, 1)["text"])) == 600
+    assert all(len(piece) == 400 for piece in other_text()["text"])

@@ -1,0 +1,55 @@
+"""E1 with a planted truth: numbers, and models, in which the effect is there or not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from headway.lab import beds
+from headway.lab.residuals import EXPERIMENT, apart, fresh, unigram
+
+
+def seed(skip: float, none: float, alone: float = 2.5, jitter: float = 0.0) -> dict[str, Any]:
+    """Losses of six layers with and without skips, and of one layer without."""
+    return {
+        "loss": {"skip": {"1": 2.5, "6": skip + jitter}, "half": {"6": 3.0},
+                 "none": {"1": alone, "6": none - jitter}},
+        "unigram": 3.3, "lesion": {"whole": skip, "dropped": [skip + 0.1] * 6},
+        "fresh": {arm: [1.0] * 13 for arm in ("skip", "half", "none")},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"),
+    [
+        ([seed(2.4, 3.3, jitter=0.01 * i) for i in range(3)], "supported"),
+        ([seed(2.4, 2.4, jitter=0.01 * i) for i in range(3)], "refuted"),
+        ([seed(2.4, 2.7, jitter=0.1 * (i - 1)) for i in range(3)], "undecided"),
+        ([seed(2.4, 3.3)], "undecided"),
+        ([seed(2.4, 3.3, alone=3.3, jitter=0.01 * i) for i in range(3)], "undecided"),
+        ([seed(3.3, 4.3, jitter=0.01 * i) for i in range(3)], "undecided"),
+    ],
+    ids=["there", "absent", "noisy", "one seed", "its block is broken", "nothing learns"],
+)
+def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
+    assert EXPERIMENT.judge(given).verdict == verdict
+    assert EXPERIMENT.figures(given)[0].data()["series"]
+
+
+def test_fresh_layers_without_skips_make_all_tokens_one() -> None:
+    found = fresh(0)
+    assert found["none"][4] < 1e-3 < 0.3 < found["skip"][4]
+    assert found["none"][0] == found["skip"][0]
+
+
+def test_tokens_are_apart_by_what_is_not_their_mean() -> None:
+    assert apart(torch.ones(4, 3)) == 0
+    assert apart(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])) == 1
+
+
+def test_counting_letters_is_known() -> None:
+    columns: beds.Columns = {"text": ["ab" * 500]}
+    assert unigram(columns, columns) == pytest.approx(math.log(2), abs=0.01)
