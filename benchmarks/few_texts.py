@@ -12,6 +12,7 @@ import argparse
 import importlib
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,46 +34,27 @@ from benchmarks.texts import (
     trained,
     versions,
 )
+from headway.metrics.baselines import NearestNeighbours, few_of_each
 
-NEIGHBOURS = (1, 3, 5, 9, 15)
 SYSTEMS = ("tuned", "neighbours", "tf-idf")
 Vectors = NDArray[np.float32]
 
 
 def drawn(rows: Rows, each: int, seed: int) -> Rows:
-    """So many texts of each class, or all that there are, in one order for all numbers."""
-    by_label: defaultdict[str, list[str]] = defaultdict(list)
-    for i in np.random.default_rng(seed).permutation(len(rows[0])):
-        by_label[rows[1][i]].append(rows[0][i])
-    found = [(text, label) for label, texts in sorted(by_label.items()) for text in texts[:each]]
-    return [text for text, _ in found], [label for _, label in found]
+    """So many texts of each class."""
+    found = few_of_each(np.unique(rows[1], return_inverse=True)[1], each, seed)
+    return [rows[0][i] for i in found], [rows[1][i] for i in found]
 
 
 def vectors(name: str, texts: Sequence[str]) -> Vectors:
-    """Of a run of the task `embed`, of length 1."""
-    found_ND = np.array([answer.vector for answer in headway.load(name).stream(texts)], np.float32)
-    lengths_N1 = np.linalg.norm(found_ND, axis=1, keepdims=True)
-    return np.asarray(found_ND / np.maximum(lengths_N1, 1e-9), np.float32)
-
-
-def nearest(known: Vectors, labels: Sequence[str], asked: Vectors, k: int, own: bool) -> list[str]:
-    """What most of the nearest say, the nearer the more; `own`: of all but the text itself."""
-    near_AK = asked @ known.T
-    if own:
-        np.fill_diagonal(near_AK, -np.inf)
-    answers = []
-    for row in near_AK:
-        votes: defaultdict[str, float] = defaultdict(float)
-        for i in row.argsort(kind="stable")[::-1][: min(k, len(row) - own)]:
-            votes[labels[i]] += 1 + float(row[i])  # from 0, of opposite directions, to 2
-        answers.append(max(votes, key=lambda label: votes[label]))
-    return answers
+    """Of a run of the task `embed`."""
+    return np.array([answer.vector for answer in headway.load(name).stream(texts)], np.float32)
 
 
 def neighbours(known: Vectors, labels: Sequence[str], asked: Vectors) -> list[str]:
-    """With the best number of neighbours when each of the known is asked for in turn."""
-    found = {k: right(nearest(known, labels, known, k, True), labels) for k in NEIGHBOURS}
-    return nearest(known, labels, asked, max(found, key=lambda k: found[k]), False)
+    names, numbers = np.unique(labels, return_inverse=True)
+    found = NearestNeighbours.fit(known, numbers, len(names)).guesses(asked)
+    return [str(name) for name in names[found]]
 
 
 def tf_idf_of_few(few: Rows, test: Rows) -> float:
@@ -86,12 +68,7 @@ def tf_idf_of_few(few: Rows, test: Rows) -> float:
 
 def compared(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
     """Scores by the number of labels a class, by the system."""
-    rows, test = read(data.train), read(data.test)
-    draws = {
-        (each, seed): drawn(rows, each, seed)
-        for each in options.labels
-        for seed in range(1, options.seeds + 1)
-    }
+    test, draws = read(data.test), all_draws(data, options)
     vector_of: dict[str, Vectors] = {}
     if "neighbours" in options.systems:  # each text once, however often it is drawn
         texts = list(
@@ -111,7 +88,12 @@ def compared(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
         last = ", ".join(f"{name} {values[-1]:.1f}" for name, values in scores.items())
         print(f"{data.name}, {each} a class, draw {seed}: {last}", flush=True)
     table = {n: {k: summary(v) for k, v in scores.items()} for n, scores in found.items()}
-    return {"labels": len(set(rows[1])), "scores": table}
+    return {"labels": len(set(test[1])), "scores": table}
+
+
+def all_draws(data: Labelled, options: argparse.Namespace) -> dict[tuple[int, int], Rows]:
+    rows, seeds = read(data.train), range(1, options.seeds + 1)
+    return {(each, seed): drawn(rows, each, seed) for each in options.labels for seed in seeds}
 
 
 def tuned(data: Labelled, options: argparse.Namespace, few: Rows, name: str) -> float:
@@ -119,7 +101,6 @@ def tuned(data: Labelled, options: argparse.Namespace, few: Rows, name: str) -> 
     rows = [f"{text}\t{label}\n" for text, label in zip(*few, strict=True)]
     path.write_text("text\tlabel\n" + "".join(rows), "utf-8")
     words = [data.task, str(path), *start(options, "encoder"), "train.seed=1", *options.set]
-    words += ["--budget", options.budget] if options.budget else []
     return float(trained(words, data.test, options.work / f"{data.name}-{name}")["accuracy"])
 
 
@@ -131,8 +112,15 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     options.work.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
-    for folder in options.sets:
-        data = Labelled.at(folder)
+    sets = [Labelled.at(folder) for folder in options.sets]
+    if options.lanes > 1 and "tuned" in options.systems:
+        ahead = [
+            partial(tuned, data, options, few, f"{each}-{seed}")
+            for data in sets
+            for (each, seed), few in all_draws(data, options).items()
+        ]
+        machine.side_by_side(ahead, options.lanes, options.cores)
+    for data in sets:
         results[data.name] = compared(data, options)
         record = {
             "sets": results,

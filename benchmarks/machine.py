@@ -6,11 +6,13 @@ import datetime
 import json
 import os
 import platform
+import queue
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,29 @@ def python(*words: str) -> str:
 def python_shown(*words: str) -> None:
     """A fresh `python words`, and what it says as it comes."""
     subprocess.run([sys.executable, *words], check=True)
+
+
+def side_by_side(work: Sequence[Callable[[], object]], lanes: int, cores: int) -> None:
+    """Each of these, so many at a time, each at a time with so many cores of its own, which the
+    processes that it starts have too."""
+    own = sorted(os.sched_getaffinity(0))
+    if lanes * cores > len(own):
+        raise SystemExit(f"{lanes} times {cores} cores are more than the {len(own)} there are.")
+    free: queue.Queue[list[int]] = queue.Queue()
+    for lane in range(lanes):
+        free.put(own[lane * cores : (lane + 1) * cores])
+
+    def one(job: Callable[[], object]) -> None:
+        mine = free.get()
+        os.sched_setaffinity(0, mine)  # of this thread alone
+        try:
+            job()
+        finally:
+            free.put(mine)
+
+    with ThreadPoolExecutor(lanes) as pool:
+        for done in [pool.submit(one, job) for job in work]:
+            done.result()
 
 
 def peak_of_child(module: str, words: list[str]) -> int:

@@ -4,8 +4,9 @@
 Each folder is a set (`examples/label_sets.py`, `sentiment.py` and `entities.py` make some). Of
 each: the most frequent class; our bag of words; of scikit-learn tf-idf of words and pairs of words
 with logistic regression, its C chosen on the validation set; and `headway train` with nothing set
-but the time and the seed, beginning with an encoder (`--encoder`; without it, with the one that
-headway chooses) and from nothing. A run that is in `--work` already is not made again.
+but the seed and, where it would take more than five minutes, `--budget 5m`, beginning with an
+encoder (`--encoder`; without it, with the one that headway chooses) and from nothing. A run that is
+in `--work` already is not made again.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,9 @@ LAYOUTS = (
     ("tag", "en.train", "en.dev", "en.test"),
 )
 """The task of a folder by the files that are in it: to train, to choose, to test."""
+
+FORM = {"en.train": ("tag.prefix_strip=en:",)}
+"""What has to be said about the form of a file."""
 
 SCORES = {"classify": "accuracy", "tag": "f1"}
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -144,17 +149,31 @@ def start(options: argparse.Namespace, arm: str) -> list[str]:
     return ["--from", options.encoder] if options.encoder else []
 
 
-def arm_scores(data: Labelled, options: argparse.Namespace, arm: str) -> dict[str, Any]:
-    """The runs of all seeds."""
+def budget(options: argparse.Namespace, name: str) -> list[str]:
+    """A limit where headway would take longer by itself."""
+    return ["--budget", options.budget] if name in options.long else []
+
+
+def trainings(
+    data: Labelled, options: argparse.Namespace, arm: str
+) -> list[Callable[[], dict[str, Any]]]:
+    """The runs of all seeds, made when called."""
     words = [data.task, str(data.train), "--valid", str(data.valid), *start(options, arm)]
-    words += ["--budget", options.budget] if options.budget else []
-    found = [
-        trained(
-            [*words, f"train.seed={seed}", *options.set],
-            data.test, options.work / f"{data.name}-{arm}-{seed}",
+    words += budget(options, data.name)
+    form = FORM.get(data.train.name, ())
+    return [
+        partial(
+            trained,
+            [*words, f"train.seed={seed}", *form, *options.set],
+            data.test,
+            options.work / f"{data.name}-{arm}-{seed}",
         )
         for seed in range(1, options.seeds + 1)
-    ]  # fmt: skip
+    ]
+
+
+def arm_scores(data: Labelled, options: argparse.Namespace, arm: str) -> dict[str, Any]:
+    found = [make() for make in trainings(data, options, arm)]
     scores = summary([run[SCORES[data.task]] for run in found])
     more = {"seconds": [run["seconds"] for run in found], "baselines": found[0]["baselines"]}
     if all("ece" in run for run in found):
@@ -207,7 +226,10 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sets", type=Path, nargs="+", help="folders")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--encoder", default="", help="a run to begin with; else headway's choice")
-    parser.add_argument("--budget", default="5m")
+    parser.add_argument("--budget", default="5m", help="of the long ones")
+    parser.add_argument("--long", nargs="*", default=["sections", "wikiann-en"], help="which")
+    parser.add_argument("--lanes", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--cores", type=int, default=2, help="of a training beside others")
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE, of all trainings")
     parser.add_argument("--work", type=Path, default=Path("runs/texts"))
 
@@ -220,11 +242,19 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     options.work.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
-    for folder in options.sets:
-        data = Labelled.at(folder)
+    sets = [Labelled.at(folder) for folder in options.sets]
+    if options.lanes > 1:
+        arms = [arm for arm in ("encoder", "nothing") if arm in options.systems]
+        ahead = [make for arm in arms for one in sets for make in trainings(one, options, arm)]
+        machine.side_by_side(ahead, options.lanes, options.cores)
+    for data in sets:
         results[data.name] = measured(data, options)
         print(line(data.name, results[data.name]), flush=True)
-        asked = {k: str(v) for k, v in vars(options).items() if k in ("encoder", "budget", "set")}
+        asked = {
+            k: str(v)
+            for k, v in vars(options).items()
+            if k in ("encoder", "budget", "long", "set", "lanes", "cores")
+        }
         record = {"sets": results, "options": asked, "compared": versions()}
         print(machine.save(options.name, machine.pick_device(), record))
 

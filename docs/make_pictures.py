@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import shutil
 import struct
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,26 +105,79 @@ LINES = {
 }
 
 
-def main(names: list[str]) -> None:
-    from playwright.sync_api import sync_playwright
+GROWTH = "bodies"
+BODIES = {
+    "transformer": "#2a62c9",
+    "lstm": "#c2571a",
+    "gru": "#d9a441",
+    "convolution": "#3a8f4d",
+    "sha-rnn": "#7a4fb5",
+}
+"""Lines of the growth with length, and their colours."""
 
+SERVED = "readme-serve"
+"""The page of `headway serve`, with an answer."""
+
+
+def served(browser: Any) -> NDArray[np.uint8]:
+    import headway
+    from headway.serve.application import make
+    from headway.serve.server import running
+
+    with running(make([headway.load("tatoeba-de-en", device="cpu")])) as url:
+        page = browser.new_page(viewport={"width": 900, "height": 640}, device_scale_factor=2)
+        page.goto(f"{url}/")
+        page.fill("[data-serve=input]", GERMAN)
+        page.click("summary")
+        page.fill("[data-option=n_best]", "3")
+        page.click("[data-serve=go]")
+        page.wait_for_selector("[data-serve=text]")
+        page.click("summary >> nth=0")
+        page.wait_for_timeout(200)
+        clip = {"x": 0, "y": 0, "width": 900, "height": 640}
+        taken = page.screenshot(full_page=True, clip=clip)
+        page.close()
+    blank = browser.new_page()  # our page lets nothing be evaluated, nor fetched from elsewhere
+    pixels_YXC = pixels_of(blank, taken)
+    blank.close()
+    return pixels_YXC
+
+
+def main(names: list[str]) -> None:
     chosen = [picture for picture in TABLE if not names or picture.name in names]
     results = PICTURES.parents[1] / f"benchmarks/results/{CURVES}-cpu.json"
     with_curves = (not names or CURVES in names) and results.is_file()
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     PICTURES.mkdir(exist_ok=True)
-    with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with browsing() as browser, tempfile.TemporaryDirectory() as folder:
         pages: dict[tuple[object, ...], Path] = {}
         for picture in chosen:
             if picture.page not in pages:
                 pages[picture.page] = Path(folder) / f"{len(pages)}.html"
                 write_page(picture, pages[picture.page])
             put(picture.name, shot(browser, picture, pages[picture.page]))
+        if not names or SERVED in names:
+            put(SERVED, served(browser))
         if with_curves:
             page = Path(folder) / "curves.html"
             page.write_text(curves(json.loads(results.read_text())["sets"]), "utf-8")
             put(CURVES, shot(browser, Picture(CURVES, "", "", "", ("svg",)), page))
+        grown = [PICTURES.parents[1] / f"benchmarks/results/{GROWTH}-{kind}.json"
+                 for kind in ("cuda", "cpu")]  # fmt: skip
+        there = [path for path in grown if path.is_file()]
+        if there and (not names or GROWTH in names):
+            page = Path(folder) / "growth.html"
+            page.write_text(growth(json.loads(there[0].read_text())["growth"]), "utf-8")
+            put(GROWTH, shot(browser, Picture(GROWTH, "", "", "", ("svg",)), page))
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
         browser.close()
 
 
@@ -174,6 +230,55 @@ def panel(name: str, found: dict[str, Any], width: int, height: int) -> str:
                 parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
         line = f'fill="none" stroke="{colour}" stroke-width="2.5"'
         parts.append(f'<polyline points="{" ".join(points)}" {line}/>')
+    return "".join(parts)
+
+
+def growth(found: dict[str, Any], width: int = 300, height: int = 230) -> str:
+    """A page with two panels, time and memory of a step over the length, both axes by powers."""
+    parts = []
+    panels = (("seconds", "milliseconds", 1e3), ("bytes", "MB", 1e-6))
+    for number, (key, unit, scale) in enumerate(panels):
+        lines = {body: {int(n): one[key] * scale for n, one in found[body].items()}
+                 for body in BODIES if body in found}  # fmt: skip
+        inner = growth_panel(f"{unit} of a step", lines, width, height)
+        parts.append(f'<g transform="translate({60 + number * (width + 80)} 28)">{inner}</g>')
+    below = height + 72
+    for number, (body, colour) in enumerate(BODIES.items()):
+        x = 60 + 130 * number
+        parts.append(f'<path d="M{x} {below}h22" stroke="{colour}" stroke-width="2.5"/>')
+        parts.append(f'<text x="{x + 28}" y="{below + 4}">{body}</text>')
+    size = f'width="{2 * (width + 80) + 20}" height="{below + 16}"'
+    style = "font: 12px sans-serif; background: white"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} style="{style}">{"".join(parts)}</svg>'
+
+
+def growth_panel(title: str, lines: dict[str, dict[int, float]], width: int, height: int) -> str:
+    lengths = sorted({n for line in lines.values() for n in line})
+    values = [value for line in lines.values() for value in line.values()]
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    span = max(1.0, math.log2(lengths[-1] / lengths[0]))
+
+    def at(n: int, value: float) -> tuple[float, float]:
+        across = math.log2(n / lengths[0]) / span
+        return across * width, height * (1 - (math.log10(value) - low) / max(1, high - low))
+
+    parts = [f'<text x="0" y="-10" font-weight="bold">{title}</text>']
+    for power in range(low, high + 1):
+        y = at(lengths[0], 10.0**power)[1]
+        parts.append(f'<path d="M0 {y:.1f}h{width}" stroke="#ddd"/>')
+        label = f"{10.0**power:,.10g}"
+        parts.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end" fill="#555">{label}</text>')
+    for n in lengths:
+        x = at(n, 10.0**low)[0]
+        parts.append(
+            f'<text x="{x:.1f}" y="{height + 17}" text-anchor="middle" fill="#555">{n}</text>'
+        )
+    parts.append(f'<text x="{width / 2}" y="{height + 34}" text-anchor="middle">tokens</text>')
+    for body, line in lines.items():
+        points = " ".join("{:.1f},{:.1f}".format(*at(n, line[n])) for n in sorted(line))
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{BODIES[body]}" stroke-width="2.5"/>'
+        )
     return "".join(parts)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import typer
 
 from headway.cli.main import app
+from headway.serve.limits import Limits
 from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS, BodySettings, TextSettings, family_of
 from headway.settings.presets import PRESETS
@@ -39,6 +40,7 @@ READ_ON = {
     "classify": "../tasks/classify.md", "tag": "../tasks/tag.md", "embed": "../tasks/embed.md",
     "caption": "../tasks/caption.md", "transcribe": "../tasks/transcribe.md",
     "identify": "../tasks/classify.md#who-speaks", "translate": "../tasks/translate.md",
+    "serve": "../serve/index.md#limits",
     "picture": "../tasks/media.md", "sound": "../tasks/media.md#sound",
 }  # fmt: skip
 """The pages that explain a section or a task."""
@@ -136,6 +138,12 @@ def settings_page() -> str:
         of_task = "Read by the task of this name alone. " if name in SECTIONS else ""
         parts += [f"## `[{name}]`\n\n", f"{of_task}{prose(_about(kind))}\n\n", read_on(name)]
         parts.append(settings_table(kind))
+    parts += [
+        "## `serve.*`\n\n",
+        "Limits of `headway serve`, said on its command line. ",
+        read_on("serve"),
+    ]
+    parts.append(settings_table(Limits))
     return "".join(parts)
 
 

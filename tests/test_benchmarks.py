@@ -6,6 +6,7 @@ import argparse
 import importlib
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -27,7 +28,7 @@ ROUNDS = ["--rounds", "1"]
 ONE_THREAD = ["--threads", "1"]
 """More would wait for each other wherever a core is taken, and take time for that."""
 SMALL = ["--vocab", "60", "--layers", "1", "--width", "96"]
-PARTS = {"machine", "peers", "sentences", "report", "run", "__init__"}
+PARTS = {"machine", "lit_translator", "peers", "sentences", "report", "run", "__init__"}
 """What the benchmarks share; `report` and `run` have tests of their own."""
 
 Words = Callable[[Path], list[str]]
@@ -120,8 +121,6 @@ def labelled(folder: Path) -> list[str]:
     runs = [
         "--seeds",
         "1",
-        "--budget",
-        "",
         "--set",
         "train.steps=1",
         "--work",
@@ -138,8 +137,21 @@ def few_texts(folder: Path) -> list[str]:
     return [*labelled(folder), "--systems", "tuned", "neighbours", "--labels", "4"]
 
 
+def few_bodies(folder: Path) -> list[str]:
+    """Reviews of two kinds, and one body to read them."""
+    (folder / "sst2").mkdir()
+    for part in ("train", "test"):
+        rows = [f"{'good' if i % 2 else 'bad'} film {i}\t{i % 2}\n" for i in range(40)]
+        (folder / f"sst2/{part}.tsv").write_text("".join(rows))
+    small = ["tokenizer.kind=words", "tokenizer.vocab_size=none", "data.valid_size=4"]
+    few = ["--sets", "sst2", "--bodies", "gru", "--tokens", "1", "--minutes", "0"]
+    work = ["--work", str(folder / "work"), "--lengths", "8", "16", *ROUNDS, "--device", "cpu"]
+    return [str(folder), *few, *work, "--set", *small]
+
+
 TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "asterisk": (speakers, None, ()),
+    "bodies": (few_bodies, "bodies", ("sets", "growth", "options")),
     "budget": (few_pairs, "budget", ("runs",)),
     "data": (words("--pairs", "200", "--words", "100"), "data", ("work",)),
     "decode": (
@@ -172,6 +184,14 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     "prepare": (
         words("--pairs", "200", "--turns", "1", "--cores", "1000"),
         "prepare", ("work", "best_seconds"),
+    ),
+    "serve": (
+        words(
+            "--layers", "1", "--requests", "4", "--tokens", "2", "--concurrent", "1", "2",
+            "--seconds", "0.2", "--room", "2", "--idle", "5", "--minutes", "0", "--beam", "1",
+            "--inside", "--alone", *ONE_THREAD,
+        ),
+        "serve", ("decoder", "translator", "overload", "idle", "growth"),
     ),
     "shortcuts": (words("--tiny", *ROUNDS), "shortcuts", ("cases",)),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
@@ -276,7 +296,6 @@ def test_few_texts_are_drawn_one_inside_the_other_and_their_neighbours_found() -
     known_ND = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]], np.float32)
     asked_ND = np.array([[0.8, 0.2], [0.2, 0.8]], np.float32)
     assert few.neighbours(known_ND, list("aabb"), asked_ND) == ["a", "b"]
-    assert few.nearest(known_ND, list("abcd"), known_ND, 1, True) == list("badc")
 
 
 def test_texts_are_read_with_and_without_a_header(tmp_path: Path) -> None:
@@ -287,3 +306,16 @@ def test_texts_are_read_with_and_without_a_header(tmp_path: Path) -> None:
         assert texts.read(tmp_path / f"{name}.tsv") == (['"quoted'], ["A"])
     with pytest.raises(SystemExit, match="has none of these: train"):
         texts.Labelled.at(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores are not to be had apart")
+def test_work_side_by_side_has_cores_of_its_own_and_all_is_done() -> None:
+    machine = importlib.import_module("benchmarks.machine")
+    before, seen = os.sched_getaffinity(0), []
+    jobs = [lambda i=i: seen.append((i, os.sched_getaffinity(0))) for i in range(5)]
+    machine.side_by_side(jobs, lanes=1, cores=1)
+    assert [i for i, _ in seen] == list(range(5))
+    assert all(cores < before or len(before) == 1 for _, cores in seen)
+    assert os.sched_getaffinity(0) == before
+    with pytest.raises(SystemExit, match="more than the"):
+        machine.side_by_side([], lanes=len(before) + 1, cores=1)

@@ -1,0 +1,488 @@
+"""`headway serve` beside its peers: the same weights, requests and limits, over HTTP.
+
+A decoder of GPT-2's size (random weights, the vocabulary of the shipped `stories`) beside
+`transformers serve`, and the shipped translator beside LitServe with its own batching around
+`generate`, sorted and padded. Lengths are fixed: no output ends early. Then what an operator asks:
+overload, idle connections, growth. `--worker` measures the batching worker in this process, without
+HTTP, beside `generate_batch` and `generate` of transformers: for machines without HTTP packages.
+
+Peers need `pip install litserve accelerate`; what is not installed is noted as failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from benchmarks.machine import pick_device, save
+from headway.interop.exporting import export_run
+from headway.models.build import build_model
+from headway.models.folder import model_weights, save_weights
+from headway.run import Run
+from headway.settings.folder import CONFIG, TOKENIZER, load_run, run_folder
+from headway.settings.presets import preset
+from headway.settings.run import resolved_toml
+
+T = TypeVar("T")
+
+CONCURRENT = (1, 8, 64)
+ENGLISH = "Once upon a time there was little girl dog park big happy day went saw"
+GERMAN = "Ich gehe heute mit Tom nach Hause und wir essen dort ein Brot"
+
+
+# The models
+
+
+def decoder_run(folder: Path, name: str, layers: int | None) -> Path:
+    """A run of a preset's shape with random weights and the vocabulary of `stories`."""
+    stories = run_folder("stories")
+    settings = load_run(stories)
+    shape: Any = preset(name)
+    changes = {"vocab_size": settings.model.vocab_size, "dropout": 0.0}
+    shape = replace(shape, **changes, **({} if layers is None else {"n_layers": layers}))
+    torch.manual_seed(0)
+    model = build_model(shape).eval()
+    folder.mkdir(parents=True)
+    decode = replace(settings.decode, sample=False, beam=1, temperature=1.0, top_p=1.0)
+    settings = replace(settings, model=shape, decode=decode)
+    (folder / CONFIG).write_text(resolved_toml(settings))
+    (folder / TOKENIZER).write_bytes((stories / TOKENIZER).read_bytes())
+    save_weights(folder, model_weights(model))
+    return folder
+
+
+def exported(run: Run, out: Path) -> Path:
+    """The same weights as Hugging Face's classes read them."""
+    export_run(run.opened, "hf", out)
+    return out
+
+
+# The servers
+
+
+@contextlib.contextmanager
+def process(words: Sequence[str], url: str, alive: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server in a process of its own, from when it answers."""
+    started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 300
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(_place(url), 1) as raw:
+                raw.sendall(f"GET {alive} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                if b" 200 " in raw.recv(64):
+                    break
+            if started.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"{' '.join(words[:4])} … did not start")
+            time.sleep(0.1)
+        yield started
+    finally:
+        started.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            started.wait(10)
+        started.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _place(url: str) -> tuple[str, int]:
+    return "127.0.0.1", int(url.rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, int]]:
+    """Its address and process. `inside`: a thread of this one, for a quick look."""
+    if inside:
+        from headway.serve.application import make
+        from headway.serve.limits import Limits
+        from headway.serve.server import running
+
+        given = {word.partition("=")[0].removeprefix("serve."): int(word.partition("=")[2])
+                 for word in more}  # fmt: skip
+        with running(make([run], limits=Limits(**given))) as url:  # type: ignore[arg-type]
+            yield url, os.getpid()
+        return
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = [sys.executable, "-m", "headway", "serve", str(run.folder), "--port", str(port)]
+    with process([*words, "--quiet", *more], url, "/ready") as started:
+        yield url, started.pid
+
+
+@contextlib.contextmanager
+def transformers_server(folder: Path) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--host", "127.0.0.1"]
+    words += [str(folder), "--port", str(port), "--device", "cpu"]
+    words += ["--dtype", "float32", "--continuous-batching"]
+    with process(words, url, "/health") as started:
+        yield url, started.pid
+
+
+@contextlib.contextmanager
+def lit_server(folder: Path, tokens: int, beam: int) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    words = [sys.executable, "-m", "benchmarks.lit_translator", str(folder), str(port)]
+    with process([*words, str(tokens), str(beam)], url, "/health") as started:
+        yield url, started.pid
+
+
+# The clients
+
+
+async def load(
+    url: str, bodies: Sequence[Mapping[str, Any]], path: str, concurrent: int, seconds: float = 0.0
+) -> tuple[list[tuple[int, float]], float]:
+    """Status and seconds of each request, of a closed loop of so many clients; and all seconds.
+    `seconds`: for so long, instead of each body once."""
+    import httpx2
+
+    found: list[tuple[int, float]] = []
+    limits = httpx2.Limits(max_connections=concurrent, max_keepalive_connections=concurrent)
+    async with httpx2.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
+        begun = time.perf_counter()
+        left = iter(range(10**9 if seconds else len(bodies)))
+
+        async def one() -> None:
+            for number in left:
+                if seconds and time.perf_counter() - begun > seconds:
+                    return
+                start = time.perf_counter()
+                said = await client.post(path, json=bodies[number % len(bodies)])
+                found.append((said.status_code, time.perf_counter() - start))
+                if said.status_code == 429:
+                    await asyncio.sleep(0.05)
+
+        await asyncio.gather(*(one() for _ in range(concurrent)))
+        return found, time.perf_counter() - begun
+
+
+def alone(work: Coroutine[Any, Any, T]) -> T:
+    """In a loop of a thread of its own: whoever calls may have one already."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def rates(
+    url: str, bodies: Sequence[Mapping[str, Any]], path: str, tokens: int, concurrent: Sequence[int]
+) -> dict[str, Any]:
+    """Throughput and latency at each number of clients."""
+    alone(load(url, bodies[:2], path, 1))  # the first one is slower everywhere
+    result: dict[str, Any] = {}
+    for n in concurrent:
+        some = bodies if n > 1 else bodies[: max(4, len(bodies) // 8)]
+        found, took = alone(load(url, some, path, n))
+        assert {status for status, _ in found} == {200}, {status for status, _ in found}
+        times = sorted(seconds for _, seconds in found)
+        result[str(n)] = {
+            "requests_per_s": len(found) / took, "tokens_per_s": len(found) * tokens / took,
+            "p50_ms": 1e3 * statistics.median(times),
+            "p99_ms": 1e3 * times[min(len(times) - 1, int(0.99 * len(times)))],
+        }  # fmt: skip
+    return result
+
+
+def beside(
+    systems: Mapping[str, Callable[[], contextlib.AbstractContextManager[tuple[str, int]]]],
+    bodies: Mapping[str, Sequence[Mapping[str, Any]]],
+    paths: Mapping[str, str],
+    tokens: int,
+    concurrent: Sequence[int],
+) -> dict[str, Any]:
+    """One server after another: they would take each other's cores."""
+    result: dict[str, Any] = {"servers": {}, "failed": {}}
+    for name, start in systems.items():
+        try:
+            with start() as (url, _):
+                result["servers"][name] = rates(url, bodies[name], paths[name], tokens, concurrent)
+        except Exception as error:
+            if name.startswith("headway"):
+                raise
+            result["failed"][name] = f"{type(error).__name__}: {error}"
+    return result
+
+
+def offline(run: Run, inputs: Sequence[str], options: Mapping[str, Any], tokens: int) -> float:
+    """Tokens a second of the same inputs in one call."""
+    run(list(inputs[:4]), **options)
+    start = time.perf_counter()
+    run(list(inputs), **options)
+    return len(inputs) * tokens / (time.perf_counter() - start)
+
+
+def overhead(run: Run, url: str, inputs: Sequence[str], options: Mapping[str, Any]) -> float:
+    """Milliseconds that one request alone takes longer than the bare call; taking turns."""
+    bodies = [{"input": text, "options": dict(options)} for text in inputs]
+    bare, served = [], []
+    for text, body in zip(inputs, bodies, strict=True):
+        start = time.perf_counter()
+        run(text, **options)
+        bare.append(time.perf_counter() - start)
+        # The second one on its connection: clients keep theirs.
+        [_, (_, took)], _ = alone(load(url, [body, body], "/v1/predict", 1))
+        served.append(took)
+    return 1e3 * (statistics.median(served) - statistics.median(bare))
+
+
+# What an operator asks
+
+
+def overload(
+    run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, seconds: float, room: int
+) -> dict[str, float]:
+    """Ten times as many clients as there is room for, beside as many as fit."""
+    with headway_server(run, inside, f"serve.queue={room}") as (url, _):
+        alone(load(url, bodies[:2], "/v1/predict", 1))
+        found, took = alone(load(url, bodies, "/v1/predict", room, seconds))
+        peak = sum(status == 200 for status, _ in found) / took
+        found, took = alone(load(url, bodies, "/v1/predict", 10 * room, seconds))
+    good = [seconds for status, seconds in found if status == 200]
+    refused = sorted(seconds for status, seconds in found if status == 429)
+    assert len(good) + len(refused) == len(found)
+    return {
+        "peak_requests_per_s": peak, "accepted_requests_per_s": len(good) / took,
+        "share_of_peak": len(good) / took / peak, "refused": len(refused),
+        "refused_p50_ms": 1e3 * statistics.median(refused) if refused else 0.0,
+        "refused_p99_ms": 1e3 * refused[int(0.99 * len(refused))] if refused else 0.0,
+    }  # fmt: skip
+
+
+def held(pid: int) -> tuple[int, int]:
+    """Bytes and descriptors of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize(), len([*Path(f"/proc/{pid}/fd").iterdir()])
+
+
+def idle(run: Run, inside: bool, n: int) -> dict[str, float]:
+    """Memory of connections that say nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4 * n)), hard))
+    with headway_server(run, inside) as (url, pid):
+        before, _ = held(pid)
+        raws = [socket.create_connection(_place(url), 10) for _ in range(n)]
+        time.sleep(1)
+        after, _ = held(pid)
+        start = time.perf_counter()
+        with socket.create_connection(_place(url), 10) as raw:
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in raw.recv(64)
+        took = time.perf_counter() - start
+        for raw in raws:
+            raw.close()
+    return {"connections": n, "bytes_each": (after - before) / n, "health_ms": 1e3 * took}
+
+
+def growth(
+    run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, minutes: float
+) -> dict[str, float]:
+    """Memory and descriptors over mixed load: answers, streams, clients that leave."""
+    streams = [{**body, "stream": True} for body in bodies]
+    with headway_server(run, inside) as (url, pid):
+        until, marks = time.monotonic() + 60 * minutes, []
+        while time.monotonic() < until or len(marks) < 3:
+            alone(load(url, [*bodies[:16], *streams[:16]], "/v1/predict", 16))
+            for _ in range(4):
+                with socket.create_connection(_place(url), 10) as raw:
+                    raw.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-")
+            marks.append(held(pid))
+    third = max(1, len(marks) // 3)
+    early, late = marks[third : 2 * third], marks[2 * third :]
+    return {
+        "minutes": minutes,
+        "bytes_grown": float(np.mean([m for m, _ in late]) - np.mean([m for m, _ in early])),
+        "descriptors_grown": max(n for _, n in late) - max(n for _, n in early),
+    }
+
+
+# Without HTTP
+
+
+async def worker_seconds(run: Run, texts: Sequence[str], options: Mapping[str, Any]) -> float:
+    """Of all texts, each a request of its own, through the batching worker."""
+    from headway.serve.limits import Limits
+    from headway.serve.metrics import Metrics
+    from headway.serve.worker import Ticket, Worker
+
+    worker = Worker(run, Limits(queue=len(texts)), Metrics())
+    worker.start()
+    worker.is_open.wait(120)
+    loop = asyncio.get_running_loop()
+    took = 0.0
+    for some in (texts[:2], texts):  # the first ones warm it
+        start = time.perf_counter()
+        tickets = []
+        for text in some:
+            worker.reserve(1)
+            ticket = Ticket([run.question(text)], run.use(options), "", loop, loop.create_future())
+            worker.put(ticket)
+            tickets.append(ticket)
+        await asyncio.gather(*(ticket.future for ticket in tickets))
+        took = time.perf_counter() - start
+    worker.stop()
+    return took
+
+
+def without_http(run: Run, folder: Path, texts: Sequence[str], tokens: int) -> dict[str, Any]:
+    """Tokens a second of the worker, of `generate` in one padded batch, of `generate_batch`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    options = {"beam": 1, "sample": False, "max_len": tokens}
+    device = run.device
+    work = len(texts) * tokens
+    took = alone(worker_seconds(run, texts, options))
+    result: dict[str, Any] = {"systems": {"headway worker": {"tokens_per_s": work / took}}}
+    result["failed"] = {}
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind).to(device).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer(text)["input_ids"] for text in texts]
+
+    @torch.inference_mode()
+    def padded() -> None:
+        longest = max(map(len, ids))
+        given = torch.tensor([[0] * (longest - len(one)) + one for one in ids], device=device)
+        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in ids],
+                            device=device)  # fmt: skip
+        model.generate(given, attention_mask=mask, do_sample=False, min_new_tokens=tokens,
+                       max_new_tokens=tokens, eos_token_id=None, pad_token_id=0)  # fmt: skip
+
+    def continuous() -> None:
+        config = GenerationConfig(
+            do_sample=False, max_new_tokens=tokens, eos_token_id=-1, pad_token_id=0
+        )
+        model.generate_batch(inputs=ids, generation_config=config)
+
+    for name, act in {"generate": padded, "generate_batch": continuous}.items():
+        try:
+            act()
+            start = time.perf_counter()
+            act()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            row = {"tokens_per_s": work / (time.perf_counter() - start)}
+            result["systems"][f"transformers {name}"] = row
+        except Exception as error:
+            result["failed"][f"transformers {name}"] = f"{type(error).__name__}: {error}"
+    return result
+
+
+def texts_of(words: str, n: int, most: int) -> list[str]:
+    draw = np.random.default_rng(0)
+    return [" ".join(draw.choice(words.split(), draw.integers(3, most))) for _ in range(n)]
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="gpt2")
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--tokens", type=int, default=32, help="of every output")
+    parser.add_argument("--beam", type=int, default=4, help="of the translator")
+    parser.add_argument("--concurrent", type=int, nargs="+", default=CONCURRENT)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of overload")
+    parser.add_argument("--room", type=int, default=32, help="of the queue in overload")
+    parser.add_argument("--idle", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of mixed load")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--inside", action="store_true", help="our server in this process")
+    parser.add_argument("--alone", action="store_true", help="no peers")
+    parser.add_argument("--worker", action="store_true", help="the worker alone, without HTTP")
+    said = parser.parse_args(given)
+    if said.threads:
+        torch.set_num_threads(said.threads)
+        os.environ["OMP_NUM_THREADS"] = str(said.threads)
+    device = pick_device()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        made = decoder_run(folder / "decoder", said.preset, said.layers)
+        precision = "bf16" if device.type == "cuda" else "auto"
+        writer = Run([made], device=device.type, precision=precision)
+        prompts = texts_of(ENGLISH, said.requests, 12)
+        if said.worker:
+            theirs = exported(Run([made], device="cpu"), folder / "hf")
+            result = without_http(writer, theirs, prompts[:64], said.tokens)
+            path = save("serve-worker", device, {"work": vars(said), **result})
+        else:
+            path = save("serve", device, measured(said, writer, prompts, folder))
+    print(path.read_text())
+
+
+def measured(said: Any, writer: Run, prompts: list[str], folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = {"work": {k: v for k, v in vars(said).items() if v is not None}}
+    tokens, concurrent = said.tokens, said.concurrent
+    # A decoder: no output of random weights ends in so few tokens.
+    options = {"beam": 1, "sample": False, "max_len": tokens}
+    ours = [{"input": text, "options": options} for text in prompts]
+    rate = offline(writer, prompts, options, tokens)
+    systems: dict[str, Any] = {"headway serve": lambda: headway_server(writer, said.inside)}
+    bodies: dict[str, Any] = {"headway serve": ours}
+    paths = {"headway serve": "/v1/predict", "transformers serve": "/v1/completions"}
+    if not said.alone:
+        theirs = exported(writer, folder / "hf-decoder")
+        config = theirs / "generation_config.json"
+        config.write_text('{"eos_token_id": null, "do_sample": false}\n')
+        systems["transformers serve"] = lambda: transformers_server(theirs)
+        bodies["transformers serve"] = [
+            {"model": str(theirs), "prompt": text, "max_tokens": tokens, "temperature": 0}
+            for text in prompts
+        ]
+    found = beside(systems, bodies, paths, tokens, concurrent)
+    result["decoder"] = {"offline_tokens_per_s": rate, **found}
+    with headway_server(writer, said.inside) as (url, _):
+        few = prompts[: max(3, min(20, said.requests // 4))]
+        result["decoder"]["overhead_ms"] = overhead(writer, url, few, options)
+    # A translator: lengths are forced on both sides.
+    translator = Run(["tatoeba-de-en"], device="cpu")
+    texts = texts_of(GERMAN, said.requests, 16)
+    options = {"beam": said.beam, "min_len": tokens - 1, "max_len": tokens}
+    rate = offline(translator, texts, options, tokens)
+    systems = {"headway serve": lambda: headway_server(translator, said.inside)}
+    bodies = {"headway serve": [{"input": text, "options": options} for text in texts]}
+    paths = {"headway serve": "/v1/predict", "LitServe": "/predict"}
+    if not said.alone:
+        their_folder = exported(translator, folder / "hf-translator")
+        systems["LitServe"] = lambda: lit_server(their_folder, tokens, said.beam)
+        bodies["LitServe"] = [{"input": text} for text in texts]
+    found = beside(systems, bodies, paths, tokens, concurrent)
+    result["translator"] = {"offline_tokens_per_s": rate, **found}
+    with headway_server(translator, said.inside) as (url, _):
+        few = texts[: max(3, min(20, said.requests // 4))]
+        result["translator"]["overhead_ms"] = overhead(translator, url, few, options)
+    quick = [{"input": text, "options": {**options, "beam": 1}} for text in texts]
+    result["overload"] = overload(translator, quick, said.inside, said.seconds, said.room)
+    result["idle"] = idle(translator, said.inside, said.idle)
+    result["growth"] = growth(translator, quick, said.inside, said.minutes)
+    for name in ("decoder", "translator"):
+        part = result[name]
+        rows, most = part["servers"], str(max(concurrent))
+        mine = rows["headway serve"][most]["tokens_per_s"]
+        part["of_offline"] = mine / part["offline_tokens_per_s"]
+        peers = [row[most]["tokens_per_s"] for key, row in rows.items() if key != "headway serve"]
+        part["of_peer"] = mine / max(peers) if peers else None
+    return result
+
+
+if __name__ == "__main__":
+    main()
