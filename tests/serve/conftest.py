@@ -30,7 +30,9 @@ class Here:
 
     def __init__(self, url: str, service: Service) -> None:
         self.url, self.service = url, service
-        self.client = httpx2.Client(base_url=url, timeout=60)
+        # Idle connections are cut after seconds, in the middle of a request where a test was slow.
+        fresh = httpx2.Limits(max_keepalive_connections=0)
+        self.client = httpx2.Client(base_url=url, timeout=60, limits=fresh)
 
     def get(self, path: str, **more: Any) -> Any:
         return self.client.get(path, **more)
