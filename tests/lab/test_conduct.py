@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from headway.cli.main import main
-from headway.errors import DataError, FolderError, Stopped, UserError
+from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
 from headway.lab import beds, experiments
 from headway.lab.bench import Bench
-from headway.lab.conduct import Result, run_experiment
+from headway.lab.conduct import Result, machine, run_experiment
 from headway.lab.experiment import Experiment, Measured, Source, over
 from headway.lab.experiments import EXPERIMENTS, Entry, find
 from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
@@ -116,6 +116,30 @@ def test_a_stopped_one_goes_on_and_more_seeds_are_added(planted: Planted, tmp_pa
     assert planted.measured == [0, 1, 2]
     assert conduct(tmp_path / "x", seeds=4).facts["seeds"] == 4
     assert planted.measured == [0, 1, 2, 3]
+
+
+def test_fresh_seeds_begin_where_they_are_told_to(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conduct(tmp_path / "lab" / "planted")
+    facts = conduct(tmp_path / "lab" / "planted", first_seed=7).facts
+    assert planted.measured == [0, 1, 2, 6, 7, 8]
+    assert (facts["seeds"], facts["first_seed"]) == (3, 7)
+    assert facts["effect"]["value"] == pytest.approx(1.07)
+    # Those of a folder that were measured are kept, and others are not taken for them.
+    again = ["lab", "--all", "--out", str(tmp_path / "lab"), "--json"]
+    assert main(again) == 0
+    assert planted.measured == [0, 1, 2, 6, 7, 8, 0, 1, 2]
+    assert conduct(tmp_path / "lab" / "planted").facts["effect"]["value"] == pytest.approx(1.01)
+    assert main([*again, "--first-seed", "7"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[0]["effect"]["value"] > 1.06
+    with pytest.raises(ConfigError, match="seeds are counted from 1"):
+        conduct(tmp_path / "y", first_seed=0)
+
+
+def test_the_machine_has_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.data.workers.cores", lambda: 1)
+    assert machine("cpu").startswith("1 core, ")
 
 
 def test_too_little_time_or_data_is_undecided_and_says_why(

@@ -32,12 +32,14 @@ def seeds(random: float, linear: float, none: float = 1.0, noise: float = 0.01) 
     [
         (seeds(0.0, 0.3), "supported"),
         (seeds(0.5, 0.3), "refuted"),
+        (seeds(0.08, 0.3), "refuted"),
         (seeds(0.0, -0.1), "refuted"),
         (seeds(0.0, 0.3, noise=0.5), "undecided"),
         (seeds(0.0, 0.3, none=0.0), "undecided"),
     ],
-    ids=["spread counts", "chirp counts", "spread does not", "noisy", "no positions needed"],
-)
+    ids=["spread counts", "chirp counts", "chirp counts a little", "spread does not", "noisy",
+         "no positions needed"],
+)  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -> None:
     assert EXPERIMENT.judge(found).verdict == verdict
     for figure in EXPERIMENT.figures(found):
@@ -46,7 +48,7 @@ def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -
 
 def test_log_uniform_codes_tell_near_from_far_and_evenly_spaced_ones_repeat() -> None:
     found = {name: kernel(name, 128, 0) for name in FAMILIES}
-    assert abs(found["geometric"]["spearman"] - found["log-uniform"]["spearman"]) < 0.15
+    assert abs(found["geometric"]["spearman"] - found["log-uniform"]["spearman"]) < 0.1
     assert found["shuffled"]["spearman"] == pytest.approx(found["geometric"]["spearman"])
     assert found["linear"]["twin"] < 0.2 < found["geometric"]["twin"]
     assert abs(found["uniform"]["spearman"]) < 0.3

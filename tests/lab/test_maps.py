@@ -34,12 +34,13 @@ def seed(
         ([seed(0.0, 0.2 * (i - 1)) for i in range(3)], "undecided"),
         ([seed(0.2)], "undecided"),
         ([seed(0.2, 0.01 * i, random=0.5) for i in range(3)], "undecided"),
+        ([seed(0.2, 0.01 * i, random=0.264) for i in range(3)], "undecided"),
         ([seed(0.2, 0.01 * i, shuffled=0.6) for i in range(3)], "undecided"),
         ([seed(0.2, 0.01 * i, fresh=0.8) for i in range(3)], "undecided"),
         ([seed(0.2, 0.01 * i, picked=0.3) for i in range(3)], "undecided"),
     ],
-    ids=["there", "opposite", "noisy", "one seed", "chance is none", "shuffled is right",
-         "fresh is right", "nothing to find"],
+    ids=["there", "opposite", "noisy", "one seed", "chance is none", "hardly chance",
+         "shuffled is right", "fresh is right", "nothing to find"],
 )  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
     assert EXPERIMENT.judge(given).verdict == verdict

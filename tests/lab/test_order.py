@@ -29,13 +29,14 @@ def seeds(
         (seeds(), "supported"),
         (seeds(encoder=0.0), "refuted"),
         (seeds(decoder=0.9), "refuted"),
+        (seeds(decoder=0.4), "refuted"),
         (seeds(noise=0.5, there=-0.5), "undecided"),
         (seeds(there=0.5), "undecided"),
         (seeds(first=0.69), "undecided"),
         (seeds()[:1], "undecided"),
     ],
-    ids=["as held", "the encoder sees it", "the decoder loses", "noisy", "a bag is not enough",
-         "never learned", "one seed"],
+    ids=["as held", "the encoder sees it", "the decoder loses", "more than a little", "noisy",
+         "a bag is not enough", "never learned", "one seed"],
 )  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -> None:
     assert EXPERIMENT.judge(found).verdict == verdict

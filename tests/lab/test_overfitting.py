@@ -36,12 +36,14 @@ def seed(rise: float, *, much: float = 0.0, down: bool = True) -> dict[str, Any]
         ([seed(0.5 + 0.02 * i) for i in range(3)], "supported"),
         ([seed(0.01 * i) for i in range(3)], "refuted"),
         ([seed(0.5, much=0.5 + 0.01 * i) for i in range(3)], "refuted"),
+        ([seed(0.5, much=0.2 + 0.01 * i) for i in range(3)], "refuted"),
         ([seed(0.2 * i) for i in range(3)], "undecided"),
         ([seed(0.5)], "undecided"),
         ([seed(0.5 + 0.02 * i, down=False) for i in range(3)], "undecided"),
     ],
-    ids=["there", "absent", "with much text too", "noisy", "one seed", "it broke down"],
-)
+    ids=["there", "absent", "with much text as well", "with much text too, though less", "noisy",
+         "one seed", "it broke down"],
+)  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
     assert EXPERIMENT.judge(given).verdict == verdict
     assert len(EXPERIMENT.figures(given)[0].data()["series"]) == 4

@@ -12,13 +12,17 @@ from headway.lab import beds
 from headway.lab.residuals import EXPERIMENT, apart, fresh, unigram
 
 
-def seed(skip: float, none: float, alone: float = 2.5, jitter: float = 0.0) -> dict[str, Any]:
-    """Losses of six layers with and without skips, and of one layer without."""
+def seed(
+    skip: float, none: float, alone: float = 2.5, jitter: float = 0.0, *, alike: float = 1e-7,
+    kept: float = 0.75,
+) -> dict[str, Any]:  # fmt: skip
+    """Losses of six layers with and without skips, and of one layer without; and how different
+    tokens are behind fresh layers without skips and with them."""
     return {
         "loss": {"skip": {"1": 2.5, "6": skip + jitter}, "half": {"6": 3.0},
                  "none": {"1": alone, "6": none - jitter}},
         "unigram": 3.3, "lesion": {"whole": skip, "dropped": [skip + 0.1] * 6},
-        "fresh": {arm: [1.0] * 13 for arm in ("skip", "half", "none")},
+        "fresh": {"skip": [kept] * 13, "half": [kept] * 13, "none": [alike] * 13},
     }  # fmt: skip
 
 
@@ -31,9 +35,12 @@ def seed(skip: float, none: float, alone: float = 2.5, jitter: float = 0.0) -> d
         ([seed(2.4, 3.3)], "undecided"),
         ([seed(2.4, 3.3, alone=3.3, jitter=0.01 * i) for i in range(3)], "undecided"),
         ([seed(3.3, 4.3, jitter=0.01 * i) for i in range(3)], "undecided"),
+        ([seed(2.4, 3.3, jitter=0.01 * i, alike=0.5) for i in range(3)], "refuted"),
+        ([seed(2.4, 3.3, jitter=0.01 * i, kept=1e-5) for i in range(3)], "refuted"),
     ],
-    ids=["there", "absent", "noisy", "one seed", "its block is broken", "nothing learns"],
-)
+    ids=["there", "absent", "noisy", "one seed", "its block is broken", "nothing learns",
+         "tokens stay apart without", "tokens become one with skips, too"],
+)  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
     assert EXPERIMENT.judge(given).verdict == verdict
     assert EXPERIMENT.figures(given)[0].data()["series"]

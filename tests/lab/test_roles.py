@@ -27,7 +27,7 @@ SOURCE, TARGET = Layout.of([3, 5]), Layout.of([4, 2])
 
 
 def seeds(
-    *, standard: float = 0.98, other: float = 0.7, values: float = 0.4, short: float = 0.97,
+    *, standard: float = 0.98, other: float = 0.7, values: float = 0.13, short: float = 0.97,
     noise: float = 0.01,
 ) -> list[Any]:  # fmt: skip
     made = []
@@ -35,6 +35,7 @@ def seeds(
         accuracy = dict.fromkeys(ARMS, other + noise * i) | {
             "standard": standard, "values": values, "one-head": 0.97, "decoder-only": 0.96,
         }  # fmt: skip
+        accuracy["values"] += noise * i / 10
         by_length = {arm: {str(n): value for n in LENGTHS} for arm, value in accuracy.items()}
         by_length["pooled"]["3"] = short
         made.append({"accuracy": accuracy, "loss": accuracy, "length": by_length})
@@ -49,6 +50,8 @@ def seeds(
         (seeds(noise=0.3, short=0.9), "undecided"),
         (seeds(standard=0.5), "undecided"),
         (seeds(values=0.97), "refuted"),
+        (seeds(values=0.3), "refuted"),
+        (seeds(standard=0.93), "undecided"),
         (seeds(short=0.2), "undecided"),
         (seeds()[:1], "undecided"),
     ],
@@ -58,6 +61,8 @@ def seeds(
         "noisy",
         "never learned",
         "no values needed",
+        "something of the source is known without its values",
+        "not quite learned",
         "broken",
         "one seed",
     ],

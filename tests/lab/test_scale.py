@@ -29,13 +29,15 @@ def seeds(gap: float, *, noise: float = 0.01, narrow: float = 0.3, flat: bool = 
     [
         (seeds(0.5), "supported"),
         (seeds(-0.1), "refuted"),
+        (seeds(0.03, noise=0.001), "refuted"),
         (seeds(0.5, noise=0.5), "undecided"),
         (seeds(0.5)[:1], "undecided"),
         (seeds(0.5, narrow=2.0), "undecided"),
         (seeds(0.5, flat=False), "undecided"),
     ],
-    ids=["there", "absent", "noisy", "one seed", "nothing learns", "the division is broken"],
-)
+    ids=["there", "absent", "too little", "noisy", "one seed", "nothing learns",
+         "the division is broken"],
+)  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -> None:
     assert EXPERIMENT.judge(found).verdict == verdict
     assert len(EXPERIMENT.figures(found)) == 3

@@ -29,12 +29,13 @@ def seed(own: float, flat: float = 0.0, other: float = 0.0) -> dict[str, Any]:
         ([seed(-0.5 + 0.02 * i) for i in range(3)], "supported"),
         ([seed(0.0 + 0.02 * i) for i in range(3)], "refuted"),
         ([seed(0.4 + 0.02 * i) for i in range(3)], "refuted"),
+        ([seed(-0.15 + 0.01 * i) for i in range(3)], "refuted"),
         ([seed(-0.3 + 0.2 * i) for i in range(3)], "undecided"),
         ([seed(-0.5)], "undecided"),
         ([seed(-0.5 + 0.02 * i, flat=-0.5) for i in range(3)], "undecided"),
         ([seed(-0.5 + 0.02 * i, other=-0.5) for i in range(3)], "undecided"),
     ],
-    ids=["there", "absent", "opposite", "noisy", "one seed", "without positions too",
+    ids=["there", "absent", "opposite", "too little", "noisy", "one seed", "without positions too",
          "it does not follow the code"],
 )  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:

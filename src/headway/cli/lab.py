@@ -34,6 +34,9 @@ def lab(
         bool, typer.Option("--full/--quick", help="Larger models and data, or minutes on a CPU.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="How often, each from other weights.")] = 3,
+    first_seed: Annotated[
+        int, typer.Option(min=1, help="Begin at this one: fresh seeds confirm what others showed.")
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="The folder; else lab/EXPERIMENT. With --all: of all.")
     ] = None,
@@ -52,7 +55,9 @@ def lab(
     """Answer a question about Transformers by an experiment: a verdict, a picture, a control."""
     if every and experiment is not None:
         raise UserError(f"--all runs every experiment, {experiment!r} too. Leave one of them out.")
-    options: dict[str, Any] = {"full": full, "seeds": seeds, "device": device}
+    options: dict[str, Any] = {
+        "full": full, "seeds": seeds, "first_seed": first_seed, "device": device,
+    }  # fmt: skip
     if budget is not None:
         from headway.training.estimate import seconds
 
@@ -116,7 +121,7 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
 
     for entry in EXPERIMENTS.values():
         place = default_folder(entry, full, folder)
-        if _settled(place, options["seeds"]):
+        if _settled(place, options["seeds"], options["first_seed"]):
             continue
         say(f"E{entry.number} {entry.name}: {entry.question}")
         result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
@@ -133,10 +138,11 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
     print(f"\n{page}")
 
 
-def _settled(folder: Path, seeds: int) -> bool:
+def _settled(folder: Path, seeds: int, first_seed: int) -> bool:
     path = folder / "verdict.json"
     try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["seeds"]) >= seeds
+        said = json.loads(path.read_text(encoding="utf-8"))
+        return int(said["seeds"]) >= seeds and said["first_seed"] == first_seed
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import __version__
+from headway.data import workers
 from headway.errors import ConfigError, FolderError, UserError
 from headway.lab.bench import Bench, OutOfTime, read_json
 from headway.lab.experiment import Measured
@@ -56,6 +57,7 @@ def run_experiment(
     *,
     full: bool = False,
     seeds: int = SEEDS,
+    first_seed: int = 1,
     data: str | os.PathLike[str] | None = None,
     device: str = "auto",
     budget_s: float | None = None,
@@ -64,10 +66,13 @@ def run_experiment(
     """Measure what is not measured yet, judge it, and write `verdict.json`, `numbers.json` and a
     page into `out`. The same call goes on where one was stopped; with more seeds it measures those.
 
+    `first_seed`: the others follow it. Seeds that had no part in a design are what can confirm it.
     `budget_s`: when so many seconds are over it judges what is there."""
     entry = find(name)
     if seeds < 1:
         raise ConfigError(f"seeds={seeds}: at least one is needed, and three for most verdicts.")
+    if first_seed < 1:
+        raise ConfigError(f"first_seed={first_seed}: seeds are counted from 1.")
     folder = Path(out) if out is not None else default_folder(entry, full)
     source = None if data is None else _data(entry, Path(data))
     progress = Progress(enabled=not quiet)
@@ -82,7 +87,7 @@ def run_experiment(
     with progress, progress.stage(entry.name, total, "parts") as stage:
         stage.patience = 0.0
         try:
-            for seed in range(seeds):
+            for seed in range(first_seed - 1, first_seed - 1 + seeds):
                 place = folder / f"seed-{seed + 1}"
                 bench = Bench(
                     folder=place, seed=seed, quick=not full, data=source, device=device,
@@ -99,7 +104,10 @@ def run_experiment(
         finally:
             clock.note()
     verdict = _judged(entry, found, doubts)
-    facts = _facts(entry, verdict, folder, full, len(found), source, clock, device, doubts)
+    facts = {
+        **_facts(entry, verdict, full, source, clock, device, doubts),
+        "seeds": len(found), "first_seed": first_seed,
+    }  # fmt: skip
     replace_text(folder / NUMBERS, json.dumps({"seeds": found}, indent=1))
     replace_text(folder / VERDICT, json.dumps(facts, ensure_ascii=False, indent=1))
     write_page(folder, entry, facts, found)
@@ -128,8 +136,8 @@ def _judged(entry: Entry, found: Sequence[Measured], doubts: Sequence[str]) -> d
 
 
 def _facts(
-    entry: Entry, verdict: dict[str, Any], folder: Path, full: bool, seeds: int,
-    data: Path | None, clock: _Clock, device: str, doubts: Sequence[str],
+    entry: Entry, verdict: dict[str, Any], full: bool, data: Path | None, clock: _Clock,
+    device: str, doubts: Sequence[str],
 ) -> dict[str, Any]:  # fmt: skip
     experiment = entry.load()
     return {
@@ -138,7 +146,7 @@ def _facts(
         "hypothesis": experiment.hypothesis, "method": list(experiment.method),
         "control": experiment.control,
         "literature": [[one.who, one.says, one.stance] for one in experiment.literature],
-        "size": "full" if full else "quick", "seeds": seeds, "doubts": list(doubts),
+        "size": "full" if full else "quick", "doubts": list(doubts),
         "data": None if data is None else data.name,
         "minutes": round(clock.spent[0] / 60, 2), "cpu_minutes": round(clock.spent[1] / 60, 2),
         "machine": machine(device),
@@ -152,8 +160,8 @@ def machine(device: str) -> str:
     from headway.nn.devices import pick_device
 
     place = pick_device(device)
-    name = platform.processor() or platform.machine()
-    cores = f"{os.cpu_count()} cores, {name}"
+    n, name = workers.cores(), platform.processor() or platform.machine()
+    cores = f"{n} core{'s' * (n != 1)}, {name}"
     if place.type != "cuda":
         return cores
     return f"{torch.cuda.get_device_name(place)}; {cores}"

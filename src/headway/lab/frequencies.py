@@ -26,6 +26,9 @@ from headway.nn.layout import Layout
 from headway.settings.model import TextSettings
 
 PLACES = 512
+LEAST = 0.05
+"""Nats per word: a difference that is one."""
+
 SHORT, LONG = (3, 8), (9, 12)
 """Lengths that are trained on, and longer ones that are only asked for."""
 
@@ -136,7 +139,7 @@ class Frequencies(Experiment):
         )  # fmt: skip
         twins = [one["kernel"]["linear"]["twin"] for one in found]
         alias = Effect.over(twins, "evenly spaced: nearest of all other places", exact=True)
-        words = same.below(0.1), worse.above(0.02)
+        words = same.below(LEAST), worse.above(LEAST)
         if words[0] == "refuted":
             effect, said = same, "random log-uniform frequencies are worse by {effect}"
         else:

@@ -18,7 +18,8 @@ class Taught(NamedTuple):
     """Per token of the target, its end included."""
 
     accuracy: float
-    """Share of tokens that were the likeliest."""
+    """Share of its words that were the likeliest. An end is no word: where it is can be told by
+    whoever knows lengths alone."""
 
 
 @torch.no_grad()
@@ -36,7 +37,8 @@ def of_pairs(run: Run, pairs: Sequence[Known]) -> Taught:
         x_ND = model(source_M, layout, given_N.to(run.device), lengths)
         logs_NV = model.scores(x_ND).float().log_softmax(-1).cpu()
     nats_N = -logs_NV.gather(1, right_N[:, None])
-    return Taught(float(nats_N.mean()), float((logs_NV.argmax(-1) == right_N).float().mean()))
+    hits_N = (logs_NV.argmax(-1) == right_N).float()
+    return Taught(float(nats_N.mean()), float(hits_N[right_N != words.target.eos].mean()))
 
 
 @torch.no_grad()
@@ -58,4 +60,5 @@ def behind(run: Run, texts: Sequence[tuple[str, str]]) -> Taught:
         logs_NV = scores(model(given_N.to(run.device), layout)).float().log_softmax(-1).cpu()
     nats_N = -logs_NV.gather(1, right_N[:, None]).squeeze(1)
     hits_N = (logs_NV.argmax(-1) == right_N).float()
-    return Taught(float(nats_N[counts_N].mean()), float(hits_N[counts_N].mean()))
+    words_N = counts_N & (right_N != words.eos)
+    return Taught(float(nats_N[counts_N].mean()), float(hits_N[words_N].mean()))

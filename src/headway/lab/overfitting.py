@@ -16,7 +16,7 @@ from headway.lab.averaging import Losses, kept_by
 from headway.lab.bench import Bench
 from headway.lab.experiment import Experiment, Measured, Source, mean
 from headway.lab.figures import Figure, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide
 from headway.lab.yardstick import Yardstick
 from headway.training.checkpoint import Checkpoints
 
@@ -111,6 +111,8 @@ class Overfitting(Experiment):
         costs = [cost(one["curves"][little]) - cost(one["curves"][much]) for one in found]
         effect = Effect.over(costs, "cost of missing the turning point, little text less much",
                              "nats per letter")  # fmt: skip
+        enough = Effect.over([cost(one["curves"][much]) for one in found],
+                             "cost of missing it, much text", "nats per letter")  # fmt: skip
         falls = [fall(one["curves"][little]) for one in found]
         control = Control(
             name="it learns on behind the turning point", passed=min(falls) > 0,
@@ -126,6 +128,7 @@ class Overfitting(Experiment):
             for name in REMEDIES
         }  # fmt: skip
         more = [
+            enough,
             *lower.values(),
             *(Effect.over([turn(one["curves"][name]) / turn(one["curves"][little])
                            for one in found], f"turning point, moved by {REMEDIES[name][0]}", "×")
@@ -146,14 +149,15 @@ class Overfitting(Experiment):
             supported=f"With {amounts[0] * SIZE:,} letters the validation loss turns at step "
             f"{sum(turns) / len(turns):.0f}, and to train on costs {{effect}} more than with "
             f"{amounts[-1] * SIZE:,}. What lowers the turning point, in nats: {said}.",
-            refuted=f"With {amounts[0] * SIZE:,} letters the validation loss hardly turns: to "
-            f"train on costs {{effect}} more than with {amounts[-1] * SIZE:,}.",
+            refuted=f"Not as was held: with {amounts[0] * SIZE:,} letters to train on costs "
+            f"{{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
             undecided="The seeds do not agree on whether little text makes the validation loss "
-            "turn: {effect}.",
+            f"turn and much does not: {{effect}} more with little, {enough} with much.",
             changes="Fewer steps, which end before the turning point; more text; a far larger "
             "model trained far longer, whose validation loss may come down again.",
         )
-        return decide(effect.above(LEAST), effect, answers, [control], more)
+        word = all_of(effect.above(LEAST), enough.below(LEAST))
+        return decide(word, effect, answers, [control], more)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         sizes, amounts = found[0]["sizes"], found[0]["amounts"]

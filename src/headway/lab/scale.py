@@ -20,6 +20,9 @@ from headway.lab.figures import Figure, Lines
 from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
 from headway.models.parts.custom import Parts
 
+LEAST = 0.05
+"""Nats per word: a difference that is one."""
+
 KEYS = 32
 FRESH = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
@@ -123,7 +126,7 @@ class Scale(Experiment):
             changes="Smaller first weights of queries and keys do the same as the division (T5); "
             "norms of queries and keys too.",
         )
-        return decide(effect.above(0.02), effect, answers, controls, more)
+        return decide(effect.above(LEAST), effect, answers, controls, more)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         def curve(arm: str, what: str) -> list[tuple[float, float | None]]:

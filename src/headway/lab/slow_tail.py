@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 FLAT = 0.25
 """A rank correlation nearer to 0 than this is none: of 64 numbers in any order it is 0.13."""
 
-CLEAR = -0.1
+CLEAR = -0.2
+"""Where a modest rank correlation begins; one that is nearer to 0 says nothing of embeddings."""
 
 
 class Added(Coded):
