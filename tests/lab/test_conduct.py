@@ -285,3 +285,7 @@ def test_a_training_of_the_bench_goes_on_and_is_opened_when_done(tmp_path: Path)
     assert (again.folder / "model.safetensors").stat().st_mtime_ns == made
     assert again.scores["loss"] == run.scores["loss"]
     assert run.settings.train.seed == 1
+    # What a start brings with its weights is not said again.
+    later = bench.train("b", "complete", texts, settings=settings | {"model.dropout": 0.2},
+                        start=run.folder)  # fmt: skip
+    assert (later.settings.model.d_model, later.settings.model.dropout) == (8, 0.2)

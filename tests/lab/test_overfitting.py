@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.lab import beds
-from headway.lab.overfitting import EXPERIMENT, cost, fall, of_start, other_text, some, turn
+from headway.lab.overfitting import EXPERIMENT, cost, fall, other_text, some, turn
 
 
 def curve(*valid: float, down: bool = True) -> dict[str, Any]:
@@ -56,13 +56,6 @@ def test_the_turning_point_is_where_unseen_text_costs_least() -> None:
     assert fall(turns) == pytest.approx(0.6)
     assert cost(FALLS) == 0
     assert turn(FALLS) == 40
-
-
-def test_what_a_start_brings_is_not_said_again() -> None:
-    assert of_start("tokenizer.kind")
-    assert of_start("model.d_model")
-    assert not of_start("model.dropout")
-    assert not of_start("train.lr")
 
 
 def test_text_to_learn_from_is_not_text_to_validate_on() -> None:

@@ -53,6 +53,12 @@ def test_the_crossing_is_where_the_lead_stays() -> None:
     assert crossing([seed(1.8, 1.5, 0.6)], LENGTHS) is None
 
 
+def test_what_is_timed_has_no_dropout() -> None:
+    """That of attention costs a Transformer most of its time on long sequences."""
+    for body in ("transformer", "sha-rnn"):
+        assert shape(body, 32).attention_dropout == shape(body, 32).dropout == 0
+
+
 def test_bodies_have_as_many_parameters() -> None:
     n = count(outline(shape("transformer", 32)))
     for body in ("lstm", "gru", "convolution", "sha-rnn"):

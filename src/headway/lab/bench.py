@@ -80,13 +80,16 @@ class Bench:
     ) -> Run:
         """A run of this seed, trained once: a finished one is opened, a stopped one goes on.
 
-        `name` is its folder in that of the seed; `settings` are said over `SMALL`."""
+        `name` is its folder in that of the seed; `settings` are said over `SMALL`. Of both, what
+        `start` brings with its weights is left out."""
         out = self.folder / "runs" / name
         said = {**SMALL, "train.seed": 1 + self.seed, **(settings or {})}
         # One evaluation, at the end, unless the experiment wants more of them.
         steps = said.get("train.steps")
         if steps is not None:
             said.setdefault("train.eval_every", steps)
+        if start != "none":
+            said = {key: value for key, value in said.items() if not of_start(key)}
         if not self.quick and "train.threads" not in (settings or {}):
             del said["train.threads"]  # as many as are quick
         said = {key: value for key, value in said.items() if value is not None}
@@ -160,6 +163,11 @@ class Bench:
     def _in_time(self) -> None:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTime
+
+
+def of_start(key: str) -> bool:
+    """Whether a run that starts from another takes this setting over with its weights."""
+    return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 
 
 def read_json(path: Path) -> Any:

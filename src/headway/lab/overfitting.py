@@ -80,8 +80,6 @@ class Overfitting(Experiment):
 
         def followed(name: str, n: int, width: int, **more: Any) -> dict[str, Any]:
             own = {**shared, "model.d_model": width, "model.d_ff": 2 * width, **more.pop("own", {})}
-            if more.get("start"):
-                own = {key: value for key, value in own.items() if not of_start(key)}
             run = bench.train(
                 name, "complete", some(every, n, bench.seed), valid=valid, settings=own, **more
             )
@@ -212,11 +210,6 @@ def settings(bench: Bench) -> dict[str, Any]:
         "train.warmup": 20, "train.schedule": "constant", "train.batch_tokens": 512,
         "train.save_every": steps // 8, "train.keep": 8,
     }  # fmt: skip
-
-
-def of_start(key: str) -> bool:
-    """What a run that starts from another takes over with its weights."""
-    return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 
 
 def some(every: beds.Columns, n: int, seed: int) -> beds.Columns:

@@ -67,7 +67,7 @@ class Parallelism(Experiment):
         device = pick_device(bench.device)
         lengths = bench.choose((16, 64, 256, 1024), (16, 64, 256, 1024, 4096, 8192))
         n_tokens = bench.choose(2048, 16384)
-        width, rounds = bench.choose((64, 5), (256, 9))
+        width, rounds = bench.choose((64, 9), (256, 9))
         found: Measured = bench.once(
             "speed", lambda: speeds(lengths, n_tokens, width, rounds, device, bench.seed)
         )
@@ -176,7 +176,7 @@ def shape(body: str, width: int, n_layers: int = 2, vocab: int = VOCAB) -> Decod
     """A language model of this body, without dropout."""
     usual = DecoderSettings(
         vocab_size=vocab, d_model=width, n_heads=4, d_ff=4 * width, n_layers=n_layers, max_len=8192,
-        wiring="pre", positions="sinusoidal", init="paper", dropout=0.0,
+        wiring="pre", positions="sinusoidal", init="paper", dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
     return with_body(usual, body)
 
