@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.lab import beds
+from headway.lab import beds, overfitting
+from headway.lab.bench import Bench
 from headway.lab.overfitting import EXPERIMENT, cost, fall, other_text, some, turn
 
 
@@ -56,6 +58,26 @@ def test_the_turning_point_is_where_unseen_text_costs_least() -> None:
     assert fall(turns) == pytest.approx(0.6)
     assert cost(FALLS) == 0
     assert turn(FALLS) == 40
+
+
+class Few(Bench):
+    """The first of each list of sizes, and eight steps."""
+
+    def choose(self, quick: Any, full: Any) -> Any:
+        return quick[:1] if isinstance(quick, tuple) else 8
+
+
+def test_all_that_is_measured_can_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a run that starts from another."""
+    text = {"text": other_text()["text"][:5]}
+    monkeypatch.setattr(overfitting, "other_text", lambda: text)
+    speeches = beds.speeches
+    monkeypatch.setattr(beds, "speeches", lambda _, __, size, text: speeches(10, 2, size, text))
+    found = EXPERIMENT.measure(Few(folder=tmp_path, seed=0, quick=True, device="cpu"))
+    assert set(found["curves"]) == {"24-5", "dropout", "smoothing", "pretrained"}
+    assert EXPERIMENT.judge([found]).verdict == "undecided"
 
 
 def test_text_to_learn_from_is_not_text_to_validate_on() -> None:

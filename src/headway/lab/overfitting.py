@@ -206,8 +206,9 @@ def settings(bench: Bench) -> dict[str, Any]:
     steps = bench.choose(200, 1600)
     return {
         "tokenizer.kind": "characters", "complete.context": 64, "model.positions": "rotary",
-        "train.optimizer": "adam", "train.lr": 4e-3, "train.clip": 1.0, "train.steps": steps,
-        "train.warmup": 20, "train.schedule": "constant", "train.batch_tokens": 512,
+        "train.optimizer": "adam", "train.weight_decay": 0.0, "train.lr": 4e-3, "train.clip": 1.0,
+        "train.steps": steps, "train.warmup": 20, "train.schedule": "constant",
+        "train.batch_tokens": 512,
         "train.save_every": steps // 8, "train.keep": 8,
     }  # fmt: skip
 
