@@ -164,3 +164,12 @@ def test_intervals_of_many_classes_are_those_of_the_whole_matrix(
 def test_nothing_to_score_is_zero() -> None:
     counts = np.zeros((2, 2), dtype=np.int64)
     assert (accuracy(counts), macro_f1(counts), macro_f1_interval(counts).high) == (0, 0, 0)
+
+
+def test_exact_probabilities_are_as_far_off_as_chance_has_it() -> None:
+    random = np.random.default_rng(7)
+    sure_N = random.uniform(0.3, 0.95, 1500)
+    drawn = [reliability(sure_N, random.random(1500) < sure_N) for _ in range(200)]
+    expected = np.mean([one.ece for one in drawn])
+    assert drawn[0].by_chance == pytest.approx(expected, rel=0.05)
+    assert reliability(sure_N[:0], sure_N[:0] > 1).by_chance == 0.0

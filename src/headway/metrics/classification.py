@@ -72,6 +72,14 @@ class Calibration:
     """Expected calibration error: the mean distance of confidence and accuracy, from 0 to 1."""
 
     @property
+    def by_chance(self) -> float:
+        """What the error would be about with exact probabilities: in a bin of few answers how many
+        are right is a matter of luck. The mean of the magnitude of a normal deviation."""
+        luck = [one.count * one.confidence * (1 - one.confidence) for one in self.bins]
+        n = sum(one.count for one in self.bins)
+        return math.sqrt(2 / math.pi) * sum(map(math.sqrt, luck)) / max(1, n)
+
+    @property
     def facts(self) -> dict[str, Any]:
         return {"bins": [vars(one) for one in self.bins], "ece": self.ece}
 

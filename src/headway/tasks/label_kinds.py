@@ -621,7 +621,11 @@ def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
 
 
 def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
-    remark = f"a temperature of {found['temperature']:.2f} would fit these {unit} best"
+    by_chance = metrics.Calibration([metrics.Bin(**one) for one in found["bins"]], 0.0).by_chance
+    remark = (
+        f"about {100 * by_chance:.2f} by chance alone; "
+        f"a temperature of {found['temperature']:.2f} would fit these {unit} best"
+    )
     return "calibration error", f"{100 * found['ece']:.2f}", remark
 
 
