@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import pytest
 
 from headway.cli.main import main
 from headway.errors import needs
+from headway.settings.folder import SHIPPED, WEIGHTS
 
 from .conftest import wait_for
 
@@ -58,10 +60,7 @@ def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> 
         words = shlex.split(line)
         body = json.loads(words[words.index("-d") + 1])
         client = httpx2.Client(base_url=url, timeout=60)
-        until = time.monotonic() + 60
-        while client.get("/ready").status_code != 200 and time.monotonic() < until:
-            time.sleep(0.05)
-        assert client.post("/v1/predict", json=body).status_code == 200
+        assert client.post("/v1/predict", json=body).status_code == 200  # when the line is there
         secret = "a word that nobody else says"
         options = {"max_len": 120, "min_len": 110, "beam": 1, "sample": False}
         long = {"model": "stories", "input": secret, "stream": True, "options": options}
@@ -95,11 +94,30 @@ def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> 
         assert secret not in log
 
 
+@pytest.mark.slow
+def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
+    with command("stories", "serve.drain=1") as (process, url, said):
+        options = {"max_len": 250, "min_len": 249, "beam": 16, "sample": False}
+        codes: list[int] = []
+
+        def ask() -> None:
+            body = {"input": "a", "options": options}
+            codes.append(httpx2.post(f"{url}/v1/predict", json=body, timeout=60).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: "in_flight_requests 13" in httpx2.get(f"{url}/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        for thread in threads:
+            thread.join(10)
+        assert set(codes) == {503}
+        assert "stopped." in "".join(said)
+
+
 def test_a_second_signal_ends_it_at_once() -> None:
     with command("stories") as (process, url, _):
-        until = time.monotonic() + 60
-        while httpx2.get(f"{url}/ready").status_code != 200 and time.monotonic() < until:
-            time.sleep(0.05)
         body = {"input": "a", "options": {"max_len": 250, "min_len": 249, "beam": 1}}
 
         def ask() -> None:
@@ -137,6 +155,22 @@ def test_what_cannot_be_served_is_said(
 ) -> None:
     assert main(["serve", *words]) == 2
     assert message in capfd.readouterr().err
+
+
+def test_a_model_that_cannot_be_read_ends_the_server(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(SHIPPED / "stories", folder)
+    weights = folder / WEIGHTS
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 255
+    weights.write_bytes(data)
+    assert main(["serve", str(folder), "--port", "0"]) == 2
+    said = capfd.readouterr().err
+    assert "damaged cannot be read" in said
+    assert "Traceback" not in said
+    assert "curl" not in said
 
 
 def test_a_key_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -21,6 +21,7 @@ from headway.decode.continuous import Continuous, Member
 from headway.errors import UserError
 from headway.run import Run
 from headway.serve.limits import Limits
+from headway.serve.server import bind
 from headway.tasks.answer_stream import Stream
 
 from .conftest import Here, serving, wait_for
@@ -273,6 +274,33 @@ def test_what_is_above_a_limit_is_refused_quickly(here: Here) -> None:
         assert time.perf_counter() - began < 0.5
 
 
+def test_bodies_have_a_limit_together_and_a_smaller_one_without_a_key(
+    runs: dict[str, Run],
+) -> None:
+    from headway.serve.keys import Keys
+
+    limits = Limits(bodies=100_000)
+    with serving(runs["tatoeba-de-en"], limits=limits, keys=Keys.of("secret")) as here:
+        head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        place = ("127.0.0.1", int(here.url.rpartition(":")[2]))
+        raws = [socket.create_connection(place, 10) for _ in range(3)]
+        for number, raw in enumerate(raws):
+            raw.sendall(head + b"Content-Length: 30000\r\n\r\n" + b" " * 12_000)
+            if number < 2:
+                wait_for(lambda n=number: here.service.held == 12_000 * (n + 1))
+        assert raws[2].recv(12) == b"HTTP/1.1 429"
+        body = json.dumps({"q": "Ja.", "source": "de", "target": "en", "api_key": "secret"})
+        kind = {"Content-Type": "application/json"}
+        padded = body + " " * 20_000
+        assert here.post("/translate", content=padded, headers=kind).status_code == 429
+        key = {**kind, "Authorization": "Bearer secret"}
+        assert here.post("/translate", content=padded, headers=key).status_code == 200
+        for raw in raws:
+            raw.close()
+        wait_for(lambda: here.service.held == 0)
+        assert here.post("/translate", content=body, headers=kind).status_code == 200
+
+
 def test_media_have_limits(runs: dict[str, Run]) -> None:
     from headway.settings.folder import SHIPPED
 
@@ -348,21 +376,151 @@ def test_an_input_that_breaks_a_batch_is_found(
     assert codes == [200, 200, 422 if isinstance(error, UserError) else 500, 200]
 
 
-def test_a_worker_that_dies_begins_anew(
-    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("place", ["member", "joined", "predictor"])
+def test_a_request_that_breaks_beside_the_steps_breaks_nobody_else(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    from headway.serve.worker import Worker
+    from headway.tasks.complete_answers import Continuations
+
+    owner: Any = Worker if place == "predictor" else Continuations
+    name = "_predictor" if place == "predictor" else place
+    real = getattr(owner, name)
+
+    def breaks(self: Any, *given: Any, **more: Any) -> Any:
+        if "Poison" in str(given) or (place == "predictor" and "777" in str(given[1])):
+            raise RuntimeError("out of luck")
+        return real(self, *given, **more)
+
+    want = [runs["stories"](text, **GREEDY).text for text in PROMPTS]
+    monkeypatch.setattr(owner, name, breaks)
+    with slow_steps(monkeypatch, 0.01), ThreadPoolExecutor(8) as pool:
+        good = [pool.submit(ask, here, text) for text in PROMPTS]
+        bad = pool.submit(ask, here, "Poison", options={**GREEDY, "seed": 777})
+        two = {"model": "stories", "inputs": ["The dog", "Poison"], "options": GREEDY}
+        both = pool.submit(here.post, "/v1/predict", {**two, "options": {**GREEDY, "seed": 777}})
+        assert [text_of(one.result()) for one in good] == want
+        assert bad.result().status_code == 500
+        assert both.result().status_code == 500
+    assert settled(here)
+
+
+def test_a_worker_that_dies_begins_anew_and_who_waited_is_answered(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(runs["stories"]) as here:
         worker = here.service.workers["stories"]
+        dies = threading.Event()
 
         def die(self: Continuous) -> list[Member]:
-            raise SystemExit
+            dies.wait(10)
+            raise SystemExit("a text of someone")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Continuous, "step", die)
-            assert ask(here, "The dog").status_code == 500
-        assert worker.is_open.wait(10)
+        with ThreadPoolExecutor(3) as pool:
+            with monkeypatch.context() as patch:
+                patch.setattr(Continuous, "step", die)
+                first = pool.submit(ask, here, "The dog")
+                wait_for(lambda: worker._growing is not None and not worker._growing.is_empty)
+                waiting = [pool.submit(ask, here, text) for text in PROMPTS[:2]]
+                wait_for(lambda: worker.accepted == 3)
+                dies.set()
+                assert first.result().status_code == 500
+            assert [text_of(one.result()) for one in waiting] == [
+                runs["stories"](text, **GREEDY).text for text in PROMPTS[:2]
+            ]
         assert text_of(ask(here, "The dog")) == runs["stories"]("The dog", **GREEDY).text
         assert settled(here)
+        assert "SystemExit" in caplog.text
+        assert "someone" not in caplog.text
+
+
+def test_what_is_not_answered_when_the_server_ends_hears_so(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(runs["stories"]) as here, slow_steps(monkeypatch, 0.05):
+        long = {**GREEDY, "max_len": 200, "min_len": 190}
+        with ThreadPoolExecutor(2) as pool:
+            whole = pool.submit(ask, here, "The dog", options=long)
+            stream = pool.submit(ask, here, "The dog", options=long, stream=True)
+            worker = here.service.workers["stories"]
+            wait_for(lambda: worker._growing is not None and len(worker._growing.rows) == 2)
+            [ticket, _] = here.service._open
+            ticket.loop.call_soon_threadsafe(here.service.cut_off)
+            assert whole.result().status_code == 503
+            assert '"code":"draining"' in stream.result().text
+        assert settled(here)
+
+
+def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
+    here: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from headway.serve.routes import own
+
+    def bug(*given: Any) -> None:
+        raise ZeroDivisionError("a text of someone")
+
+    monkeypatch.setattr(own, "model_facts", bug)
+    with caplog.at_level("INFO", "headway.serve"):
+        said = here.get("/v1/models", headers={"X-Request-Id": "mine"})
+    assert (said.status_code, said.headers["x-request-id"]) == (500, "mine")
+    assert 'headway_requests_total{path="/v1/models",status="500"}' in here.get("/metrics").text
+    assert "GET /v1/models 500" in caplog.text
+    assert "someone" not in caplog.text + said.text
+
+
+def test_a_stream_that_nobody_begins_to_read_is_given_up() -> None:
+    from headway.serve.service import Events
+
+    class Open:
+        given_up = False
+
+        def __init__(self) -> None:
+            self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def give_up(self) -> None:
+            self.given_up = True
+
+    async def run() -> bool:
+        async def events() -> Any:
+            yield b"never"
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            raise asyncio.CancelledError
+
+        ticket: Any = Open()
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        with suppress(asyncio.CancelledError):
+            await Events(events(), ticket)(scope, receive, send)
+        return bool(ticket.given_up)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, run()).result()
+
+
+def test_an_answer_does_not_wait_for_the_rest_of_a_packet() -> None:
+    """Up to 40 ms, where a system collects small pieces and the other side waits to confirm."""
+
+    class Met(asyncio.Protocol):
+        found: asyncio.Future[int]
+
+        def connection_made(self, transport: Any) -> None:
+            raw = transport.get_extra_info("socket")
+            self.found.set_result(raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            transport.abort()
+
+    async def accepted() -> int:
+        loop = asyncio.get_running_loop()
+        Met.found = loop.create_future()
+        listening = bind("127.0.0.1", 0)
+        async with await loop.create_server(Met, sock=listening):
+            with socket.create_connection(listening.getsockname(), 10):
+                return await Met.found
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(asyncio.run, accepted()).result()
 
 
 # S4, S2: slow clients and nonsense

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from headway.errors import UserError
 from headway.inside.page.server_page import Live
 from headway.inside.page.server_request import MOST_TEXT, Request
 from headway.run import Run
 from headway.serve.limits import Limits
-from headway.serve.server import LOOPBACK, bind, is_loopback
+from headway.serve.server import LOOPBACK, bind, is_loopback, own_names
 from headway.settings.folder import SHIPPED
 from headway.web.pack import unpack
 
@@ -39,7 +41,11 @@ def test_only_this_machine_is_listened_on(closed: Here) -> None:
     with bind("127.0.0.1", 0) as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
     assert is_loopback("127.0.0.1")
-    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
+    assert all(map(is_loopback, ("127.0.0.2", "::1", "[::1]", "localhost")))
+    odd = ("0.0.0.0", "::", "10.0.0.1", "example.org", "127.evil.example", "")
+    assert not any(map(is_loopback, odd))
+    assert "127.0.0.2" in own_names("127.0.0.2")
+    assert "[::2]" in own_names("::2")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil:80"])
@@ -62,6 +68,9 @@ def test_pages_of_other_sites_are_refused(closed: Here) -> None:
         assert "other sites" in said.json()["error"]["message"]
     cross = {"Sec-Fetch-Site": "cross-site"}
     assert closed.get("/v1/models", headers=cross).status_code == 403
+    link = {**cross, "Sec-Fetch-Mode": "navigate"}  # which may lead to the page, and no further
+    assert closed.get("/", headers=link).status_code == 200
+    assert closed.get("/v1/models", headers=link).status_code == 403
 
 
 def test_the_page_and_its_data(here: Here) -> None:
@@ -145,9 +154,34 @@ def test_one_page_is_made_at_a_time_and_few_wait(
     assert begun.acquire(timeout=20)
     wait_for(lambda: closed.service.looks.waiting == 2)
     assert look(closed, text="one too many").status_code == 429
-    said = closed.post("/v1/predict", {"input": "Ja."})
-    assert said.status_code == 200  # answers go on meanwhile
+    assert closed.post("/v1/predict", {"input": "Ja."}).status_code == 200  # answers go on
     go.set()
     for thread in threads:
         thread.join()
     assert codes == [200, 200]
+
+
+def test_a_page_that_nobody_waits_for_is_not_made(
+    closed: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, made = threading.Event(), []
+
+    def page(self: Live, request: Request) -> Any:
+        made.append(request.text)
+        go.wait(20)
+        raise UserError("enough")
+
+    monkeypatch.setattr(Live, "page", page)
+    first = threading.Thread(target=look, args=(closed,), kwargs={"text": "first"})
+    first.start()
+    wait_for(lambda: made == ["first"])
+    raw = socket.create_connection(("127.0.0.1", int(closed.url.rpartition(":")[2])), 10)
+    body = b'{"text": "second"}'
+    head = f"POST /v1/look HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    raw.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+    wait_for(lambda: closed.service.looks.waiting == 2)
+    raw.close()
+    wait_for(lambda: closed.service.looks.waiting == 1)
+    go.set()
+    first.join()
+    assert made == ["first"]

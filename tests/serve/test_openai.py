@@ -78,11 +78,11 @@ def test_what_is_drawn_is_drawn_again_by_its_seed(client: openai.OpenAI) -> None
     assert drawn() != drawn()
 
 
-@pytest.mark.parametrize("n", [1, 2])
-def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int) -> None:
+@pytest.mark.parametrize(("n", "echo"), [(1, False), (2, False), (2, True)])
+def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int, echo: bool) -> None:
     said: dict[str, Any] = {
         "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0.8, "seed": 3,
-        "n": n, "stop": ["."],
+        "n": n, "stop": ["."], "echo": echo,
     }  # fmt: skip
     whole = client.completions.create(**said)
     texts, reasons, usage = [""] * n, [""] * n, None
@@ -95,6 +95,15 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int) -> Non
     assert texts == [one.text for one in whole.choices]
     assert reasons == [one.finish_reason for one in whole.choices]
     assert usage == whole.usage
+    assert all(text.startswith(PROMPT) == echo for text in texts)
+
+
+def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
+    found = client.completions.create(
+        model="stories", prompt=PROMPT, temperature=0, extra_body={"max_tokens": None, "n": None}
+    )
+    assert found.usage is not None
+    assert found.usage.completion_tokens == 16
 
 
 @pytest.mark.parametrize(

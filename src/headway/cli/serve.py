@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -72,7 +73,7 @@ def serve(
     for module in ("starlette", "uvicorn", "python_multipart"):
         needs(module, "serve")
     from headway.serve import server
-    from headway.serve.application import make
+    from headway.serve.application import make, service_of
     from headway.serve.keys import Keys
 
     if key_file is None and not server.is_loopback(host):
@@ -87,14 +88,20 @@ def serve(
     known = _languages(languages or [], [run.name for run in opened])
     app = make(
         opened, keys, limits, languages=known,
-        hosts=server.LOOPBACK if keys is None else None,
+        hosts=server.own_names(host) if keys is None else None,
     )  # fmt: skip
     listening = server.bind(host, port)
     url = server.url_of(host, listening)
     if not quiet:
         server.log_to_stderr()
-    server.serve(app, listening, started=partial(_started, app, url, keys is not None))
+    server.serve(
+        app, listening, started=partial(_started, app, url),
+        ready=partial(_ready, app, url, keys is not None),
+    )  # fmt: skip
     _tell("stopped.")
+    if not service_of(app).ends_within(1.0):
+        # A computation that nobody waits for any more; Python would abort in the middle of it.
+        os._exit(0)
 
 
 def _make_key(path: Path | None, name: str) -> None:
@@ -138,13 +145,19 @@ def _languages(words: Sequence[str], names: Sequence[str]) -> dict[str, tuple[st
     return found
 
 
-def _started(app: Any, url: str, needs_key: bool) -> None:
-    """When connections are answered: where, what, and a line that works."""
+def _started(app: Any, url: str) -> None:
+    """When connections are answered: where, and what."""
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
     _tell(f"{', '.join(f'{one.name} ({one.run.task})' for one in workers)} at {url}")
-    first = next(iter(workers))
+
+
+def _ready(app: Any, url: str, needs_key: bool) -> None:
+    """When the models are read: a line that works."""
+    from headway.serve.application import service_of
+
+    first = next(iter(service_of(app).workers.values()))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     if first.spec.modality == "text":
         body = json.dumps({"model": first.name, "input": _example(first.run)})

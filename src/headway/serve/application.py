@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headway.errors import UserError
 from headway.run import Run
+from headway.serve.asking import as_refused
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.looking import Looks
@@ -53,6 +54,8 @@ POLICY = (
 """What a browser lets the page at `/` do: nothing inline, nothing from elsewhere."""
 
 LONGEST_ID = 128
+NOTHING_SAID = 499
+"""The status in logs and metrics of a request whose client left before it was answered."""
 
 
 def make(
@@ -95,7 +98,7 @@ def make(
     table = (*ROUTES, extra, *files)
     made = Starlette(
         routes=[_routed(service, route) for route in table], lifespan=life,
-        exception_handlers={HTTPException: _http_error, Exception: _unexpected},
+        exception_handlers={HTTPException: _http_error},
     )  # fmt: skip
     made.router.redirect_slashes = False
     made.state.service = service
@@ -108,45 +111,30 @@ def _routed(service: Service, route: Route) -> Routed:
     async def endpoint(request: Request) -> Response:
         try:
             if route.key_in_body and service.keys is not None:
-                request = await _with_body_key(service, request)
+                await _find_body_key(service, request)
             return await route.answer(service, request)
         except Gone:
             return Response(status_code=499)
         except Refused as error:
-            return response(error.body(), error.status, error.headers)
+            return refusal(error, plain=route.plain_errors)
         except UserError as error:
-            return response(Refused(422, str(error)).body(), 422)
+            return refusal(as_refused(error), plain=route.plain_errors)
 
     return Routed(route.path, endpoint, methods=[route.method], name=f"{route.method} {route.path}")
 
 
-async def _with_body_key(service: Service, request: Request) -> Request:
-    """Of clients that have no header for it. The body is read once, and kept for the route."""
+async def _find_body_key(service: Service, request: Request) -> None:
+    """Of clients that have no header for it."""
     if request.scope.get("headway_key") is not None:
-        return request
+        return
     assert service.keys is not None
     limits = service.limits
-    body = await service.body(request, limits.media if request.method == "POST" else 10_000)
-    key = await _body_key(service, Request({**request.scope}, _once(body)))
+    await service.body(request, limits.media if request.method == "POST" else 10_000)
+    key = await _body_key(service, request)
     name = None if key is None else service.keys.name_of(key)
     if name is None:
         raise _no_key()
     request.scope["headway_key"] = name
-    return Request(request.scope, _once(body, request.receive))
-
-
-def _once(body: bytes, then: Receive | None = None) -> Receive:
-    """The body as if it came just now; afterwards what comes really."""
-    sent = False
-
-    async def receive() -> Message:
-        nonlocal sent
-        if sent and then is not None:
-            return await then()
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
@@ -174,15 +162,18 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     said = {404: "there is no such path. /openapi.json lists them.",
             405: "this path is asked in another way."}  # fmt: skip
-    problem = Refused(status, said.get(status, str(getattr(error, "detail", ""))))
-    return response(problem.body(), status, getattr(error, "headers", None))
+    message = said.get(status, str(getattr(error, "detail", "")))
+    return refusal(Refused(status, message, headers=getattr(error, "headers", None)))
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+def _unexpected(error: Exception) -> Refused:
     """A bug of ours. The text of the error may hold what a user said: it is not logged."""
-    if not isinstance(error, OSError):  # that of a client that is gone
-        log.error("unexpected %s", type(error).__name__, exc_info=error if DEBUG else None)
-    return response(Refused(500, f"a bug in headway: {type(error).__name__}.").body(), 500)
+    log.error("unexpected %s", type(error).__name__, exc_info=error if DEBUG else None)
+    return Refused(500, f"a bug in headway: {type(error).__name__}.")
+
+
+def refusal(problem: Refused, *, plain: bool = False) -> Response:
+    return response(problem.body(plain=plain), problem.status, problem.headers)
 
 
 DEBUG = False
@@ -200,6 +191,7 @@ class Gate:
         self.open |= {("HEAD", path) for _, path in self.open}
         self.by_body = {(one.method, one.path) for one in table if one.key_in_body}
         self.known = {one.path for one in table}
+        self.plain = {one.path for one in table if one.plain_errors}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -212,7 +204,7 @@ class Gate:
         plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
         number = own if plain else secrets.token_hex(8)
         scope["headway_key"] = None
-        status = 499
+        status = NOTHING_SAID
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -239,13 +231,19 @@ class Gate:
         service.in_flight += 1
         try:
             problem = self._refused(scope, given)
+            if problem is None:
+                try:
+                    await self.app(scope, receive, sent)
+                except Exception as error:
+                    if status != NOTHING_SAID or isinstance(error, OSError):
+                        raise  # the connection ends: there is nothing to be added
+                    problem = _unexpected(error)
             if problem is not None:
-                answer = response(problem.body(), problem.status, problem.headers)
-                await answer(scope, receive, sent)
-            else:
-                await self.app(scope, receive, sent)
+                plain = scope["path"] in self.plain
+                await refusal(problem, plain=plain)(scope, receive, sent)
         finally:
             service.in_flight -= 1
+            service.held -= scope.get("headway_held", 0)
             took = time.perf_counter() - began
             path = scope["path"] if scope["path"] in self.known else "other"
             path = "/v1/models/{model}" if scope["path"].startswith("/v1/models/") else path
@@ -262,6 +260,7 @@ class Gate:
         return POLICY if self.service.home is None else "frame-ancestors 'none'"
 
     def _refused(self, scope: Scope, given: Mapping[str, str]) -> Refused | None:
+        where = (scope["method"], scope["path"])
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if self.hosts is not None:
             name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
@@ -271,9 +270,11 @@ class Gate:
         own = hosts[0].decode("latin-1") if hosts else ""
         if origin is not None and origin.partition("://")[2] != own:
             return Refused(403, "requests from pages of other sites are refused.")
-        if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        navigates = where == ("GET", "/") and given.get("sec-fetch-mode") == "navigate"
+        if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and (
+            not navigates  # a link to the page, which holds no data
+        ):
             return Refused(403, "requests from pages of other sites are refused.")
-        where = (scope["method"], scope["path"])
         if self.service.keys is None or where in self.open:
             return None
         scheme, _, key = given.get("authorization", "").partition(" ")

@@ -19,6 +19,10 @@ class Limits(Made):
     media: int = 25_000_000
     """Bytes of a request with pictures, videos or recordings; more: 413."""
 
+    bodies: int = 256_000_000
+    """Bytes of all requests that are being answered; more: 429. Those whose key is still to be
+    found in them have a quarter of it."""
+
     inputs: int = 32
     """Inputs of one request; more: 413."""
 

@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -40,15 +40,21 @@ class Looks:
         self._lives: dict[str, Live] = dict(ready or {})
         self._media: OrderedDict[str, Media] = OrderedDict()
         self._lock = threading.Lock()
-        self.waiting = 0
+        self._works: list[Future[Page]] = []
         self._thread = ThreadPoolExecutor(1, "headway-look")
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def make(
+    @property
+    def waiting(self) -> int:
+        """Pages that are being made, or wait for that."""
+        self._works = [work for work in self._works if not work.done()]
+        return len(self._works)
+
+    def make(
         self, run: Run, values: Mapping[str, Any], data: bytes | None, post: str
-    ) -> Page:
+    ) -> asyncio.Future[Page]:
         """The page of a request: its keys, and the bytes of a medium where it brings one. `post`:
         where the page asks again."""
         if self.waiting > self.most:
@@ -56,16 +62,9 @@ class Looks:
                 429, "too many pages wait to be made already. Try again soon.", code="queue_full",
                 headers={"Retry-After": "2"},
             )  # fmt: skip
-        self.waiting += 1
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(
-                self._thread, self._made, run, dict(values), data, post
-            )
-        except UserError as error:
-            raise Refused(422, str(error)) from error
-        finally:
-            self.waiting -= 1
+        work = self._thread.submit(self._made, run, dict(values), data, post)
+        self._works.append(work)
+        return asyncio.wrap_future(work)
 
     def _made(self, run: Run, values: dict[str, Any], data: bytes | None, post: str) -> Page:
         live = self._live(run)

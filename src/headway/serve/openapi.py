@@ -16,6 +16,9 @@ ERROR = an_object(
     ),
 )  # fmt: skip
 
+PLAIN_ERROR = an_object(("error",), error=TEXT)
+"""Of routes whose clients expect a text."""
+
 SAID = {
     400: "What was sent cannot be read.",
     401: "No key, or a wrong one.",
@@ -40,7 +43,7 @@ def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
         "openapi": "3.0.3",
         "info": {"title": "headway serve", "version": __version__},
         "paths": paths,
-        "components": {"schemas": {"Error": ERROR}},
+        "components": {"schemas": {"Error": ERROR, "PlainError": PLAIN_ERROR}},
     }
     if needs_key:
         scheme = {"type": "http", "scheme": "bearer"}
@@ -50,7 +53,8 @@ def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
 
 def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
     shown = {kind: {"schema": schema} for kind, schema in route.gives.items()}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    kind = "PlainError" if route.plain_errors else "Error"
+    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
     answers: dict[str, Any] = {"200": {"description": "Answered.", "content": shown}}
     for code in route.codes:
         content = shown if route.path == "/ready" and code == 503 else error

@@ -38,9 +38,12 @@ class Refused(Exception):
         self.status, self.param, self.code = status, param, code
         self.headers = dict(headers or {})
 
-    def body(self) -> dict[str, object]:
-        """As OpenAI has it, whose clients show the message."""
-        said = {"message": " ".join(str(self).split()), "type": KINDS.get(self.status, "error")}
+    def body(self, *, plain: bool = False) -> dict[str, object]:
+        """As OpenAI has it, whose clients show the message; `plain`: as LibreTranslate's do."""
+        message = " ".join(str(self).split())
+        if plain:
+            return {"error": message}
+        said = {"message": message, "type": KINDS.get(self.status, "error")}
         return {"error": {**said, "param": self.param, "code": self.code}}
 
 

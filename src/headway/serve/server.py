@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headway.errors import UserError
+from headway.errors import FolderError, UserError
 from headway.serve.application import service_of
 from headway.serve.limits import Limits
 from headway.serve.service import Service
@@ -84,6 +85,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service, self.signals = service, 0
+        self.loop: asyncio.AbstractEventLoop | None = None
         self.drained: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -104,13 +106,14 @@ class Server(uvicorn.Server):
         if self.signals > 1:
             os._exit(128 + sig)
         self.service.draining = True
-        asyncio.get_event_loop_policy().get_event_loop().call_soon_threadsafe(self._begin_to_drain)
+        assert self.loop is not None, "signals are heard while it serves"
+        self.loop.call_soon_threadsafe(self._begin_to_drain)
 
     def _begin_to_drain(self) -> None:
         self.drained = asyncio.ensure_future(self.drain())
 
     async def drain(self) -> None:
-        """Accepted requests finish; then the connections are closed."""
+        """Accepted requests finish, or are told that they do not; then connections are closed."""
         self.service.draining = True
         log.info("draining: %d requests are being answered", self.service.in_flight)
         with contextlib.suppress(TimeoutError):
@@ -119,6 +122,7 @@ class Server(uvicorn.Server):
                     worker.accepted for worker in self.service.workers.values()
                 ):
                     await asyncio.sleep(0.02)
+        self.service.cut_off()
         self.should_exit = True
 
 
@@ -130,7 +134,9 @@ def bind(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # Named as TCP: only of such sockets does asyncio switch Nagle's waiting off, and an answer
+        # in two pieces would take 40 ms longer.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(2048)
@@ -144,7 +150,15 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    return host in LOOPBACK or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name, and of names one alone is this machine everywhere
+        return host == "localhost"
+
+
+def own_names(host: str) -> tuple[str, ...]:
+    """What requests may be addressed to, where only this machine is served."""
+    return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
 
 def url_of(host: str, listening: socket.socket) -> str:
@@ -153,11 +167,16 @@ def url_of(host: str, listening: socket.socket) -> str:
 
 
 def serve(
-    app: Starlette, listening: socket.socket, *, started: Callable[[], None] | None = None
+    app: Starlette,
+    listening: socket.socket,
+    *,
+    started: Callable[[], None] = lambda: None,
+    ready: Callable[[], None] = lambda: None,
 ) -> Server:
-    """Until it is told to stop. `started` is called when connections are answered."""
+    """Until it is told to stop. `started` is called when connections are answered, `ready` when
+    the models are read. A model that cannot be read ends it."""
     server = _server(app)
-    asyncio.run(_serve(server, listening, started))
+    asyncio.run(_serve(server, listening, started, ready))
     return server
 
 
@@ -176,14 +195,28 @@ def _server(app: Starlette) -> Server:
 
 
 async def _serve(
-    server: Server, listening: socket.socket, started: Callable[[], None] | None
+    server: Server,
+    listening: socket.socket,
+    started: Callable[[], None],
+    ready: Callable[[], None],
 ) -> None:
+    server.loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(server.serve([listening]))
-    while started is not None and not server.started and not task.done():
+    while not server.started and not task.done():
         await asyncio.sleep(0.005)
-    if started is not None and server.started:
+    if not task.done():
         started()
+    workers, trouble = server.service.workers.values(), ""
+    while not task.done() and not trouble and not all(one.is_open.is_set() for one in workers):
+        trouble = next((one.trouble for one in workers if one.trouble), "")
+        await asyncio.sleep(0.01)
+    if trouble:
+        server.should_exit = True
+    elif not task.done():
+        ready()
     await task
+    if trouble:
+        raise FolderError(trouble)
 
 
 @contextlib.contextmanager
@@ -191,7 +224,7 @@ def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[
     """The application in a thread of this process; where it answers. For tests and notebooks."""
     listening = bind(host, port)
     server = _server(app)
-    thread = threading.Thread(target=asyncio.run, args=(_serve(server, listening, None),))
+    thread = threading.Thread(target=asyncio.run, args=(server.serve([listening]),))
     thread.start()
     try:
         while not server.started and thread.is_alive():

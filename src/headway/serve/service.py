@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from headway.decode.continuous import Member
 from headway.errors import UserError, suggest
@@ -27,6 +28,12 @@ from headway.serve.problems import Broken, Refused
 from headway.serve.worker import OnPiece, Ticket, Worker
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked as Question
+
+SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+WITHOUT_KEY = 4
+"""Bodies of clients whose key is still to be found in them may have this part of the room."""
+
+T = TypeVar("T")
 
 BEAT = 15.0
 """Seconds of silence after which a stream shows that it is alive."""
@@ -107,6 +114,12 @@ class Service:
         self.in_flight = 0
         """Requests that are being answered, streams included."""
 
+        self.held = 0
+        """Bytes of bodies of those."""
+
+        self._open: set[Ticket] = set()
+        """Accepted and not answered."""
+
         self._declared: dict[str, dict[str, Declared]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
         self.requests = self.metrics.counter("headway_requests_total", "Requests by their outcome.")
@@ -127,6 +140,21 @@ class Service:
             worker.stop()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self.looks.close()
+
+    def cut_off(self) -> None:
+        """What is not answered when the server ends hears so."""
+        for ticket in [*self._open]:
+            ticket.give_up()
+            if not ticket.future.done():
+                ticket.future.set_exception(_stopping("the server ended before this was answered."))
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether nothing computes any more, now that it was told to stop."""
+        until = time.monotonic() + seconds
+        ended = [
+            one.ends_within(max(0.0, until - time.monotonic())) for one in self.workers.values()
+        ]
+        return all(ended) and not self.looks.waiting
 
     @property
     def is_ready(self) -> bool:
@@ -196,25 +224,26 @@ class Service:
     ) -> Ticket:
         """In the queue. Pictures are decoded and texts are read by threads of their own."""
         if self.draining:
-            raise Refused(
-                503, "the server is about to stop and takes no new requests.", code="draining",
-                headers={"Retry-After": "5", "Connection": "close"},
-            )  # fmt: skip
+            raise _stopping("the server is about to stop and takes no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
         given = list(inputs) if checked else inputs_of(worker.run, inputs, self.limits)
         worker.reserve(len(given))
         loop = asyncio.get_running_loop()
         try:
-            ticket = await loop.run_in_executor(
-                self._readers, self._made, worker, given, said, loop, on_piece, top
-            )
+            ticket = await self.reading(self._made, worker, given, said, loop, on_piece, top)
         except BaseException as error:
             worker.release(len(given))
             if isinstance(error, UserError):
                 raise as_refused(error) from error
             raise
+        self._open.add(ticket)
+        ticket.future.add_done_callback(lambda _: self._open.discard(ticket))
         worker.put(ticket)
         return ticket
+
+    async def reading(self, act: Callable[..., T], *given: Any) -> T:
+        """What takes a while with long texts: in a thread, while the others are heard."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, act, *given)
 
     def _made(
         self, worker: Worker, inputs: list[Any], options: dict[str, Any],
@@ -233,16 +262,24 @@ class Service:
         return Ticket(questions, use, key, loop, future, on_piece, top)
 
     async def wait(self, request: Request, ticket: Ticket) -> list[Answer]:
+        try:
+            await self.until(request, ticket.future, ticket.begun)
+            return result_of(ticket)
+        finally:
+            if not ticket.future.done():
+                ticket.give_up()
+
+    async def until(self, request: Request, work: asyncio.Future[Any], begun: float) -> None:
+        """It is done; or the client left before, or the time is over."""
         left = asyncio.ensure_future(_disconnected(request))
         try:
-            seconds = self.limits.seconds - (time.perf_counter() - ticket.begun)
-            both: set[asyncio.Future[Any]] = {ticket.future, left}
+            seconds = self.limits.seconds - (time.perf_counter() - begun)
+            both: set[asyncio.Future[Any]] = {work, left}
             done, _ = await asyncio.wait(
-                both, timeout=max(0.0, seconds),
-                return_when=asyncio.FIRST_COMPLETED,
-            )  # fmt: skip
-            if ticket.future in done:
-                return result_of(ticket)
+                both, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED
+            )
+            if work in done:
+                return
             if left in done:
                 raise Gone
             raise Refused(
@@ -250,8 +287,6 @@ class Service:
                 code="deadline",
             )  # fmt: skip
         finally:
-            if not ticket.future.done():
-                ticket.give_up()
             left.cancel()
 
     async def pieces(self, ticket: Ticket, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
@@ -259,30 +294,47 @@ class Service:
         nothing was said for long."""
         ticket.future.add_done_callback(lambda _: queue.put_nowait(END))
         until = ticket.begun + self.limits.seconds
-        try:
-            while True:
-                left = until - time.perf_counter()
-                if left <= 0:
-                    raise Refused(
-                        504, f"not written within {self.limits.seconds:g} s, and given up.",
-                        code="deadline",
-                    )  # fmt: skip
-                try:
-                    piece = await asyncio.wait_for(queue.get(), min(BEAT, left))
-                except TimeoutError:
-                    yield None
-                    continue
-                if piece is END:
-                    return
-                yield piece
-        finally:
-            if not ticket.future.done():
-                ticket.give_up()
+        while True:
+            left = until - time.perf_counter()
+            if left <= 0:
+                raise Refused(
+                    504, f"not written within {self.limits.seconds:g} s, and given up.",
+                    code="deadline",
+                )  # fmt: skip
+            try:
+                piece = await asyncio.wait_for(queue.get(), min(BEAT, left))
+            except TimeoutError:
+                yield None
+                continue
+            if piece is END:
+                return
+            yield piece
 
     # -- bodies
 
     async def body(self, request: Request, most: int) -> bytes:
-        """All of it, if it is not too much and comes in time."""
+        """All of it, if it is not too much and comes in time. It is read once, and kept for who
+        asks again."""
+        known: bytes | None = request.scope.get("headway_body")
+        if known is None:
+            known = request.scope["headway_body"] = await self._read(request, most)
+        if len(known) > most:
+            raise Refused(413, f"the body has {len(known):,} bytes; at most {most:,} are read.")
+        return known
+
+    def _hold(self, request: Request, n: int) -> None:
+        """Of a body, until its request is answered: all of them together have a limit."""
+        known = self.keys is None or request.scope.get("headway_key") is not None
+        most = self.limits.bodies // (1 if known else WITHOUT_KEY)
+        if self.held + n > most:
+            raise Refused(
+                429, "too many large requests are being answered. Come again in 2 s.",
+                code="queue_full", headers={"Retry-After": "2", "Connection": "close"},
+            )  # fmt: skip
+        self.held += n
+        request.scope["headway_held"] = request.scope.get("headway_held", 0) + n
+
+    async def _read(self, request: Request, most: int) -> bytes:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
             raise Refused(400, "Content-Length is no number.")
@@ -295,6 +347,7 @@ class Service:
                     size += len(part)
                     if size > most:
                         raise Refused(413, f"at most {most:,} bytes are read.")
+                    self._hold(request, len(part))
                     parts.append(part)
         except TimeoutError as error:
             raise Refused(
@@ -337,6 +390,26 @@ class Service:
 
 
 END = object()
+
+
+class Events(StreamingResponse):
+    """Server-sent events of a ticket, which is given up when nobody is there to read them."""
+
+    def __init__(self, content: AsyncIterator[bytes], ticket: Ticket) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=SSE)
+        self.ticket = ticket
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if not self.ticket.future.done():
+                self.ticket.give_up()
+
+
+def _stopping(message: str) -> Refused:
+    headers = {"Retry-After": "5", "Connection": "close"}
+    return Refused(503, message, code="draining", headers=headers)
 
 
 def result_of(ticket: Ticket) -> list[Answer]:

@@ -38,6 +38,9 @@ OnPiece = Callable[[int, int, str], None]
 KEPT = 16
 """Predictors that are kept for the next who says the same."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before a model that could not be read is read again."""
+
 INPUTS_EACH = 8
 """So many times as many inputs as requests may wait."""
 
@@ -60,6 +63,9 @@ class Ticket:
     members: list[Member | None] = field(default_factory=list)
     """Of what grew in steps."""
 
+    joining: Joining | None = None
+    """What it grows by, if it does."""
+
     given_up: bool = False
     ended: bool = False
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -68,6 +74,9 @@ class Ticket:
     def give_up(self) -> None:
         """Nobody waits any more: it is out at the next step."""
         self.given_up = True
+        self.leave()
+
+    def leave(self) -> None:
         for member in self.members:
             if member is not None:
                 member.left = True
@@ -88,7 +97,7 @@ class Worker:
 
         self.stopping = False
         self.trouble = ""
-        """Why the model cannot be read."""
+        """Why the model cannot be read. Said to the operator; clients hear that it is not ready."""
 
         self._queue: deque[Ticket] = deque()
         self._wake = threading.Condition()
@@ -150,9 +159,8 @@ class Worker:
         """A place for a request, or the reason why not, at once."""
         if not self.is_open.is_set():
             raise Refused(
-                503, f"{self.name} is not ready. {self.trouble}".strip(), code="not_ready",
-                headers={"Retry-After": "2"},
-            )  # fmt: skip
+                503, f"{self.name} is not ready.", code="not_ready", headers={"Retry-After": "2"}
+            )
         with self._wake:
             most = INPUTS_EACH * self.limits.queue
             if self.is_full or (self._inputs and self._inputs + n_inputs > most):
@@ -188,41 +196,66 @@ class Worker:
             self.stopping = True
             self._wake.notify()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the thread is at its end, now that it was told to stop."""
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
     # -- the thread
 
     def _live(self) -> None:
-        """Whatever happens, someone answers afterwards: the model is read anew where it must."""
+        """Whatever happens, someone answers afterwards: the model is read anew where it must, and
+        who waited in the queue has lost nothing but time."""
+        pause = FIRST_PAUSE
         while not self.stopping:
             try:
                 _ = self.run.opened.models if self.run.opened.engine is None else None
                 self._warm()
-                self.trouble = ""
-                self.is_open.set()
-                self._work()
             except BaseException as error:  # the thread must not end while there are requests
+                said = f"{self.name} cannot be read: {error}"
+                if said != self.trouble:
+                    log.error("%s", said)
+                self.trouble = said
+                self._begin_anew()
+                self._pause(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            pause, self.trouble = FIRST_PAUSE, ""
+            self.is_open.set()
+            try:
+                self._work()
+            except BaseException as error:
                 self.is_open.clear()
                 self._broken(model=self.name)
-                self.trouble = f"The model cannot be read: {error}"
-                log.exception("%s: the worker begins anew", self.name)
-                self._fail_all(Broken(f"the worker of {self.name} broke down and begins anew"))
-                self.run.close()
-                self._predictors.clear()
-                self._growing = None
-                if not self.stopping:
-                    time.sleep(0.2)
+                log.error("%s: the worker broke down (%s) and begins anew", self.name,
+                          type(error).__name__)  # fmt: skip
+                self._fail_begun(Broken(f"the worker of {self.name} broke down and begins anew"))
+                self._begin_anew()
+                self._pause(pause)
+
+    def _begin_anew(self) -> None:
+        self.run.close()
+        self._predictors.clear()
+        self._growing = None
+
+    def _pause(self, seconds: float) -> None:
+        """A while in which it may be told to stop."""
+        until = time.perf_counter() + seconds
+        with self._wake:
+            while not self.stopping and (left := until - time.perf_counter()) > 0:
+                self._wake.wait(left)
 
     def _warm(self) -> None:
         """The first answer takes longer: what it makes, such as packed weights, is made now."""
         if self.spec.modality == "text":
             self._predictor(self.run.use({}), ())
 
-    def _fail_all(self, error: Exception) -> None:
-        with self._wake:
-            waiting = [*self._queue]
-            self._queue.clear()
+    def _fail_begun(self, error: Exception) -> None:
+        """Whatever was being computed; one of them may have been the reason."""
         owners = [ticket for ticket, _ in self._owners.values()]
         self._owners.clear()
-        for ticket in dict.fromkeys([*self._current, *owners, *self._apart_now, *waiting]):
+        for ticket in dict.fromkeys([*self._current, *owners, *self._apart_now]):
             self._end(ticket, error)
         self._apart_now = []
         self._current = []
@@ -237,6 +270,8 @@ class Worker:
             batches: dict[Hashable, list[Ticket]] = {}
             for ticket in tickets:
                 self._waited(time.perf_counter() - ticket.begun, model=self.name)
+                if ticket.use.opened is not self.run.opened:  # it was read anew meanwhile
+                    ticket.use = replace(ticket.use, opened=self.run.opened)
                 if ticket.is_whole or ticket.given_up:
                     self._end(ticket)
                 elif not self._join(ticket):
@@ -291,25 +326,29 @@ class Worker:
         """Into the continuous batch, if its answers grow a token at a time."""
         try:
             predictor = self._predictor(ticket.use, ticket.key)
-        except UserError as error:
-            self._end(ticket, error)
+        except Exception as error:
+            self._end(ticket, self._told(error))
             return True
         if not isinstance(predictor, Joining) or not predictor.joins:
             return False
+        ticket.joining = predictor
         if self._growing is None:
             self._growing = predictor.together()
             self._growing.most_rows = self.limits.rows
         growing = self._growing
         for number, asked in enumerate(ticket.questions):
-            if ticket.answers[number] is None:
-                self._join_one(predictor, growing, ticket, number, asked)
+            if ticket.answers[number] is None and not ticket.ended:
+                self._join_one(growing, ticket, number, asked)
         if ticket.is_whole:
             self._end(ticket)
         return True
 
     def _join_one(
-        self, predictor: Joining, growing: Continuous, ticket: Ticket, number: int, asked: Asked
-    ) -> None:
+        self, growing: Continuous, ticket: Ticket, number: int, asked: Asked
+    ) -> None:  # fmt: skip
+        predictor = ticket.joining
+        assert predictor is not None
+
         def on_piece(w: int, piece: str) -> None:
             self._show(ticket, number, w, piece)
 
@@ -320,6 +359,10 @@ class Worker:
             )  # fmt: skip
         except UserError as error:
             ticket.answers[number] = Answer(error=str(error), id=asked.id)
+            return
+        except Exception as error:
+            self._end(ticket, self._told(error))
+            ticket.leave()  # what of it has joined already
             return
         ticket.members[number] = member
         member.left = ticket.given_up
@@ -358,53 +401,58 @@ class Worker:
         if member.outputs is None:
             self._end(ticket)  # it was left
             return
-        predictor = self._predictor(ticket.use, ticket.key)
-        assert isinstance(predictor, Joining)
         asked = ticket.questions[number]
-        answer = predictor.joined(asked.question, member)
+        try:
+            assert ticket.joining is not None
+            answer = ticket.joining.joined(asked.question, member)
+        except Exception as error:
+            self._end(ticket, self._told(error))
+            ticket.leave()
+            return
         ticket.answers[number] = _with_id(answer, asked)
         self._tokens(sum(map(len, member.log_probs)), model=self.name)
         if ticket.is_whole:
             self._end(ticket)
 
     def _apart(self, growing: Continuous, error: Exception) -> None:
-        """A step failed: each text grows alone from its beginning, and who fails again is told."""
-        self._broken(model=self.name)
-        log.error("%s: a step failed (%s); its requests are computed one by one", self.name,
+        """A step failed: all texts grow from their beginnings once more, in halves of halves where
+        that fails again, until who fails alone is found, and told."""
+        log.error("%s: a step failed (%s); its requests are computed again, apart", self.name,
                   type(error).__name__)  # fmt: skip
-        members = [*self._owners]
-        self._apart_now = [ticket for ticket, _ in self._owners.values()]
+        told = self._told(error)
         growing.clear()
-        for member in members:
+        owners, self._owners = self._owners, {}
+        self._apart_now += [ticket for ticket, _ in owners.values()]
+        left = []
+        for member, (ticket, number) in owners.items():
             if member.outputs is not None:  # it was done before that happened
+                self._owners[member] = (ticket, number)
                 self._grown(member)
-                continue
-            ticket, number = self._owners.pop(member)
-            if ticket.ended or ticket.given_up:
+            elif ticket.ended or ticket.given_up:
                 self._end(ticket)
-                continue
-            self._alone(growing, ticket, number)
-            self._flush()
-        self._apart_now = []
+            else:
+                left.append((ticket, number))
+        if len(left) == 1:
+            [(ticket, _)] = left
+            self._end(ticket, told)
+            ticket.leave()
+        else:
+            half = len(left) // 2
+            self._again(growing, left[:half])
+            self._again(growing, left[half:])
+        self._apart_now = [ticket for ticket in self._apart_now if not ticket.ended]
+        self._flush()
 
-    def _alone(self, growing: Continuous, ticket: Ticket, number: int) -> None:
-        for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:
-            del ticket.sent[place]  # counted anew, so that nothing is given out twice
-        predictor = self._predictor(ticket.use, ticket.key)
-        assert isinstance(predictor, Joining)
-        self._join_one(predictor, growing, ticket, number, ticket.questions[number])
-        try:
-            while not growing.is_empty:
-                with self.run.opened.lock:
-                    done = growing.step()
-                for member in done:
-                    self._grown(member)
-                self._flush()
-        except Exception as error:
-            self._broken(model=self.name)
-            growing.clear()
-            self._owners.pop(ticket.members[number], None)  # type: ignore[arg-type]
-            self._end(ticket, _broken(self.name, error))
+    def _again(self, growing: Continuous, some: Sequence[tuple[Ticket, int]]) -> None:
+        """From their beginnings to their ends; nobody else joins meanwhile."""
+        for ticket, number in some:
+            for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:
+                del ticket.sent[place]  # counted anew, so that nothing is given out twice
+            if not ticket.ended:
+                self._join_one(growing, ticket, number, ticket.questions[number])
+        while not growing.is_empty:
+            self._step(growing)
+            self._flush()
 
     # -- what is computed at once
 
@@ -443,17 +491,22 @@ class Worker:
     def _failed(self, tickets: Sequence[Ticket], error: Exception) -> None:
         open_ones = [ticket for ticket in tickets if not ticket.ended]
         if not isinstance(error, UserError):
-            self._broken(model=self.name)
             log.error("%s: a batch failed (%s)", self.name, type(error).__name__)
         if len(tickets) == 1:
-            said = error if isinstance(error, UserError) else _broken(self.name, error)
             for ticket in open_ones:
-                self._end(ticket, said)
+                self._end(ticket, self._told(error))
             return
         for ticket in open_ones:
             self._together([ticket])
 
     # -- out
+
+    def _told(self, error: Exception) -> Exception:
+        """What a request hears of it: what it may do better, or that this is not its fault."""
+        if isinstance(error, UserError):
+            return error
+        self._broken(model=self.name)
+        return Broken(f"{self.name} could not compute this ({type(error).__name__}).")
 
     def _end(self, ticket: Ticket, error: Exception | None = None) -> None:
         if ticket.ended:
@@ -499,10 +552,6 @@ class Worker:
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
-
-
-def _broken(name: str, error: Exception) -> Broken:
-    return Broken(f"{name} could not compute this ({type(error).__name__}).")
 
 
 def _with_id(answer: Answer, asked: Asked) -> Answer:

@@ -57,7 +57,7 @@ def translators(service: Service) -> dict[tuple[str, str], Worker]:
 
 async def languages(service: Service, request: Request) -> Response:
     known = translators(service)
-    codes = sorted({source for source, _ in known})
+    codes = sorted({code for pair in known for code in pair})
     return response([
         {"code": code, "name": NAMES.get(code, code),
          "targets": sorted(target for source, target in known if source == code)}
@@ -161,17 +161,18 @@ BODY = an_object(
 ROUTES = (
     Route(
         method="POST", path="/translate", answer=translate, body=BODY, urlencoded=True,
-        key_in_body=True, summary="Translate, as LibreTranslate does.",
+        key_in_body=True, plain_errors=True, summary="Translate, as LibreTranslate does.",
         gives={"application/json": an_object(("translatedText",))},
     ),
     Route(
-        method="GET", path="/languages", answer=languages, key_in_body=True,
+        method="GET", path="/languages", answer=languages, key_in_body=True, plain_errors=True,
         summary="From which languages to which, as LibreTranslate says it.",
-        gives={"application/json": an("array", items=LANGUAGE)}, codes=(400, 401, 403, 408, 413),
+        gives={"application/json": an("array", items=LANGUAGE)},
+        codes=(400, 401, 403, 408, 413, 429),
     ),
     Route(
         method="POST", path="/detect", answer=detect, body=an_object(("q",), q=TEXT),
-        urlencoded=True, key_in_body=True,
+        urlencoded=True, key_in_body=True, plain_errors=True,
         summary="Not offered: a 404 that says so.", gives={"application/json": an("array")},
     ),
 )  # fmt: skip

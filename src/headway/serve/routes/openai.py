@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 
 from headway import __version__
 from headway.decode.continuous import Member
 from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
 from headway.serve.chat import has_template, prompt_of
 from headway.serve.problems import Refused
-from headway.serve.routes.own import SSE, event
+from headway.serve.routes.own import event
 from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
-from headway.serve.service import Service, Tokens, kind_of, one_of, response, result_of
+from headway.serve.service import Events, Service, Tokens, kind_of, one_of, response, result_of
 from headway.serve.worker import Ticket, Worker
 from headway.tasks.answers import Answer, Show, SpokenAnswer, TextAnswer, VectorAnswer
 
@@ -109,7 +109,8 @@ class Wanted:
 async def completions(service: Service, request: Request) -> Response:
     given = await _json(service, request)
     worker = service.worker(given.pop("model", None), continues, "continues text")
-    given.setdefault("max_tokens", MAX_TOKENS)
+    if given.get("max_tokens") is None:
+        given["max_tokens"] = MAX_TOKENS
     top = given.pop("logprobs", None)
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 5):
         raise Refused(422, "logprobs must be a whole number from 0 to 5.", param="logprobs")
@@ -142,8 +143,9 @@ class Completions:
     def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
         return {"text": (prompt if self.echo else "") + text, "logprobs": probs}
 
-    def piece(self, text: str, probs: dict[str, Any] | None, first: bool) -> dict[str, Any]:
-        return {"text": text, "logprobs": probs}
+    def piece(self, text: str, probs: dict[str, Any] | None, prompt: str | None) -> dict[str, Any]:
+        """`prompt`: of the first piece of an output, None of all others."""
+        return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
     def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
         if self.top is None:
@@ -166,9 +168,9 @@ class Chat(Completions):
     def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text}, "logprobs": probs}
 
-    def piece(self, text: str, probs: dict[str, Any] | None, first: bool) -> dict[str, Any]:
-        role = {"role": "assistant"} if first else {}
-        return {"delta": {**role, "content": text} if text or first else {}, "logprobs": probs}
+    def piece(self, text: str, probs: dict[str, Any] | None, prompt: str | None) -> dict[str, Any]:
+        role = {"role": "assistant"} if prompt is not None else {}
+        return {"delta": {**role, "content": text} if text or role else {}, "logprobs": probs}
 
     def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
         if self.top is None:
@@ -199,8 +201,8 @@ async def _written(
             worker, prompts, wanted.options, top=shape.top or 0, checked=True,
             on_piece=lambda n, w, text: queue.put_nowait((n, w, text)),
         )  # fmt: skip
-        body = _chunks(service, worker, ticket, queue, wanted, shape, common)
-        return StreamingResponse(body, media_type="text/event-stream", headers=SSE)
+        body = _chunks(service, worker, ticket, queue, wanted, shape, common, prompts)
+        return Events(body, ticket)
     asked = await service.ask(
         request, worker, prompts, wanted.options, top=shape.top or 0, checked=True
     )
@@ -209,7 +211,7 @@ async def _written(
         if answer.error:
             raise Refused(422, answer.error, param="prompt")
         for out, probs in _outputs(worker, answer, member, shape) * wanted.copies:
-            said = shape.whole(_prompt_text(prompts[number], answer), out.text, probs)
+            said = shape.whole(_prompt_text(worker, prompts[number]), out.text, probs)
             choices.append({"index": len(choices), **said, "finish_reason": _reason(out)})
     usage = _usage(worker, asked.answers, asked.members, wanted.copies)
     return response({**common, "object": shape.kind, "choices": choices, "usage": usage})
@@ -217,12 +219,13 @@ async def _written(
 
 async def _chunks(
     service: Service, worker: Worker, ticket: Ticket, queue: asyncio.Queue[Any], wanted: Wanted,
-    shape: Completions, common: Mapping[str, Any],
+    shape: Completions, common: Mapping[str, Any], prompts: Sequence[Any],
 ) -> AsyncIterator[bytes]:  # fmt: skip
     sent: dict[int, str] = {}
 
     def chunk(index: int, text: str, reason: str | None = None, probs: Any = None) -> bytes:
-        said = shape.piece(text, probs, index not in sent)
+        prompt = None if index in sent else _prompt_text(worker, prompts[index // wanted.n])
+        said = shape.piece(text, probs, prompt)
         sent[index] = sent.get(index, "") + text
         choice = {"index": index, **said, "finish_reason": reason}
         more = {"usage": None} if wanted.usage else {}
@@ -281,8 +284,8 @@ def _reason(out: TextAnswer) -> str:
     return "stop" if stopped or facts[0].get("stopped_by") else "length"
 
 
-def _prompt_text(prompt: Any, answer: Answer) -> str:
-    return prompt if isinstance(prompt, str) else getattr(answer, "source", "")
+def _prompt_text(worker: Worker, prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else worker.run.tokenizer.decode(prompt.ids)
 
 
 def _usage(
@@ -358,8 +361,7 @@ async def embeddings(service: Service, request: Request) -> Response:
         if form == "base64":
             value = base64.b64encode(vector.astype("<f4").tobytes()).decode()
         rows.append({"object": "embedding", "index": index, "embedding": value})
-    loop = asyncio.get_running_loop()
-    n = await loop.run_in_executor(None, _count_tokens, worker, several)
+    n = await service.reading(_count_tokens, worker, several)
     usage = {"prompt_tokens": n, "total_tokens": n}
     return response({"object": "list", "data": rows, "model": worker.name, "usage": usage})
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response
 
-from headway.serve.asking import Upload, parse_json
+from headway.errors import UserError
+from headway.serve.asking import Upload, as_refused, parse_json
 from headway.serve.problems import Refused
 from headway.serve.routes.route import ANY, TEXT, Route, an, an_object
-from headway.serve.service import Service, kind_of, one_of, response, result_of, to_json
+from headway.serve.service import Events, Service, kind_of, one_of, response, result_of, to_json
 from headway.serve.worker import Worker
 from headway.tasks.answers import Answer
-
-SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 def any_model(worker: Worker) -> bool:
@@ -111,7 +111,7 @@ async def _streamed(
             yield event(error.body())
         yield b"data: [DONE]\n\n"
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers=SSE)
+    return Events(events(), ticket)
 
 
 def event(content: Any) -> bytes:
@@ -152,7 +152,14 @@ async def look(service: Service, request: Request) -> Response:
     if service.draining:
         raise Refused(503, "the server is about to stop.", headers={"Retry-After": "5"})
     post = f"{request.scope.get('root_path', '')}/v1/look"
-    page = await service.looks.make(worker.run, values, data, post)
+    work = service.looks.make(worker.run, values, data, post)
+    try:
+        await service.until(request, work, time.perf_counter())
+        page = work.result()
+    except UserError as error:
+        raise as_refused(error) from error
+    finally:
+        work.cancel()  # if it has not begun: nobody waits for it
     if "application/json" in request.headers.get("accept", ""):
         return response({"packed": page.packed})
     return HTMLResponse(page.live_html)

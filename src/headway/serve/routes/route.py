@@ -39,6 +39,9 @@ class Route:
     is_open: bool = False
     """It answers without a key."""
 
+    plain_errors: bool = False
+    """An error is a text, not an object with a message: its clients expect that."""
+
     key_in_body: bool = False
     """The key may also be a field of the body, `api_key`: its clients have no header for it."""
 
