@@ -192,7 +192,7 @@ def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "chatty"
     shutil.copytree(SHIPPED / "stories", folder)
     template = (
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
         "{% if add_generation_prompt %}assistant:{% endif %}"
     )
@@ -214,6 +214,12 @@ def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
         assert text == want
         assert roles[0] == "assistant"
         assert not any(roles[1:])
+        parts: Any = [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "a story."}]
+        again = {**said, "messages": [{"role": "user", "content": parts}]}
+        assert client.chat.completions.create(**again).choices[0].message.content == want
+        long: Any = [{"role": "user", "content": "a" * 30_000}]
+        with pytest.raises(openai.APIStatusError, match="30,000 characters"):
+            client.chat.completions.create(**{**said, "messages": long})
         wrong: Any = [{"role": "system", "content": "x"}]
         with pytest.raises(openai.UnprocessableEntityError, match="no system"):
             client.chat.completions.create(**{**said, "messages": wrong})

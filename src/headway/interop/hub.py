@@ -7,8 +7,9 @@ from pathlib import Path
 from headway.errors import UserError, needs
 
 SMALL = ["config.json", "generation_config.json", "tokenizer*.json", "special_tokens_map.json",
-         "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "*.model", "*.spm",
-         "*.tiktoken", "modules.json", "*sentence*.json", "1_Pooling/config.json"]  # fmt: skip
+         "added_tokens.json", "chat_template.jinja", "vocab.json", "vocab.txt", "merges.txt",
+         "*.model", "*.spm", "*.tiktoken", "modules.json", "*sentence*.json",
+         "1_Pooling/config.json"]  # fmt: skip
 WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
 OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 """Fetched only where there are no others."""

@@ -24,6 +24,7 @@ from headway.interop.detect_format import OpenedSource, open_source
 from headway.interop.families import Architecture
 from headway.interop.folder_files import sha256
 from headway.interop.name_pairs import Taken, to_ours
+from headway.interop.named_tokenizer import chat_template
 from headway.interop.weights import Weights
 from headway.models.build import build_model
 from headway.models.folder import describe_difference, save_weights
@@ -31,7 +32,7 @@ from headway.progress import SILENT, Progress
 from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.folder import IMPORTED, TOKENIZER, write_config
+from headway.settings.folder import CHAT_TEMPLATE, IMPORTED, TOKENIZER, write_config
 from headway.settings.load import apply_override
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
 from headway.settings.run import RunSettings, resolved_toml
@@ -262,6 +263,9 @@ def _write(
             (beside / TOKENIZER_FILES).mkdir()
             for path in opened.tokenizer_files:
                 shutil.copyfile(path, beside / TOKENIZER_FILES / path.name)
+        template = chat_template(opened.tokenizer_files)
+        if template is not None and SPECS[settings.task].continues:
+            replace_text(beside / CHAT_TEMPLATE, template)
         if opened.sentence is not None:
             opened.sentence.keep(beside)
         facts = json.dumps(_facts(opened, taken), indent=1, ensure_ascii=False)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.errors import DataError
 from headway.interop.folder_files import inside
+from headway.settings.folder import CHAT_TEMPLATE
 from headway.tokens.files import tokenizer_files
 from headway.tokens.foreign import load_foreign
 from headway.tokens.llama2c import load_llama2c_tokenizer
+from headway.tokens.small_files import read_table, read_text
 from headway.tokens.tokenizer import Vocabularies
 
 NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
          "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
-         "merges.txt")  # fmt: skip
+         "merges.txt", CHAT_TEMPLATE)  # fmt: skip
 """What the files of tokenizers are called."""
 
 HINTS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
@@ -30,6 +32,19 @@ def files_of(folder: Path) -> list[Path]:
     """The files of the tokenizer in a folder."""
     found = {path.name for name in NAMES for path in folder.glob(name) if path.is_file()}
     return [inside(folder, name) for name in sorted(found)]
+
+
+def chat_template(files: Sequence[Path]) -> str | None:
+    """The usual one of the templates that go with these files: a file of its own, or a setting."""
+    named = {path.name: path for path in files}
+    if CHAT_TEMPLATE in named:
+        return read_text(named[CHAT_TEMPLATE])
+    config = named.get("tokenizer_config.json")
+    found = None if config is None else read_table(config).get("chat_template")
+    if isinstance(found, list):  # several, by names
+        usual = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
+        found = usual[0].get("template") if usual else None
+    return found if isinstance(found, str) and found else None
 
 
 def load_beside(

@@ -28,6 +28,8 @@ CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 IMPORTED = "import.json"
+CHAT_TEMPLATE = "chat_template.jinja"
+"""How messages become a prompt, where a model was made for that."""
 """Where the weights came from, if they are not our own."""
 
 EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from headway.settings.folder import TOKENIZER
+from headway.settings.folder import CHAT_TEMPLATE, TOKENIZER
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
 from headway.storage import replace_text
 from headway.tasks.opened import Opened
@@ -87,6 +87,8 @@ def write_tokenizer(run: Opened, out: Path) -> None:
     if not run.vocab.joint:
         (out / TARGET).mkdir()
         _write(run, target, out / TARGET, (_present(target.target_begin), [target.eos]))
+    if (run.folder / CHAT_TEMPLATE).is_file():
+        shutil.copyfile(run.folder / CHAT_TEMPLATE, out / CHAT_TEMPLATE)
 
 
 def _write(run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]) -> None:

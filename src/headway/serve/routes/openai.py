@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from headway import __version__
 from headway.decode.continuous import Member
 from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
-from headway.serve.chat import has_template, prompt_of
+from headway.serve.chat import checked_messages, has_template, prompt_of
 from headway.serve.problems import Refused
 from headway.serve.routes.own import event
 from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
@@ -123,13 +123,12 @@ async def completions(service: Service, request: Request) -> Response:
 async def chat(service: Service, request: Request) -> Response:
     given = await _json(service, request)
     worker = service.worker(given.pop("model", None), chats, "has a chat template")
-    messages = given.pop("messages", None)
+    messages = checked_messages(given.pop("messages", None), service.limits)
     wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, 5)
-    prompt = prompt_of(worker.run, messages)
     wanted = Wanted(given, service, worker)
     _nothing_else(given)
-    inputs = inputs_of(worker.run, [prompt], service.limits)
-    return await _written(service, request, worker, inputs, wanted, Chat(top if wants else None))
+    prompt = Tokens(await service.reading(prompt_of, worker.run, messages))
+    return await _written(service, request, worker, [prompt], wanted, Chat(top if wants else None))
 
 
 class Completions:
