@@ -52,8 +52,10 @@ def launched(path: str) -> Any:
     from playwright.sync_api import sync_playwright
 
     driver = sync_playwright().start()
+    # A microphone that beeps, for pages that ask for one.
+    beeps = "--use-fake-device-for-media-stream"
     opened = driver.chromium.launch(
-        executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", beeps]
     )
 
     def stop() -> None:

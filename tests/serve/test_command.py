@@ -95,6 +95,36 @@ def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_fifty_requests_and_twenty_streams_survive_a_drain() -> None:
+    with command("stories") as (process, url, _):
+        found: list[Any] = []
+
+        def ask(number: int) -> None:
+            options = {"max_len": 100, "min_len": 90, "beam": 1, "sample": False}
+            body = {"input": f"The dog {number}", "options": options, "stream": number < 20}
+            found.append(httpx2.post(f"{url}/v1/predict", json=body, timeout=60))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(70)]
+        for thread in threads:
+            thread.start()
+        accepted = 'headway_queue_requests{model="stories"} 70'
+        wait_for(lambda: accepted in httpx2.get(f"{url}/metrics").text)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        while httpx2.get(f"{url}/ready").status_code != 503:
+            assert time.monotonic() - began < 0.5
+        assert httpx2.get(f"{url}/health").status_code == 200
+        assert httpx2.post(f"{url}/v1/predict", json={"input": "a"}).status_code == 503
+        assert process.wait(35) == 0
+        for thread in threads:
+            thread.join(10)
+        assert [one.status_code for one in found] == [200] * 70
+        streams = [one.text for one in found if "event-stream" in one.headers["content-type"]]
+        assert len(streams) == 20
+        assert all('"answers"' in one and one.endswith("[DONE]\n\n") for one in streams)
+
+
+@pytest.mark.slow
 def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
     with command("stories", "serve.drain=1") as (process, url, said):
         options = {"max_len": 250, "min_len": 249, "beam": 16, "sample": False}

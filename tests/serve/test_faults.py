@@ -543,6 +543,16 @@ def test_slow_clients_are_cut_off_and_others_are_served(runs: dict[str, Run]) ->
             assert raw.recv(12) == b"HTTP/1.1 408"
         for raw in silent:
             raw.close()
+        # Nor is who was refused already, and sends the rest of his body byte by byte.
+        with socket.create_connection(place, 10) as raw:
+            raw.sendall(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n")
+            assert raw.recv(12) == b"HTTP/1.1 404"
+            began = time.monotonic()
+            with suppress(OSError):
+                while time.monotonic() < began + 8:
+                    raw.sendall(b"x")
+                    time.sleep(0.1)
+            assert time.monotonic() - began < 4
         # A second request on a connection that was good is not forgiven either.
         with socket.create_connection(place, 10) as raw:
             raw.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -550,6 +560,68 @@ def test_slow_clients_are_cut_off_and_others_are_served(runs: dict[str, Run]) ->
             raw.sendall(b"GET /heal")
             while raw.recv(4096):
                 pass
+
+
+@pytest.mark.slow
+def test_two_hundred_slow_clients_at_once(runs: dict[str, Run]) -> None:
+    """A byte a second of a header or of a body, and who reads nothing: all are closed within 30 s
+    by the usual limits, and a good client hardly notices."""
+
+    def timed(here: Here, until: float) -> list[float]:
+        took = []
+        while time.monotonic() < until:
+            began = time.perf_counter()
+            assert here.get("/health").status_code == 200
+            took.append(time.perf_counter() - began)
+            time.sleep(0.05)
+        return sorted(took)
+
+    with serving(runs["stories"]) as here:
+        place = ("127.0.0.1", int(here.url.rpartition(":")[2]))
+        quiet = timed(here, time.monotonic() + 5)
+        begun = time.monotonic()
+        raws = [socket.socket() for _ in range(200)]
+        for raw in raws:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.connect(place)
+        body = b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n"
+        reads = b"GET /assets/style.css HTTP/1.1\r\nHost: x\r\n\r\n" * 6
+        for number, raw in enumerate(raws):
+            raw.setblocking(False)
+            with suppress(OSError):
+                raw.send([b"POST /v1/pre", body, reads][number % 3])
+        late = set(range(200))
+
+        def drip() -> None:
+            while late and time.monotonic() < begun + 30:
+                for number in [*late]:
+                    try:
+                        if number % 3 < 2:
+                            raws[number].send(b"x")
+                            if raws[number].recv(4096) == b"":
+                                late.discard(number)
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        late.discard(number)
+                time.sleep(1)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        time.sleep(1)
+        busy = timed(here, begun + 25)
+        thread.join()
+        for number in range(2, 200, 3):  # nothing more comes behind what waits to be read
+            raws[number].settimeout(1)
+            with suppress(ConnectionError):
+                while raws[number].recv(1 << 20):
+                    pass
+            late.discard(number)
+        for raw in raws:
+            raw.close()
+    assert not late
+    n, m = int(0.99 * len(quiet)), int(0.99 * len(busy))
+    assert busy[m] <= max(2 * quiet[n], 0.02), (quiet[n], busy[m])
 
 
 def test_who_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
@@ -637,7 +709,22 @@ def test_many_streams_at_once(here: Here) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_streams_at_once(here: Here) -> None:
+    took: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            began = time.perf_counter()
+            assert here.get("/health").status_code == 200
+            took.append(time.perf_counter() - began)
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
     codes = many(here, 1000)
+    done.set()
+    thread.join()
+    assert sorted(took)[int(0.99 * len(took))] <= 0.5
     assert len(codes) == 1000
     assert set(codes) <= {200, 429}
     assert codes.count(200) >= 100

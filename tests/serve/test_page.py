@@ -150,6 +150,22 @@ def test_caption_and_transcribe_a_file_that_is_chosen(there: There) -> None:
     there.picture("transcribe")
 
 
+def test_record_from_the_microphone(there: There) -> None:
+    """Chromium's own: a beep a second, of which nothing but a file of sound is expected."""
+    page = there.page
+    there.choose("digits")
+    there.context.grant_permissions(["microphone"], origin=there.url)
+    page.click("[data-serve=record]")
+    page.wait_for_selector("text=Stop recording")
+    page.wait_for_timeout(600)
+    page.click("[data-serve=record]")
+    page.wait_for_selector(".drop audio")
+    assert "recording.wav" in page.inner_text("[data-serve=drop]")
+    there.send()
+    assert page.locator("[data-serve=wrong]").count() == 0
+    assert "-F 'file=@recording.wav'" in page.inner_text("[data-serve=curl]")
+
+
 def test_look_inside_opens_the_page_of_this_very_input(there: There) -> None:
     page = there.page
     page.fill("[data-serve=input]", "Der Hund schläft.")

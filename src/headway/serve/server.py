@@ -52,7 +52,7 @@ class Patient(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        if self._is_idle:
             if self._waits is None:
                 self._expect()
         elif self._waits is not None:
@@ -75,8 +75,16 @@ class Patient(H11Protocol):
 
     def _late(self) -> None:
         self._waits = None
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+        if self._is_idle and not self.transport.is_closing():
             self.transport.abort()
+
+    @property
+    def _is_idle(self) -> bool:
+        """There is no request yet, or the rest of one that was refused already."""
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        return theirs is h11.IDLE or (
+            theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
+        )
 
 
 class Server(uvicorn.Server):
