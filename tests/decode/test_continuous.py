@@ -156,3 +156,26 @@ def test_rows_come_and_go_without_moving_others() -> None:
     assert found.data_ptr() == rows.stores[0][KEYS].grid_BS.data_ptr()
     rows.select([])
     assert rows.stores == [{}]
+
+
+def test_models_are_used_without_dropout_and_not_looked_through_at_every_step(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing, calls, real = together(run), [], torch.nn.Module.train
+
+    def train(self: torch.nn.Module, mode: bool = True) -> torch.nn.Module:
+        calls.append(mode)
+        return real(self, mode)
+
+    monkeypatch.setattr(torch.nn.Module, "train", train)
+    member = growing.member(ids(run, "The dog"), replace(run.settings.decode, **GREEDY))
+    growing.join(member)
+    growing.step()
+    assert calls == []
+    growing.models[0].train()
+    try:
+        growing.step()
+        assert growing.models[0].training  # as before
+        assert False in calls
+    finally:
+        growing.models[0].eval()

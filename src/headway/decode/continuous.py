@@ -8,6 +8,7 @@ seed, never on who stands beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from headway.decode.stream import OnPiece, Reading
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache, LayerCache
-from headway.nn.eval_mode import evaluating
+from headway.nn.eval_mode import evaluating, is_compiled
 from headway.nn.layout import Layout
 from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
@@ -141,6 +142,7 @@ class Continuous:
 
         self.caches = [RowCache(len(model.stack.blocks)) for model in models]  # type: ignore[arg-type]
         self.lean = [lean_step(model) for model in models]
+        self.compiled = any(map(is_compiled, models))
         self.draws: dict[Hashable, Callable[[Tensor, Tensor], Tensor]] = {}
         self.never: dict[Hashable, Tensor] = {}
 
@@ -191,12 +193,19 @@ class Continuous:
     @torch.no_grad()
     def step(self) -> list[Member]:
         """One token more for each; the members that are done now, or were left."""
-        with evaluating(self.models):
+        with self._evaluating():
             gone = self._leave()
             vectors = [self._next(), self._read_new()]
             if not self.rows:
                 return gone
             return gone + self._grow(self._scores([some for some in vectors if some]))
+
+    def _evaluating(self) -> AbstractContextManager[None]:
+        """Models of an opened run are as they must be. To look through all parts of them takes as
+        long as a tenth of a step."""
+        if self.compiled or any(model.training for model in self.models):
+            return evaluating(self.models)
+        return nullcontext()
 
     def _leave(self) -> list[Member]:
         """Nobody waits for these any more."""

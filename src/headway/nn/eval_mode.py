@@ -16,8 +16,7 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
     Compiled blocks run as they are written: every length would compile them once more.
     """
     training = [model.training for model in models]
-    parts = (part for model in models for part in model.modules())
-    compiled = any(part._compiled_call_impl is not None for part in parts)
+    compiled = any(map(is_compiled, models))
     try:
         for model in models:
             model.eval()
@@ -26,3 +25,8 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
     finally:
         for model, was_training in zip(models, training, strict=True):
             model.train(was_training)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether a part of it is."""
+    return any(part._compiled_call_impl is not None for part in model.modules())
