@@ -48,7 +48,7 @@ class Translator(litserve.LitAPI):  # type: ignore[misc]
 
 def main() -> None:
     folder, port, tokens, beam = sys.argv[1:]
-    api = Translator(folder, int(tokens), int(beam), max_batch_size=64, batch_timeout=0.003)
+    api = Translator(folder, int(tokens), int(beam), max_batch_size=64, batch_timeout=0.02)
     server = litserve.LitServer(api, accelerator="cpu", timeout=600)
     server.run(port=int(port), generate_client_file=False, log_level="error")
 

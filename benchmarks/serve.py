@@ -1,12 +1,17 @@
 """`headway serve` beside its peers: the same weights, requests and limits, over HTTP.
 
-A decoder of GPT-2's size (random weights, the vocabulary of the shipped `stories`) beside
-`transformers serve`, and the shipped translator beside LitServe with its own batching around
-`generate`, sorted and padded. Lengths are fixed: no output ends early. Then what an operator asks:
-overload, idle connections, growth. `--worker` measures the batching worker in this process, without
-HTTP, beside `generate_batch` and `generate` of transformers: for machines without HTTP packages.
+A decoder of GPT-2's size beside `transformers serve`, with and without its continuous batching, and
+a translator of the size of the first Transformer beside LitServe with its own batching around
+`MarianMTModel.generate`, sorted and padded; both with random weights and vocabularies of shipped
+models. Lengths are fixed: no output ends early. Then what an operator asks, of the shipped
+translator: overload, idle connections, growth. Clients are in this process, on the same cores, and
+do little but wait. `--only` measures some parts and keeps the others of an earlier run.
 
-Peers need `pip install litserve accelerate`; what is not installed is noted as failed.
+`--worker` measures the batching worker in this process, without HTTP, beside `generate_batch` and
+`generate` of transformers: for machines without HTTP packages.
+
+Peers need `pip install litserve accelerate`, here or where `--peers PYTHON` says; what is not
+installed is noted as failed.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import resource
+import signal
 import socket
 import statistics
 import subprocess
@@ -25,13 +32,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from benchmarks.machine import pick_device, save
+from benchmarks.machine import RESULTS, pick_device, save
 from headway.interop.exporting import export_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
@@ -42,7 +50,12 @@ from headway.settings.run import resolved_toml
 
 T = TypeVar("T")
 
+REFUSED_WAIT = 0.5
+"""Seconds after which a client that was refused comes again; it is told to wait for longer."""
+
 CONCURRENT = (1, 8, 64)
+OURS = "headway serve"
+PARTS = ("decoder", "translator", "overload", "idle", "growth")
 ENGLISH = "Once upon a time there was little girl dog park big happy day went saw"
 GERMAN = "Ich gehe heute mit Tom nach Hause und wir essen dort ein Brot"
 
@@ -50,20 +63,19 @@ GERMAN = "Ich gehe heute mit Tom nach Hause und wir essen dort ein Brot"
 # The models
 
 
-def decoder_run(folder: Path, name: str, layers: int | None) -> Path:
-    """A run of a preset's shape with random weights and the vocabulary of `stories`."""
-    stories = run_folder("stories")
-    settings = load_run(stories)
-    shape: Any = preset(name)
-    changes = {"vocab_size": settings.model.vocab_size, "dropout": 0.0}
-    shape = replace(shape, **changes, **({} if layers is None else {"n_layers": layers}))
+def random_run(folder: Path, like: str, name: str, **changes: Any) -> Path:
+    """A run of a preset's shape with random weights and the vocabulary of a shipped run."""
+    shipped = run_folder(like)
+    settings = load_run(shipped)
+    size: Any = settings.model
+    shape: Any = replace(preset(name), **changes, vocab_size=size.vocab_size, dropout=0.0)
     torch.manual_seed(0)
     model = build_model(shape).eval()
     folder.mkdir(parents=True)
     decode = replace(settings.decode, sample=False, beam=1, temperature=1.0, top_p=1.0)
     settings = replace(settings, model=shape, decode=decode)
     (folder / CONFIG).write_text(resolved_toml(settings))
-    (folder / TOKENIZER).write_bytes((stories / TOKENIZER).read_bytes())
+    (folder / TOKENIZER).write_bytes((shipped / TOKENIZER).read_bytes())
     save_weights(folder, model_weights(model))
     return folder
 
@@ -80,7 +92,8 @@ def exported(run: Run, out: Path) -> Path:
 @contextlib.contextmanager
 def process(words: Sequence[str], url: str, alive: str) -> Iterator[subprocess.Popen[bytes]]:
     """A server in a process of its own, from when it answers."""
-    started = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    started = subprocess.Popen(words, stdout=quiet, stderr=quiet, start_new_session=True)
     try:
         until = time.monotonic() + 300
         while True:
@@ -96,7 +109,9 @@ def process(words: Sequence[str], url: str, alive: str) -> Iterator[subprocess.P
         started.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             started.wait(10)
-        started.kill()
+        with contextlib.suppress(ProcessLookupError):  # and those that it started
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
 
 
 def free_port() -> int:
@@ -130,21 +145,25 @@ def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, in
 
 
 @contextlib.contextmanager
-def transformers_server(folder: Path) -> Iterator[tuple[str, int]]:
+def transformers_server(
+    python: str, folder: Path, *, continuous: bool
+) -> Iterator[tuple[str, int]]:  # fmt: skip
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    words = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--host", "127.0.0.1"]
-    words += [str(folder), "--port", str(port), "--device", "cpu"]
-    words += ["--dtype", "float32", "--continuous-batching"]
+    words = [python, "-m", "transformers.cli.transformers", "serve", "--host", "127.0.0.1"]
+    words += [str(folder), "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+    words += ["--continuous-batching"] if continuous else []
     with process(words, url, "/health") as started:
         yield url, started.pid
 
 
 @contextlib.contextmanager
-def lit_server(folder: Path, tokens: int, beam: int) -> Iterator[tuple[str, int]]:
+def lit_server(
+    python: str, folder: Path, tokens: int, beam: int
+) -> Iterator[tuple[str, int]]:  # fmt: skip
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    words = [sys.executable, "-m", "benchmarks.lit_translator", str(folder), str(port)]
+    words = [python, "-m", "benchmarks.lit_translator", str(folder), str(port)]
     with process([*words, str(tokens), str(beam)], url, "/health") as started:
         yield url, started.pid
 
@@ -152,31 +171,64 @@ def lit_server(folder: Path, tokens: int, beam: int) -> Iterator[tuple[str, int]
 # The clients
 
 
+class Client:
+    """A connection that is kept. It does as little as it can: it has the server's own cores."""
+
+    def __init__(self, url: str, path: str) -> None:
+        self.place, self.path = _place(url), path
+        self.pair: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, body: bytes) -> int:
+        """The status, when all of the answer is there."""
+        head = f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+        text = head.encode() + b"Content-Type: application/json\r\n\r\n" + body
+        if self.pair is None:
+            self.pair = await asyncio.open_connection(*self.place)
+        reader, writer = self.pair
+        writer.write(text)
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        lines = dict(line.split(b": ", 1) for line in answer.split(b"\r\n")[1:-2])
+        if b"content-length" in lines:
+            await reader.readexactly(int(lines[b"content-length"]))
+        else:
+            while (size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)) or size == 0:
+                await reader.readexactly(size + 2)
+                if not size:
+                    break
+        if lines.get(b"connection") == b"close":
+            self.close()
+        return int(answer.split()[1])
+
+    def close(self) -> None:
+        if self.pair is not None:
+            self.pair[1].close()
+        self.pair = None
+
+
 async def load(
     url: str, bodies: Sequence[Mapping[str, Any]], path: str, concurrent: int, seconds: float = 0.0
 ) -> tuple[list[tuple[int, float]], float]:
     """Status and seconds of each request, of a closed loop of so many clients; and all seconds.
-    `seconds`: for so long, instead of each body once."""
-    import httpx2
-
+    `seconds`: for so long, instead of each body once. Who is refused comes again a little later."""
     found: list[tuple[int, float]] = []
-    limits = httpx2.Limits(max_connections=concurrent, max_keepalive_connections=concurrent)
-    async with httpx2.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-        begun = time.perf_counter()
-        left = iter(range(10**9 if seconds else len(bodies)))
+    texts = [json.dumps(body).encode() for body in bodies]
+    begun = time.perf_counter()
+    left = iter(range(10**9 if seconds else len(texts)))
 
-        async def one() -> None:
-            for number in left:
-                if seconds and time.perf_counter() - begun > seconds:
-                    return
-                start = time.perf_counter()
-                said = await client.post(path, json=bodies[number % len(bodies)])
-                found.append((said.status_code, time.perf_counter() - start))
-                if said.status_code == 429:
-                    await asyncio.sleep(0.05)
+    async def one() -> None:
+        client = Client(url, path)
+        for number in left:
+            if seconds and time.perf_counter() - begun > seconds:
+                break
+            start = time.perf_counter()
+            status = await client.post(texts[number % len(texts)])
+            found.append((status, time.perf_counter() - start))
+            if status == 429:
+                await asyncio.sleep(REFUSED_WAIT)
+        client.close()
 
-        await asyncio.gather(*(one() for _ in range(concurrent)))
-        return found, time.perf_counter() - begun
+    await asyncio.gather(*(one() for _ in range(concurrent)))
+    return found, time.perf_counter() - begun
 
 
 def alone(work: Coroutine[Any, Any, T]) -> T:
@@ -192,7 +244,7 @@ def rates(
     alone(load(url, bodies[:2], path, 1))  # the first one is slower everywhere
     result: dict[str, Any] = {}
     for n in concurrent:
-        some = bodies if n > 1 else bodies[: max(4, len(bodies) // 8)]
+        some = bodies[: max(8, min(len(bodies), 4 * n))]
         found, took = alone(load(url, some, path, n))
         assert {status for status, _ in found} == {200}, {status for status, _ in found}
         times = sorted(seconds for _, seconds in found)
@@ -226,24 +278,32 @@ def beside(
 
 def offline(run: Run, inputs: Sequence[str], options: Mapping[str, Any], tokens: int) -> float:
     """Tokens a second of the same inputs in one call."""
-    run(list(inputs[:4]), **options)
-    start = time.perf_counter()
-    run(list(inputs), **options)
-    return len(inputs) * tokens / (time.perf_counter() - start)
+    run(list(inputs[:8]), **options)
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        run(list(inputs), **options)
+        times.append(time.perf_counter() - start)
+    return len(inputs) * tokens / min(times)
 
 
 def overhead(run: Run, url: str, inputs: Sequence[str], options: Mapping[str, Any]) -> float:
     """Milliseconds that one request alone takes longer than the bare call; taking turns."""
-    bodies = [{"input": text, "options": dict(options)} for text in inputs]
-    bare, served = [], []
-    for text, body in zip(inputs, bodies, strict=True):
-        start = time.perf_counter()
-        run(text, **options)
-        bare.append(time.perf_counter() - start)
-        # The second one on its connection: clients keep theirs.
-        [_, (_, took)], _ = alone(load(url, [body, body], "/v1/predict", 1))
-        served.append(took)
-    return 1e3 * (statistics.median(served) - statistics.median(bare))
+
+    async def both() -> float:
+        client, more = Client(url, "/v1/predict"), []
+        for number, text in enumerate([inputs[0], *inputs]):
+            body = json.dumps({"input": text, "options": dict(options)}).encode()
+            start = time.perf_counter()
+            run(text, **options)
+            middle = time.perf_counter()
+            assert await client.post(body) == 200
+            if number:  # the first one opens the connection
+                more.append(time.perf_counter() - middle - (middle - start))
+        client.close()
+        return 1e3 * statistics.median(more)
+
+    return alone(both())
 
 
 # What an operator asks
@@ -254,16 +314,20 @@ def overload(
 ) -> dict[str, float]:
     """Ten times as many clients as there is room for, beside as many as fit."""
     with headway_server(run, inside, f"serve.queue={room}") as (url, _):
-        alone(load(url, bodies[:2], "/v1/predict", 1))
+        alone(load(url, bodies, "/v1/predict", room, min(2.0, seconds)))
         found, took = alone(load(url, bodies, "/v1/predict", room, seconds))
         peak = sum(status == 200 for status, _ in found) / took
         found, took = alone(load(url, bodies, "/v1/predict", 10 * room, seconds))
+        calm, _ = alone(load(url, bodies[:32], "/v1/predict", 1))
     good = [seconds for status, seconds in found if status == 200]
     refused = sorted(seconds for status, seconds in found if status == 429)
     assert len(good) + len(refused) == len(found)
     return {
-        "peak_requests_per_s": peak, "accepted_requests_per_s": len(good) / took,
+        "clients": 10 * room, "room": room, "peak_requests_per_s": peak,
+        "accepted_requests_per_s": len(good) / took,
         "share_of_peak": len(good) / took / peak, "refused": len(refused),
+        "accepted_p99_ms": 1e3 * sorted(good)[int(0.99 * len(good))],
+        "p50_ms_afterwards": 1e3 * statistics.median(seconds for _, seconds in calm),
         "refused_p50_ms": 1e3 * statistics.median(refused) if refused else 0.0,
         "refused_p99_ms": 1e3 * refused[int(0.99 * len(refused))] if refused else 0.0,
     }  # fmt: skip
@@ -302,7 +366,7 @@ def growth(
     with headway_server(run, inside) as (url, pid):
         until, marks = time.monotonic() + 60 * minutes, []
         while time.monotonic() < until or len(marks) < 3:
-            alone(load(url, [*bodies[:16], *streams[:16]], "/v1/predict", 16))
+            alone(load(url, [*bodies[:64], *streams[:64]], "/v1/predict", 16))
             for _ in range(4):
                 with socket.create_connection(_place(url), 10) as raw:
                     raw.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-")
@@ -311,6 +375,8 @@ def growth(
     early, late = marks[third : 2 * third], marks[2 * third :]
     return {
         "minutes": minutes,
+        "rounds": len(marks),
+        "bytes": marks[-1][0],
         "bytes_grown": float(np.mean([m for m, _ in late]) - np.mean([m for m, _ in early])),
         "descriptors_grown": max(n for _, n in late) - max(n for _, n in early),
     }
@@ -396,8 +462,9 @@ def texts_of(words: str, n: int, most: int) -> list[str]:
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="gpt2")
+    parser.add_argument("--translator", default="transformer-base")
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=32, help="of every output")
     parser.add_argument("--beam", type=int, default=4, help="of the translator")
     parser.add_argument("--concurrent", type=int, nargs="+", default=CONCURRENT)
@@ -408,80 +475,110 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--inside", action="store_true", help="our server in this process")
     parser.add_argument("--alone", action="store_true", help="no peers")
+    parser.add_argument("--peers", default=sys.executable, help="the Python that has them")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--worker", action="store_true", help="the worker alone, without HTTP")
     said = parser.parse_args(given)
     if said.threads:
         torch.set_num_threads(said.threads)
         os.environ["OMP_NUM_THREADS"] = str(said.threads)
     device = pick_device()
+    layers = {} if said.layers is None else {"n_layers": said.layers}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        made = decoder_run(folder / "decoder", said.preset, said.layers)
-        precision = "bf16" if device.type == "cuda" else "auto"
-        writer = Run([made], device=device.type, precision=precision)
-        prompts = texts_of(ENGLISH, said.requests, 12)
         if said.worker:
+            made = random_run(folder / "decoder", "stories", said.preset, **layers)
+            precision = "bf16" if device.type == "cuda" else "auto"
+            writer = Run([made], device=device.type, precision=precision)
             theirs = exported(Run([made], device="cpu"), folder / "hf")
-            result = without_http(writer, theirs, prompts[:64], said.tokens)
+            prompts = texts_of(ENGLISH, 64, 12)
+            result = without_http(writer, theirs, prompts, said.tokens)
             path = save("serve-worker", device, {"work": vars(said), **result})
         else:
-            path = save("serve", device, measured(said, writer, prompts, folder))
+            work = {k: v for k, v in vars(said).items() if v is not None and k != "peers"}
+            parts = {name: {**measure(name, said, folder, layers), "work": work}
+                     for name in said.only}  # fmt: skip
+            path = save("serve", device, {**kept(device, parts), **parts})
     print(path.read_text())
 
 
-def measured(said: Any, writer: Run, prompts: list[str], folder: Path) -> dict[str, Any]:
-    result: dict[str, Any] = {"work": {k: v for k, v in vars(said).items() if v is not None}}
-    tokens, concurrent = said.tokens, said.concurrent
-    # A decoder: no output of random weights ends in so few tokens.
+def kept(device: torch.device, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier run has of other parts."""
+    path = RESULTS / f"serve-{device.type}.json"
+    before = json.loads(path.read_text()) if path.is_file() and len(parts) < len(PARTS) else {}
+    return {name: before[name] for name in PARTS if name in before}
+
+
+def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
+    if name == "decoder":
+        return decoder(said, folder, layers)
+    if name == "translator":
+        return translator(said, folder, layers)
+    run = Run(["tatoeba-de-en"], device="cpu")
+    if name == "idle":
+        return idle(run, said.inside, said.idle)
+    texts = texts_of(GERMAN, said.requests, 16)
+    bodies = [{"input": text, "options": {"beam": 1, "max_len": said.tokens}} for text in texts]
+    if name == "overload":
+        return overload(run, bodies, said.inside, said.seconds, said.room)
+    return growth(run, bodies, said.inside, said.minutes)
+
+
+def decoder(said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
+    run = Run([random_run(folder / "decoder", "stories", said.preset, **layers)], device="cpu")
+    prompts, tokens = texts_of(ENGLISH, said.requests, 12), said.tokens
+    # No output of random weights ends in so few tokens.
     options = {"beam": 1, "sample": False, "max_len": tokens}
-    ours = [{"input": text, "options": options} for text in prompts]
-    rate = offline(writer, prompts, options, tokens)
-    systems: dict[str, Any] = {"headway serve": lambda: headway_server(writer, said.inside)}
-    bodies: dict[str, Any] = {"headway serve": ours}
-    paths = {"headway serve": "/v1/predict", "transformers serve": "/v1/completions"}
+    systems: dict[str, Any] = {OURS: lambda: headway_server(run, said.inside)}
+    bodies: dict[str, Any] = {OURS: [{"input": text, "options": options} for text in prompts]}
+    paths = {OURS: "/v1/predict"}
     if not said.alone:
-        theirs = exported(writer, folder / "hf-decoder")
+        theirs = exported(run, folder / "hf-decoder")
         config = theirs / "generation_config.json"
         config.write_text('{"eos_token_id": null, "do_sample": false}\n')
-        systems["transformers serve"] = lambda: transformers_server(theirs)
-        bodies["transformers serve"] = [
-            {"model": str(theirs), "prompt": text, "max_tokens": tokens, "temperature": 0}
-            for text in prompts
-        ]
-    found = beside(systems, bodies, paths, tokens, concurrent)
-    result["decoder"] = {"offline_tokens_per_s": rate, **found}
-    with headway_server(writer, said.inside) as (url, _):
-        few = prompts[: max(3, min(20, said.requests // 4))]
-        result["decoder"]["overhead_ms"] = overhead(writer, url, few, options)
-    # A translator: lengths are forced on both sides.
-    translator = Run(["tatoeba-de-en"], device="cpu")
-    texts = texts_of(GERMAN, said.requests, 16)
+        for name, continuous in {"": False, ", continuous batching": True}.items():
+            systems[f"transformers serve{name}"] = partial(
+                transformers_server, said.peers, theirs, continuous=continuous
+            )
+            bodies[f"transformers serve{name}"] = [
+                {"model": str(theirs), "prompt": text, "max_tokens": tokens, "temperature": 0}
+                for text in prompts
+            ]
+            paths[f"transformers serve{name}"] = "/v1/completions"
+    return compared(run, prompts, options, said, systems, bodies, paths)
+
+
+def translator(said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
+    made = random_run(folder / "translator", "tatoeba-de-en", said.translator, **layers)
+    run = Run([made], device="cpu")
+    texts, tokens = texts_of(GERMAN, said.requests, 16), said.tokens
     options = {"beam": said.beam, "min_len": tokens - 1, "max_len": tokens}
-    rate = offline(translator, texts, options, tokens)
-    systems = {"headway serve": lambda: headway_server(translator, said.inside)}
-    bodies = {"headway serve": [{"input": text, "options": options} for text in texts]}
-    paths = {"headway serve": "/v1/predict", "LitServe": "/predict"}
+    systems: dict[str, Any] = {OURS: lambda: headway_server(run, said.inside)}
+    bodies: dict[str, Any] = {OURS: [{"input": text, "options": options} for text in texts]}
+    paths = {OURS: "/v1/predict", "LitServe": "/predict"}
     if not said.alone:
-        their_folder = exported(translator, folder / "hf-translator")
-        systems["LitServe"] = lambda: lit_server(their_folder, tokens, said.beam)
+        theirs = exported(run, folder / "hf-translator")
+        systems["LitServe"] = partial(lit_server, said.peers, theirs, tokens, said.beam)
         bodies["LitServe"] = [{"input": text} for text in texts]
-    found = beside(systems, bodies, paths, tokens, concurrent)
-    result["translator"] = {"offline_tokens_per_s": rate, **found}
-    with headway_server(translator, said.inside) as (url, _):
-        few = texts[: max(3, min(20, said.requests // 4))]
-        result["translator"]["overhead_ms"] = overhead(translator, url, few, options)
-    quick = [{"input": text, "options": {**options, "beam": 1}} for text in texts]
-    result["overload"] = overload(translator, quick, said.inside, said.seconds, said.room)
-    result["idle"] = idle(translator, said.inside, said.idle)
-    result["growth"] = growth(translator, quick, said.inside, said.minutes)
-    for name in ("decoder", "translator"):
-        part = result[name]
-        rows, most = part["servers"], str(max(concurrent))
-        mine = rows["headway serve"][most]["tokens_per_s"]
-        part["of_offline"] = mine / part["offline_tokens_per_s"]
-        peers = [row[most]["tokens_per_s"] for key, row in rows.items() if key != "headway serve"]
-        part["of_peer"] = mine / max(peers) if peers else None
-    return result
+    return compared(run, texts, options, said, systems, bodies, paths)
+
+
+def compared(
+    run: Run, inputs: list[str], options: Mapping[str, Any], said: Any,
+    systems: Mapping[str, Any], bodies: Mapping[str, Any], paths: Mapping[str, str],
+) -> dict[str, Any]:  # fmt: skip
+    """Servers beside each other, ours beside the bare call."""
+    rate = offline(run, inputs, options, said.tokens)
+    with headway_server(run, said.inside) as (url, _):
+        more = overhead(run, url, inputs[: max(3, min(20, said.requests // 4))], options)
+    found = beside(systems, bodies, paths, said.tokens, said.concurrent)
+    rows, most = found["servers"], str(max(said.concurrent))
+    mine = rows[OURS][most]["tokens_per_s"]
+    peers = [row[most]["tokens_per_s"] for key, row in rows.items() if key != OURS]
+    return {
+        "offline_tokens_per_s": rate, "of_offline": mine / rate, "overhead_ms": more,
+        "of_best_peer": mine / max(peers) if peers else None, **found,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":
