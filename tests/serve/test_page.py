@@ -88,6 +88,9 @@ def test_translate_with_alternatives_and_lines_that_work(
     kind = {"Content-Type": "application/json"}
     said = here.post("/v1/predict", content=body, headers=kind).json()
     assert said["answer"]["outputs"][0]["text"] == want.text
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.click("[aria-label='copy the curl lines']")  # as on a page that came without TLS
+    assert shlex.split(page.evaluate("String(getSelection())")) == words
     code = page.inner_text("[data-serve=python]")
     assert f'headway.load("tatoeba-de-en")("{text}", n_best=3)' in code
     said_by_python: list[Any] = []

@@ -194,10 +194,16 @@ function pythonLines() {
     + `print(json.load(urllib.request.urlopen(asked))["answer"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
 }
 
+// Browsers have a clipboard for pages over TLS and of this machine alone; elsewhere the lines are selected.
 function copyable(name, text) {
-  const button = el("button", { class: "chip small", "aria-label": `copy the ${name} lines`,
-    onclick: async () => { await navigator.clipboard.writeText(text); button.textContent = "copied"; } }, "copy");
-  return el("div", {}, el("h3", {}, name), el("pre", { class: "mono", "data-serve": name }, text), button);
+  const lines = el("pre", { class: "mono", "data-serve": name }, text);
+  const copy = async () => {
+    if (navigator.clipboard) await navigator.clipboard.writeText(text);
+    else getSelection().selectAllChildren(lines);
+    button.textContent = navigator.clipboard ? "copied" : "selected";
+  };
+  const button = el("button", { class: "chip small", "aria-label": `copy the ${name} lines`, onclick: copy }, "copy");
+  return el("div", {}, el("h3", {}, name), lines, button);
 }
 
 // -- the look page: a form that opens it beside this one
