@@ -27,8 +27,8 @@ FOLDER = ROOT / "docs" / "lab"
 RESULTS = FOLDER / "results"
 MADE = "<!-- Made by `python docs/lab_pages.py` from docs/lab/results: change the code. -->\n"
 SIGNS = {"supported": "✓ supported", "refuted": "✗ refuted", "undecided": "? undecided"}
-STANCES = {"agrees": "agrees with what was expected", "disagrees": "says the opposite",
-           "differs": "says something of its own", "context": "to know"}  # fmt: skip
+STANCES = {"agrees": "agrees", "disagrees": "disagrees", "open": "not decided here",
+           "differs": "says something else", "context": "to know"}  # fmt: skip
 KEPT = ("size", "seeds", "first_seed", "data", "minutes", "cpu_minutes", "machine", "versions",
         "date")  # fmt: skip
 SIZES = ("full", "quick")
@@ -64,15 +64,23 @@ lies on one side of what would matter, and the controls came out as they must; e
 **undecided**, and says why. One seed decides nothing, except about arithmetic. Quick runs are
 small: they say what small models on short data do, and no more.
 
-Designs were tried on seeds 1 to 3, and what was shown of those was exploratory: bars and measures
-had been moved after a look at the data. Claims and bars are now fixed anew, by what the
-literature says and by what was expected before anything was measured, and all is run again on
-seeds 7 to 9, which had no part in any design. What stands below is of seeds 1 to 3 until then.
+A verdict is about the claim with which a page begins, not about the question: that "Can maps of
+attention be trusted?" is refuted means that the claim is, by which other maps point better.
+
+## How far to trust them
+
+Designs were tried on seeds 1 to 3, and some bars and measures had been moved after a look at the
+data. They were then fixed anew, and all was run on seeds 7 to 9, which had no part in any
+design and whose numbers nobody had seen. Bars are those that the literature or our own expectations
+named before anything was measured; where neither named a number it is our judgement (10 points in
+`roles`, a quarter in `order`, a point of chrF in `beam`, 0.05 nats in `optimal`), with seeds 1 to 3
+of nine experiments known. So these verdicts are confirmatory, for small models, three seeds and
+minutes on one core. None was run in full. Of sixteen intervals of 95 % one may well miss.
 
 - `beam`: quality is chrF again, and a point of it is the least that counts. It had been a count of
-  sentences, since chrF was undecided.
-- `optimal`: the claim is that of the LSTM with one head again; it had become that of the best of
-  three bodies, which is now told beside it, as picked afterwards.
+  sentences, since chrF was undecided. With half a point it would be undecided still.
+- `optimal`: the claim is that of the LSTM with one head again. It had become that of the best of
+  three bodies, which would be supported; it is told beside it, as picked afterwards.
 - `roles`: without values of the source words must be guessed (5 points), without queries far fewer
   are right (10 points), and the usual translator must learn (95 %). Ends count no longer as words,
   and 600 steps are taken instead of 350.
@@ -86,8 +94,13 @@ seeds 7 to 9, which had no part in any design. What stands below is of seeds 1 t
 - `frequencies`, `scale`: a difference is one from 0.05 nats on; it was 0.02, and 0.1 for equality.
 - `maps`: chance is within 3 standard errors, instead of 3.5.
 
-The others are as they were. Sizes were chosen in trials on earlier seeds.
-What others found was set beside the results, and stands whether they agree or not.
+By the bars of before all verdicts would be the same but that of `optimal`.
+
+Two were mended after they had run, and run again on the same seeds. `parallelism` had timed the
+Transformer with dropout of attention, which is slow on a processor, and in five rounds, too few for
+its control on a busy machine: it was 0.06 times as fast as the LSTM then, with the control failed.
+`overfitting` had stopped with an error before its last training. How others' findings stand to a
+claim, and what would change a verdict, was worded with the results in sight.
 
 """
 
@@ -144,11 +157,13 @@ def results_of(entry: Entry) -> list[dict[str, Any]]:
 def facts_of(entry: Entry, kept: dict[str, Any]) -> dict[str, Any]:
     """As `verdict.json` has them, judged anew."""
     experiment = entry.load()
+    verdict: Verdict = experiment.judge(kept["found"])
     return {
         "experiment": entry.name, "number": entry.number, "question": entry.question,
-        **experiment.judge(kept["found"]).as_json(), "hypothesis": experiment.hypothesis,
+        **verdict.as_json(), "hypothesis": experiment.hypothesis,
         "method": list(experiment.method), "control": experiment.control,
-        "literature": [[one.who, one.says, one.stance] for one in experiment.literature],
+        "literature": [[one.who, one.says, one.beside(verdict.verdict)]
+                       for one in experiment.literature],
         **{key: kept[key] for key in KEPT},
     }  # fmt: skip
 
@@ -190,7 +205,7 @@ def index() -> str:
 
 
 def ran(kept: dict[str, Any]) -> str:
-    first = kept.get("first_seed", 1)
+    first = kept["first_seed"]
     last = first + kept["seeds"] - 1
     return f"{kept['size']}, seeds {first} to {last}, {kept['cpu_minutes']:.1f} CPU minutes"
 
@@ -224,12 +239,14 @@ def page(entry: Entry) -> str:
         hint = [] if figure is figures[0] else [f"{figure.hint}\n"]  # it stands below the picture
         lines += [f"### {figure.title}\n", *hint, *table(*figure.table()), ""]
     lines += ["## What would change it\n", f"{verdict.changes}\n", "## What others found\n"]
-    lines += [f"- {one.who} ({STANCES[one.stance]}): {one.says}" for one in experiment.literature]
+    lines += [f"- {one.who} ({STANCES[one.beside(verdict.verdict)]}): {one.says}"
+              for one in experiment.literature]  # fmt: skip
     for other in results[1:]:
         again: Verdict = experiment.judge(other["found"])
         lines += [f"\n## The {other['size']} run\n",
                   f"**{SIGNS[again.verdict]}** ({ran(other)}). {again.sentence}"]  # fmt: skip
     flag = " --full" if kept["size"] == "full" else ""
+    flag += f" --first-seed {kept['first_seed']}" if kept["first_seed"] != 1 else ""
     versions = ", ".join(f"{name} {version}" for name, version in kept["versions"].items())
     lines += ["\n## Run it yourself\n", "```sh", f"headway lab {entry.name}{flag}", "```\n",
               f"Measured on {kept['date']} with {versions}, on {kept['machine']}."]  # fmt: skip

@@ -93,6 +93,7 @@ def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: 
     assert {"machine", "versions", "date", "size", "literature", "minutes"} <= set(facts)
     numbers = json.loads((tmp_path / "x" / "numbers.json").read_text())
     assert [one["gap"] for one in numbers["seeds"]] == [1.0, 1.01, 1.02]
+    assert facts["literature"] == [["A. Body 2020", "It is so.", "agrees"]]
     page = unpack(result.page.read_text())
     section = page["looks"][0]["sections"]["lab"]
     assert [one["kind"] for one in section["figures"]] == ["lines", "bars", "table", "heatmap"]
@@ -103,7 +104,10 @@ def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: 
 @pytest.mark.parametrize(("truth", "verdict"), [(1.0, "supported"), (0.0, "refuted")])
 def test_it_says_what_is_so(planted: Planted, tmp_path: Path, truth: float, verdict: str) -> None:
     planted.truth = truth
-    assert conduct(tmp_path / "x").verdict == verdict
+    result = conduct(tmp_path / "x")
+    assert result.verdict == verdict
+    stance = "agrees" if verdict == "supported" else "disagrees"
+    assert [one[2] for one in result.facts["literature"]] == [stance]
 
 
 def test_a_stopped_one_goes_on_and_more_seeds_are_added(planted: Planted, tmp_path: Path) -> None:
@@ -155,7 +159,8 @@ def test_too_little_time_or_data_is_undecided_and_says_why(
     few = conduct(tmp_path / "data", data=text)
     assert few.verdict == "undecided"
     assert "few.txt has 2 lines, and 100 are needed" in few.sentence
-    assert conduct(tmp_path / "one", seeds=1).verdict == "undecided"
+    one = conduct(tmp_path / "one", seeds=1)
+    assert (one.verdict, one.facts["literature"][0][2]) == ("undecided", "open")
 
 
 def test_a_folder_of_something_else_is_refused(planted: Planted, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ FACTS: dict[str, Any] = {
                  {"name": "other", "passed": False, "said": "it was not."}],
     "changes": "More data.", "hypothesis": "It is so.", "method": ["We looked.", "Twice."],
     "control": "It could be otherwise.", "literature": [["A. Body 2020", "Yes.", "agrees"]],
-    "size": "quick", "seeds": 3, "data": None, "minutes": 1.5, "cpu_minutes": 1.2,
+    "size": "quick", "seeds": 3, "first_seed": 7, "data": None, "minutes": 1.5, "cpu_minutes": 1.2,
     "machine": "2 cores", "versions": {"headway": "0.1.0"}, "date": "2026-01-01",
 }  # fmt: skip
 FIGURES: list[Figure] = [
-    Lines(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None), (3.0, 1.0)])], x="x", y="y",
-          log_x=True, levels=[("chance", 1.5)]),
+    Lines(title="L", hint="h", series=[("a", [(1.0, 2.0), (2.0, None), (3.0, 1e-12)])], x="x",
+          y="how far it is off, all in all", log_x=True, log_y=True, levels=[("chance", 1.5)]),
     Bars(title="B", hint="h", bars=[("a", 1.0, 0.5, 1.5), ("b", -1e-9, 0.0, 0.0)], unit="%"),
     Table(title="T", hint="h", columns=["a", "b"], rows=[["x", 1.0]]),
     Heatmap(title="H", hint="h", values=[[0.0, 1.0]], rows=["r"], columns=["c", "d"]),
@@ -61,6 +61,11 @@ def test_an_experiment_is_drawn_with_all_its_figures(browser: Any, tmp_path: Pat
     assert page.locator(".signed").count() == 0
     assert page.locator("[data-passed=false]").inner_text().startswith("✗ other")
     assert page.locator("[role=alert]").count() == 0
+    assert "headway lab planted --seeds 3 --first-seed 7" in page.locator(".mono").inner_text()
+    # The name of an axis stands beside its numbers, not on them.
+    name = page.locator("[data-figure=lines] text[transform]").bounding_box()
+    numbers = page.locator("[data-figure=lines] text.end").all()
+    assert min(one.bounding_box()["x"] for one in numbers) > name["x"] + name["width"]
     page.tab("labnumbers")
     assert "20 numbers" in page.locator("table").inner_text()
     page.close()

@@ -145,7 +145,8 @@ def _facts(
         **verdict,
         "hypothesis": experiment.hypothesis, "method": list(experiment.method),
         "control": experiment.control,
-        "literature": [[one.who, one.says, one.stance] for one in experiment.literature],
+        "literature": [[one.who, one.says, one.beside(verdict["verdict"])]
+                       for one in experiment.literature],
         "size": "full" if full else "quick", "doubts": list(doubts),
         "data": None if data is None else data.name,
         "minutes": round(clock.spent[0] / 60, 2), "cpu_minutes": round(clock.spent[1] / 60, 2),

@@ -16,15 +16,24 @@ Measured = Mapping[str, Any]
 """What was measured with one seed: numbers, texts, lists and mappings of them, as JSON holds."""
 
 
+TURNED = {"agrees": "disagrees", "disagrees": "agrees"}
+
+
 @dataclass(frozen=True)
 class Source:
-    """A claim of the literature, and whether what was measured is expected to agree."""
+    """A claim of the literature, and how it stands to the hypothesis."""
 
     who: str
     says: str
     stance: Literal["agrees", "disagrees", "differs", "context"] = "agrees"
-    """If the verdict is as expected: it says the same, the opposite, something of its own, or is
-    there to know."""
+    """It says the same, the opposite, something of its own, or is there to know."""
+
+    def beside(self, verdict: str) -> str:
+        """How it stands to what was found: who agrees with a claim that is refuted does not agree
+        with that, and of one that is undecided nothing can be said (`open`)."""
+        if self.stance not in TURNED or verdict == "supported":
+            return self.stance
+        return TURNED[self.stance] if verdict == "refuted" else "open"
 
 
 class Experiment(ABC):

@@ -70,7 +70,7 @@ EXPERIMENTS: dict[str, Entry] = {
             data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         Entry(
-            name="embeddings", number=7, quick=3, full=60, on_gpu=20,
+            name="embeddings", number=7, quick=4, full=60, on_gpu=20,
             question="Can word vectors that were learned elsewhere be reused?",
             data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
         ),

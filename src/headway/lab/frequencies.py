@@ -92,7 +92,7 @@ class Frequencies(Experiment):
     )
     literature = (
         Source("Vaswani et al. 2017", "A geometric progression of wavelengths; learned positions "
-               "were as good (25.7 against 25.8 BLEU)."),
+               "were as good (25.7 against 25.8 BLEU).", "context"),
         Source("Haviv et al. 2022", "Causal language models learn places without any code; "
                "encoders do not.", "context"),
         Source("Tancik et al. 2020", "For coordinates it is the spread of frequencies that counts, "

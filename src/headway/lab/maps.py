@@ -72,7 +72,7 @@ class Trust(Experiment):
     )
     literature = (
         Source("Kobayashi et al. 2020", "Weights times the vectors they weigh align better than "
-               "weights, which often fall on words that add nothing.", "disagrees"),
+               "weights, which often fall on words that add nothing."),
         Source("Abnar, Zuidema 2020", "Attention followed through the layers agrees better with "
                "ablation than attention as it is."),
         Source("Jain, Wallace 2019", "Attention is often unrelated to gradients and can be changed "

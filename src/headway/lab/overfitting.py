@@ -118,6 +118,7 @@ class Overfitting(Experiment):
             f"{min(falls):.2f} nats more.",
         )  # fmt: skip
         turns = [turn(one["curves"][little]) for one in found]
+        every = found[0]["curves"][little]["steps"][0]
         lower = {
             name: Effect.over(
                 [least(one["curves"][little]) - least(one["curves"][name]) for one in found],
@@ -144,9 +145,10 @@ class Overfitting(Experiment):
         said = ", ".join(f"{REMEDIES[name][0]} {lower[name].value:+.2f}" for name in order)
         said = said.replace("-", "−")
         answers = Answers(
-            supported=f"With {amounts[0] * SIZE:,} letters the validation loss turns at step "
-            f"{sum(turns) / len(turns):.0f}, and to train on costs {{effect}} more than with "
-            f"{amounts[-1] * SIZE:,}. What lowers the turning point, in nats: {said}.",
+            supported=f"With {amounts[0] * SIZE:,} letters the validation loss is lowest at step "
+            f"{sum(turns) / len(turns):.0f} (every {every:.0f} were looked at), and to train on "
+            f"costs {{effect}} more than with {amounts[-1] * SIZE:,}. What lowers the turning "
+            f"point, in nats: {said}.",
             refuted=f"Not as was held: with {amounts[0] * SIZE:,} letters to train on costs "
             f"{{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
             undecided="The seeds do not agree on whether little text makes the validation loss "

@@ -92,8 +92,10 @@ function axisOf(given, values, count, tight) {
 
 // The frame of a chart: a drawing with both axes, and where a value lies in it.
 function axes(host, { x, y, xs = [], ys = [], height = 240, tight = true, label }) {
-  const width = clamp(host.clientWidth || 640, 280, 860), [left, right, top, bottom] = [52, 14, 12, 40];
+  const width = clamp(host.clientWidth || 640, 280, 860), [right, top, bottom] = [14, 12, 40];
   const across = axisOf(x, xs, width / 90, tight), up = axisOf(y, ys, height / 50);
+  const widest = Math.max(...up.ticks.map(([v, text]) => String(text ?? short(v)).length));
+  const left = 52 + 7 * clamp(widest - 4, 0, 8);  // room for 1e-10 beside the name of the axis
   const X = (v) => left + across.share(v) * (width - left - right), Y = (v) => height - bottom - up.share(v) * (height - top - bottom);
   const drawing = svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
     up.ticks.map(([v, text]) => [svg("line", { class: "gridline", x1: left, x2: width - right, y1: Y(v), y2: Y(v) }),

@@ -1,6 +1,6 @@
 // An experiment of the lab: verdict, pictures, what was done, control, literature.
 const WORDS = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"] };
-const STANCES = { agrees: "agrees", disagrees: "disagrees", differs: "says something else", context: "to know" };
+const STANCES = { agrees: "agrees", disagrees: "disagrees", open: "not decided here", differs: "says something else", context: "to know" };
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 
 function drawVerdict(host, section) {
@@ -77,7 +77,7 @@ PANELS.lab = {
       el("dt", {}, who, " ", el("span", { class: "soft small" }, STANCES[stance])), el("dd", {}, says)])));
     const facts = [["date", section.date], ["took", `${number(section.minutes)} minutes, ${number(section.cpu_minutes)} of a core`], ["machine", section.machine], ["seeds", section.seeds], ["data", section.data],
       ...Object.entries(section.versions)].filter(([, value]) => value !== null);
-    text(host, "How it was made", el("p", { class: "mono small" }, `headway lab ${section.experiment}${section.size === "full" ? " --full" : ""} --seeds ${section.seeds}`),
+    text(host, "How it was made", el("p", { class: "mono small" }, `headway lab ${section.experiment}${section.size === "full" ? " --full" : ""} --seeds ${section.seeds}${section.first_seed > 1 ? ` --first-seed ${section.first_seed}` : ""}`),
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))])));
   },
 };
