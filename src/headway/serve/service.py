@@ -226,7 +226,7 @@ class Service:
         if self.draining:
             raise _stopping("the server is about to stop and takes no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
-        given = list(inputs) if checked else inputs_of(worker.run, inputs, self.limits)
+        given = list(inputs) if checked else await self._inputs(worker, inputs)
         worker.reserve(len(given))
         loop = asyncio.get_running_loop()
         try:
@@ -240,6 +240,12 @@ class Service:
         ticket.future.add_done_callback(lambda _: self._open.discard(ticket))
         worker.put(ticket)
         return ticket
+
+    async def _inputs(self, worker: Worker, given: Sequence[Any]) -> list[Any]:
+        """Checked. Of texts that is a matter of their lengths; media may be large."""
+        if worker.spec.modality == "text":
+            return inputs_of(worker.run, given, self.limits)
+        return await self.reading(inputs_of, worker.run, given, self.limits)
 
     async def reading(self, act: Callable[..., T], *given: Any) -> T:
         """What takes a while with long texts: in a thread, while the others are heard."""
