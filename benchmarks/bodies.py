@@ -12,7 +12,8 @@ written), the most memory that training took. Each piece is a process of its own
 in `--work` already is not made again.
 
 Growth: one sequence of 64 … 8,192 tokens, forward and backward. Memory is the most that the device
-held (CUDA), or what is kept for the backward pass, counted (CPU).
+held (CUDA), or what is kept for the backward pass, counted (CPU). With one thread on a CPU decoding
+and growth are timed by the core, so that others on the machine do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--bodies", nargs="+", help="some rows of the table, by their beginnings")
     parser.add_argument("--tokens", type=float, default=20e6, help="of equal trainings; 0: none")
     parser.add_argument("--minutes", type=float, default=5.0, help="of equal trainings; 0: none")
+    parser.add_argument("--layers", type=int, help="of every model; else those of its set")
+    parser.add_argument("--width", type=int, help="of the Transformer; else that of its set")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE, of all trainings")
     parser.add_argument("--examples", type=int, default=0, help="of training and test; 0: all")
@@ -113,14 +116,22 @@ def main(words: Sequence[str] | None = None) -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     device = torch.device(options.device)
     results: dict[str, Any] = {"sets": {}, "growth": {}}
-    asked = {"tokens": options.tokens, "minutes": options.minutes, "seed": options.seed,
-             "set": options.set}  # fmt: skip
+    asked = {"tokens": options.tokens, "minutes": options.minutes, "layers": options.layers,
+             "width": options.width, "seed": options.seed, "set": options.set}  # fmt: skip
     for name in options.sets:
-        results["sets"][name] = measured(TASKS[name], options)
+        results["sets"][name] = measured(task_of(name, options), options)
         machine.save(options.name, device, {**results, "options": asked})
     if options.lengths:
         results["growth"] = growth(options, device)
     print(machine.save(options.name, device, {**results, "options": asked}))
+
+
+def task_of(name: str, options: argparse.Namespace) -> Task:
+    """The task, with the Transformer that was asked for."""
+    task, wide = TASKS[name], options.width
+    own = {"n_layers": options.layers} if options.layers else {}
+    own |= {"d_model": wide, "d_ff": 4 * wide} if wide else {}
+    return replace(task, shape={**task.shape, **own})
 
 
 def measured(task: Task, options: argparse.Namespace) -> dict[str, Any]:
@@ -146,23 +157,13 @@ def kept(task: Task, arm: str, kind: str, options: argparse.Namespace) -> dict[s
     place = options.work / f"{task.name}-{short}-{kind}-{options.seed}.json"
     if not place.exists():
         what = {"task": task.name, "arm": arm, "kind": kind, "out": str(place.with_suffix(""))}
-        own = [
-            "--tokens",
-            options.tokens,
-            "--minutes",
-            options.minutes,
-            "--seed",
-            options.seed,
-            "--examples",
-            options.examples,
-            "--device",
-            options.device,
-            "--work",
-            options.work,
-        ]
+        given = ("tokens", "minutes", "layers", "width", "seed", "examples", "device", "work")
+        own = {name: getattr(options, name) for name in given}
         said = machine.python(
             "-m", "benchmarks.bodies", str(options.data), "--piece", json.dumps(what),
-            *map(str, own), "--set", *options.set,
+            *(word for name, value in own.items() if value is not None
+              for word in (f"--{name}", str(value))),
+            "--set", *options.set,
         )  # fmt: skip
         place.write_text(said.strip().splitlines()[-1])
     found: dict[str, Any] = json.loads(place.read_text())
@@ -173,13 +174,13 @@ def piece(what: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
     """Train, score, write: all of one row, in this process."""
     import headway
 
-    task, device = TASKS[what["task"]], torch.device(options.device)
+    task, device = task_of(what["task"], options), torch.device(options.device)
     model = matched(task, what["arm"])
     said: dict[str, Any] = {**task.said, **model, "train.seed": options.seed,
                             "train.batch_tokens": task.tokens}  # fmt: skip
     said |= {".".join(path): value for path, value in map(parse_override, options.set)}
     if what["kind"] == "tokens":
-        said["train.steps"] = max(1, round(options.tokens / task.tokens))
+        said["train.steps"] = max(1, round(options.tokens / said["train.batch_tokens"]))
     budget = None if what["kind"] == "tokens" else 60 * options.minutes
     files = files_of(task, options)
     begun = time.perf_counter()
@@ -289,15 +290,20 @@ def decoding(
         lines = Path(files["test"]["data"]).read_text(encoding="utf-8").splitlines()
         asked, options = [row.split("\t")[0] for row in lines[:512]], {}
     run(asked, **options)
-    machine.synchronize(device)
-    begun = time.perf_counter()
+    begun = now(device)
     answers = run(asked, **options)
-    machine.synchronize(device)
-    seconds = time.perf_counter() - begun
+    seconds = now(device) - begun
     if task.task == "classify":
         return {"texts_per_s": len(asked) / seconds}
     written = sum(len(str(answer)) for answer in answers)
     return {"characters_per_s": written / seconds, "texts_per_s": len(asked) / seconds}
+
+
+def now(device: torch.device) -> float:
+    """Seconds, of this process alone where it has one thread."""
+    machine.synchronize(device)
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if alone else time.perf_counter()
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -308,7 +314,7 @@ def peak_bytes(device: torch.device) -> int:
 
 def growth(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """Seconds and bytes of a step on one sequence, by its length."""
-    task, found = TASKS["tinyshakespeare"], dict[str, Any]()
+    task, found = task_of("tinyshakespeare", options), dict[str, Any]()
     for arm in chosen(task.arms, options.bodies):
         model = {key.removeprefix("model."): x for key, x in matched(task, arm).items()}
         longest = max(options.lengths)
@@ -338,7 +344,12 @@ def one_step(settings: Any, n_tokens: int, rounds: int, device: torch.device) ->
         step()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    seconds = machine.seconds(step, device, rounds)
+    times = []
+    for _ in range(rounds):
+        begun = now(device)
+        step()
+        times.append(now(device) - begun)
+    seconds = statistics.median(times)
     if device.type == "cuda":
         return {"seconds": seconds, "bytes": float(torch.cuda.max_memory_allocated())}
     kept = activations(outline(settings), settings, n_tokens)

@@ -144,7 +144,8 @@ def few_bodies(folder: Path) -> list[str]:
         rows = [f"{'good' if i % 2 else 'bad'} film {i}\t{i % 2}\n" for i in range(40)]
         (folder / f"sst2/{part}.tsv").write_text("".join(rows))
     small = ["tokenizer.kind=words", "tokenizer.vocab_size=none", "data.valid_size=4"]
-    few = ["--sets", "sst2", "--bodies", "gru", "--tokens", "1", "--minutes", "0"]
+    few = ["--sets", "sst2", "--bodies", "gru", "--tokens", "1", "--minutes", "0",
+           "--layers", "1", "--width", "32"]  # fmt: skip
     work = ["--work", str(folder / "work"), "--lengths", "8", "16", *ROUNDS, "--device", "cpu"]
     return [str(folder), *few, *work, "--set", *small]
 
