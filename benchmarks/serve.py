@@ -237,21 +237,38 @@ def alone(work: Coroutine[Any, Any, T]) -> T:
         return pool.submit(asyncio.run, work).result()
 
 
+def spent(pid: int) -> float:
+    """Seconds of cores that a server has taken so far, with all processes that it started."""
+    ticks = 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            facts = place.read_text().rpartition(") ")[2].split()
+            if int(facts[3]) == pid or int(place.parent.name) == pid:
+                ticks += int(facts[11]) + int(facts[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def rates(
-    url: str, bodies: Sequence[Mapping[str, Any]], path: str, tokens: int, concurrent: Sequence[int]
-) -> dict[str, Any]:
-    """Throughput and latency at each number of clients."""
+    server: tuple[str, int], bodies: Sequence[Mapping[str, Any]], path: str, tokens: int,
+    concurrent: Sequence[int],
+) -> dict[str, Any]:  # fmt: skip
+    """Throughput and latency at each number of clients, and what the server took of the cores,
+    which depends little on what else they do."""
+    url, pid = server
     alone(load(url, bodies[:2], path, 1))  # the first one is slower everywhere
     result: dict[str, Any] = {}
     for n in concurrent:
         some = bodies[: max(8, min(len(bodies), 4 * n))]
+        before = spent(pid)
         found, took = alone(load(url, some, path, n))
+        cores = spent(pid) - before
         assert {status for status, _ in found} == {200}, {status for status, _ in found}
         times = sorted(seconds for _, seconds in found)
         result[str(n)] = {
             "requests_per_s": len(found) / took, "tokens_per_s": len(found) * tokens / took,
             "p50_ms": 1e3 * statistics.median(times),
             "p99_ms": 1e3 * times[min(len(times) - 1, int(0.99 * len(times)))],
+            "core_ms_per_token": 1e3 * cores / (len(found) * tokens),
         }  # fmt: skip
     return result
 
@@ -267,8 +284,10 @@ def beside(
     result: dict[str, Any] = {"servers": {}, "failed": {}}
     for name, start in systems.items():
         try:
-            with start() as (url, _):
-                result["servers"][name] = rates(url, bodies[name], paths[name], tokens, concurrent)
+            with start() as server:
+                result["servers"][name] = rates(
+                    server, bodies[name], paths[name], tokens, concurrent
+                )
         except Exception as error:
             if name.startswith("headway"):
                 raise
@@ -276,15 +295,19 @@ def beside(
     return result
 
 
-def offline(run: Run, inputs: Sequence[str], options: Mapping[str, Any], tokens: int) -> float:
+def offline(
+    run: Run, inputs: Sequence[str], options: Mapping[str, Any], tokens: int
+) -> dict[str, float]:
     """Tokens a second of the same inputs in one call."""
     run(list(inputs[:8]), **options)
-    times = []
+    times, cores = [], []
     for _ in range(2):
-        start = time.perf_counter()
+        start, began = time.perf_counter(), time.process_time()
         run(list(inputs), **options)
         times.append(time.perf_counter() - start)
-    return len(inputs) * tokens / min(times)
+        cores.append(time.process_time() - began)
+    work = len(inputs) * tokens
+    return {"tokens_per_s": work / min(times), "core_ms_per_token": 1e3 * min(cores) / work}
 
 
 def overhead(run: Run, url: str, inputs: Sequence[str], options: Mapping[str, Any]) -> float:
@@ -568,16 +591,20 @@ def compared(
     systems: Mapping[str, Any], bodies: Mapping[str, Any], paths: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
     """Servers beside each other, ours beside the bare call."""
-    rate = offline(run, inputs, options, said.tokens)
+    bare = offline(run, inputs, options, said.tokens)
     with headway_server(run, said.inside) as (url, _):
         more = overhead(run, url, inputs[: max(3, min(20, said.requests // 4))], options)
     found = beside(systems, bodies, paths, said.tokens, said.concurrent)
     rows, most = found["servers"], str(max(said.concurrent))
-    mine = rows[OURS][most]["tokens_per_s"]
-    peers = [row[most]["tokens_per_s"] for key, row in rows.items() if key != OURS]
+    mine, peers = rows[OURS][most], [row[most] for key, row in rows.items() if key != OURS]
+    cores, rate = "core_ms_per_token", "tokens_per_s"
     return {
-        "offline_tokens_per_s": rate, "of_offline": mine / rate, "overhead_ms": more,
-        "of_best_peer": mine / max(peers) if peers else None, **found,
+        "offline": bare, "overhead_ms": more, "of_offline": mine[rate] / bare[rate],
+        "of_offline_in_core_time": bare[cores] / mine[cores],
+        "of_best_peer": mine[rate] / max(row[rate] for row in peers) if peers else None,
+        "of_best_peer_in_core_time": min(row[cores] for row in peers) / mine[cores] if peers
+        else None,
+        **found,
     }  # fmt: skip
 
 
