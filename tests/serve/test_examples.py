@@ -43,7 +43,7 @@ def test_the_service_starts_what_there_is_and_waits_for_the_drain() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not here")
 def test_systemd_reads_the_service(tmp_path: Path) -> None:
     place = tmp_path / "headway.service"
-    place.write_text(UNIT.replace("/opt/headway/bin/headway", sys.executable))
+    place.write_text(re.sub(r"(?<=^ExecStart=)\S+", sys.executable, UNIT, flags=re.M))
     said = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", place], capture_output=True, text=True, timeout=60
     )
