@@ -50,6 +50,10 @@ from headway.settings.run import resolved_toml
 
 T = TypeVar("T")
 
+LONG_ROUND = 45.0
+"""Seconds of a round after which there is no second one. The better counts: the first that has so
+many requests together pays for memory and code, with us and elsewhere."""
+
 REFUSED_WAIT = 0.5
 """Seconds after which a client that was refused comes again; it is told to wait for longer."""
 
@@ -259,9 +263,12 @@ def rates(
     result: dict[str, Any] = {}
     for n in concurrent:
         some = bodies[: max(8, min(len(bodies), 4 * n))]
-        before = spent(pid)
-        found, took = alone(load(url, some, path, n))
-        cores = spent(pid) - before
+        rounds = []
+        while not rounds or (len(rounds) < 2 and rounds[0][1] < LONG_ROUND):
+            before = spent(pid)
+            found, took = alone(load(url, some, path, n))
+            rounds.append((found, took, spent(pid) - before))
+        found, took, cores = min(rounds, key=lambda one: one[1])
         assert {status for status, _ in found} == {200}, {status for status, _ in found}
         times = sorted(seconds for _, seconds in found)
         result[str(n)] = {
