@@ -54,8 +54,6 @@ LONG_ROUND = 45.0
 """Seconds of a round after which there is no second one. The better counts: the first that has so
 many requests together pays for memory and code, with us and elsewhere."""
 
-REFUSED_WAIT = 0.5
-"""Seconds after which a client that was refused comes again; it is told to wait for longer."""
 
 CONCURRENT = (1, 8, 64)
 OURS = "headway serve"
@@ -182,8 +180,8 @@ class Client:
         self.place, self.path = _place(url), path
         self.pair: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def post(self, body: bytes) -> int:
-        """The status, when all of the answer is there."""
+    async def post(self, body: bytes) -> tuple[int, float]:
+        """The status, when all of the answer is there; and after how many seconds to come again."""
         head = f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
         text = head.encode() + b"Content-Type: application/json\r\n\r\n" + body
         if self.pair is None:
@@ -201,7 +199,7 @@ class Client:
                     break
         if lines.get(b"connection") == b"close":
             self.close()
-        return int(answer.split()[1])
+        return int(answer.split()[1]), float(lines.get(b"retry-after", 0))
 
     def close(self) -> None:
         if self.pair is not None:
@@ -213,7 +211,7 @@ async def load(
     url: str, bodies: Sequence[Mapping[str, Any]], path: str, concurrent: int, seconds: float = 0.0
 ) -> tuple[list[tuple[int, float]], float]:
     """Status and seconds of each request, of a closed loop of so many clients; and all seconds.
-    `seconds`: for so long, instead of each body once. Who is refused comes again a little later."""
+    `seconds`: for so long, instead of each body once. Who is refused comes again when told to."""
     found: list[tuple[int, float]] = []
     texts = [json.dumps(body).encode() for body in bodies]
     begun = time.perf_counter()
@@ -225,10 +223,9 @@ async def load(
             if seconds and time.perf_counter() - begun > seconds:
                 break
             start = time.perf_counter()
-            status = await client.post(texts[number % len(texts)])
+            status, wait = await client.post(texts[number % len(texts)])
             found.append((status, time.perf_counter() - start))
-            if status == 429:
-                await asyncio.sleep(REFUSED_WAIT)
+            await asyncio.sleep(min(wait, max(0.0, begun + seconds - time.perf_counter())))
         client.close()
 
     await asyncio.gather(*(one() for _ in range(concurrent)))
@@ -327,7 +324,8 @@ def overhead(run: Run, url: str, inputs: Sequence[str], options: Mapping[str, An
             start = time.perf_counter()
             run(text, **options)
             middle = time.perf_counter()
-            assert await client.post(body) == 200
+            status, _ = await client.post(body)
+            assert status == 200
             if number:  # the first one opens the connection
                 more.append(time.perf_counter() - middle - (middle - start))
         client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import random
 import socket
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -67,6 +69,12 @@ def settled(here: Here, seconds: float = 5.0) -> bool:
     return False
 
 
+def held() -> tuple[int, int]:
+    """Bytes and descriptors of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE"), len([*Path("/proc/self/fd").iterdir()])
+
+
 def open_raw(here: Here, body: dict[str, Any]) -> socket.socket:
     """A request whose answer nobody reads."""
     text = json.dumps(body).encode()
@@ -97,24 +105,20 @@ def test_requests_that_come_together_are_answered_as_alone(
 
 
 @pytest.mark.slow
-def test_a_thousand_mixes_are_answered_as_alone(runs: dict[str, Run]) -> None:
-    with serving(runs["stories"], limits=Limits(seconds=900)) as here:
-        thousand_mixes(here, runs)
-
-
-def thousand_mixes(here: Here, runs: dict[str, Run]) -> None:
-    chance = random.Random(1)
+@pytest.mark.parametrize("part", range(20))
+def test_a_thousand_mixes_are_answered_as_alone(runs: dict[str, Run], part: int) -> None:
+    chance, run = random.Random(part), runs["stories"]
     words = " ".join(PROMPTS).split()
     asked = [
         (" ".join(chance.choices(words, k=chance.randint(1, 30))), chance.randint(1, 60))
-        for _ in range(1000)
+        for _ in range(50)
     ]
-    with ThreadPoolExecutor(32) as pool:
+    with serving(run, limits=Limits(seconds=900)) as here, ThreadPoolExecutor(32) as pool:
         found = pool.map(
             lambda pair: text_of(ask(here, pair[0], options={**GREEDY, "max_len": pair[1]})), asked
         )
-        for pair, text in zip(asked, found, strict=True):
-            assert text == runs["stories"](pair[0], beam=1, sample=False, max_len=pair[1]).text
+        for pair, text in zip(asked, [*found], strict=True):
+            assert text == run(pair[0], beam=1, sample=False, max_len=pair[1]).text, pair
 
 
 def test_two_servers_of_one_run_do_not_take_each_others_requests(runs: dict[str, Run]) -> None:
@@ -201,14 +205,12 @@ def test_a_translation_that_nobody_waits_for_ends(
 
 @pytest.mark.slow
 def test_five_hundred_clients_that_leave(here: Here, runs: dict[str, Run]) -> None:
-    import resource
-
     chance, want = random.Random(0), runs["stories"](PROMPTS[0], **GREEDY).text
-    ask(here, PROMPTS[0])
-    gc.collect()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tasks = threading.active_count()
-    for number in range(500):
+    before, tasks = 0, 0
+    for number in range(600):
+        if number == 100:  # all that is made once is there
+            gc.collect()
+            before, tasks = held()[0], threading.active_count()
         body = {"model": "stories", "input": "The dog", "stream": bool(number % 2),
                 "options": {**GREEDY, "max_len": 100}}  # fmt: skip
         raw = open_raw(here, body)
@@ -218,7 +220,8 @@ def test_five_hundred_clients_that_leave(here: Here, runs: dict[str, Run]) -> No
             assert text_of(ask(here, PROMPTS[0])) == want
     assert settled(here, 5.0)
     assert threading.active_count() <= tasks + 4
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30_000  # KB
+    gc.collect()
+    assert held()[0] - before < 5e6
 
 
 # S10, S6: too much
@@ -237,6 +240,10 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
             assert said.status_code == 429
             assert 1 <= int(said.headers["retry-after"]) <= 30
             assert took < 0.5
+            here.service.workers["stories"]._pace = 0.2  # seconds a request
+            crowd = [int(ask(here, "x").headers["retry-after"]) for _ in range(20)]
+            assert crowd[0] == 1  # the three that are here, and two who were refused
+            assert crowd[-1] >= 3  # twenty others come again before
             assert here.get("/ready").status_code == 503
             assert here.get("/health").status_code == 200
             assert [one.result().status_code for one in busy] == [200] * 3
@@ -244,7 +251,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
         assert ask(here, "x").status_code == 200
         assert here.get("/ready").status_code == 200
         counted = here.get("/metrics").text
-        assert 'headway_requests_total{path="/v1/predict",status="429"} 1' in counted
+        assert 'headway_requests_total{path="/v1/predict",status="429"} 21' in counted
         assert 'headway_queue_requests{model="stories"} 0' in counted
 
 
@@ -735,13 +742,6 @@ def test_a_thousand_streams_at_once(here: Here) -> None:
 
 @pytest.mark.slow
 def test_ten_minutes_of_mixed_load(here: Here) -> None:
-    import os
-    from pathlib import Path
-
-    def held() -> tuple[int, int]:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE"), len([*Path("/proc/self/fd").iterdir()])
-
     until, marks, chance = time.monotonic() + 600, [], random.Random(0)
     while time.monotonic() < until:
         assert set(many(here, 40)) <= {200, 429}

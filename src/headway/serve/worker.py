@@ -38,6 +38,9 @@ OnPiece = Callable[[int, int, str], None]
 KEPT = 16
 """Predictors that are kept for the next who says the same."""
 
+LONGEST_WAIT = 30
+"""Seconds after which someone who was refused is told to come again at the latest."""
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a model that could not be read is read again."""
 
@@ -108,6 +111,10 @@ class Worker:
         self._pace = 0.05
         """Seconds that a request takes of late, while others are computed with it."""
 
+        self._refused: deque[float] = deque()
+        """When someone was refused, as long ago as the last one was told to wait."""
+
+        self._told_to_wait = 1
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
         self._growing: Continuous | None = None
         self._owners: dict[Member, tuple[Ticket, int]] = {}
@@ -164,7 +171,7 @@ class Worker:
         with self._wake:
             most = INPUTS_EACH * self.limits.queue
             if self.is_full or (self._inputs and self._inputs + n_inputs > most):
-                wait = min(30, max(1, math.ceil(self._accepted * self._pace)))
+                wait = self._wait()
                 raise Refused(
                     429,
                     f"{self._accepted:,} requests wait for {self.name} already. Come again in "
@@ -173,6 +180,17 @@ class Worker:
                 )  # fmt: skip
             self._accepted += 1
             self._inputs += n_inputs
+
+    def _wait(self) -> int:
+        """Seconds until there is room for one more, if all who were refused come again when they
+        were told to: told less, a crowd would come to be refused all the time."""
+        now = time.perf_counter()
+        self._refused.append(now)
+        while self._refused[0] < now - self._told_to_wait:
+            self._refused.popleft()
+        crowd = self._accepted + len(self._refused)
+        self._told_to_wait = min(LONGEST_WAIT, max(1, math.ceil(crowd * self._pace)))
+        return self._told_to_wait
 
     def release(self, n_inputs: int) -> None:
         """The place of a request that was not put in the queue after all."""
