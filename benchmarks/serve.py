@@ -524,16 +524,17 @@ def main(given: Sequence[str] | None = None) -> None:
             path = save("serve-worker", device, {"work": vars(said), **result})
         else:
             work = {k: v for k, v in vars(said).items() if v is not None and k != "peers"}
-            parts = {name: {**measure(name, said, folder, layers), "work": work}
-                     for name in said.only}  # fmt: skip
-            path = save("serve", device, {**kept(device, parts), **parts})
+            parts = {} if len(said.only) == len(PARTS) else kept(device)
+            for name in said.only:  # each is kept as soon as it is there
+                parts[name] = {**measure(name, said, folder, layers), "work": work}
+                path = save("serve", device, parts)
     print(path.read_text())
 
 
-def kept(device: torch.device, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """What an earlier run has of other parts."""
+def kept(device: torch.device) -> dict[str, Any]:
+    """What an earlier run has of all parts."""
     path = RESULTS / f"serve-{device.type}.json"
-    before = json.loads(path.read_text()) if path.is_file() and len(parts) < len(PARTS) else {}
+    before = json.loads(path.read_text()) if path.is_file() else {}
     return {name: before[name] for name in PARTS if name in before}
 
 
