@@ -39,13 +39,21 @@ MESSAGES: list[dict[str, str]] = [
 ]
 
 
-def folder_of(folder: Path, kind: str, where: str) -> Path:
-    """A published chat model of bytes and marks, with its template in a setting or a file."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+def folder_of(folder: Path, kind: str, where: str, spaces: str = "") -> Path:
+    """A published chat model of bytes and marks, with its template in a setting or a file.
+    `spaces`: of letters, and when a space is put before a text."""
+    if spaces:
+        letters = ["▁", "\n", *(chr(code) for code in range(33, 127))]
+    else:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = {piece: number for number, piece in enumerate([*MARKS, *letters])}
-    inner = tokenizers.Tokenizer(models.BPE(pieces, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
+    inner = tokenizers.Tokenizer(models.BPE(pieces, [], unk_token="</s>"))
+    if spaces:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=spaces, split=False)
+        inner.decoder = decoders.Metaspace(prepend_scheme=spaces, split=False)
+    else:
+        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens([
         AddedToken(name, special=True, rstrip=name == "<|im_end|>") for name in MARKS
     ])  # fmt: skip
@@ -76,11 +84,19 @@ def published(folder: Path, messages: list[dict[str, str]]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "where"),
-    [("LlamaForCausalLM", "setting"), ("GPT2LMHeadModel", "several"), ("GPT2LMHeadModel", "file")],
+    ("kind", "where", "spaces"),
+    [
+        ("LlamaForCausalLM", "setting", ""),
+        ("LlamaForCausalLM", "setting", "first"),
+        ("LlamaForCausalLM", "file", "always"),
+        ("GPT2LMHeadModel", "several", ""),
+        ("GPT2LMHeadModel", "file", ""),
+    ],
 )
-def test_an_import_brings_its_template_along(tmp_path: Path, kind: str, where: str) -> None:
-    folder = folder_of(tmp_path / "theirs", kind, where)
+def test_an_import_brings_its_template_along(
+    tmp_path: Path, kind: str, where: str, spaces: str
+) -> None:
+    folder = folder_of(tmp_path / "theirs", kind, where, spaces)
     run = headway.load(import_run(folder, tmp_path / "chatty").folder, device="cpu")
     assert (run.folder / CHAT_TEMPLATE).read_text() == TEMPLATE
     assert list(prompt_of(run, MESSAGES)) == published(folder, MESSAGES)
