@@ -188,7 +188,8 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
     ),
     "serve": (
         words(
-            "--layers", "1", "--requests", "4", "--tokens", "2", "--concurrent", "1", "2",
+            "--preset", "decoder-test", "--translator", "transformer-test", "--requests", "4",
+            "--tokens", "2", "--concurrent", "1", "2",
             "--seconds", "0.2", "--room", "2", "--idle", "5", "--minutes", "0", "--beam", "1",
             "--inside", "--alone", *ONE_THREAD,
         ),
