@@ -349,7 +349,7 @@ class Tags(Task):
             device,
             f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
             longest=min(facts.longest, LONGEST) if windows else facts.longest,
-            epochs=10 if facts.n_tokens < SMALL_TOKENS else 5,
+            epochs=5 if facts.n_tokens >= SMALL_TOKENS else 10 if facts.begun is None else 8,
             needs=needs,
             least_dropout=0.2,
             training={"lr": 4e-3},
