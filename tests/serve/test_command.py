@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -52,6 +53,15 @@ def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """A command that runs in this process writes its log to what is standard error meanwhile."""
+    yield
+    log = logging.getLogger("headway.serve")
+    log.handlers.clear()
+    log.propagate = True
 
 
 def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> None:
