@@ -21,6 +21,7 @@ from headway.interop.to_hf import described
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.layout import Layout
+from headway.settings.ensemble import check_together
 from headway.settings.folder import load_run
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
@@ -156,6 +157,15 @@ def test_what_was_prepared_before_is_used_as_it_is(
     for one in (found, asked_for):
         batch = Tagging(one, prepared).train_items.batch(np.arange(3), CPU)
         assert batch.streams[0].segments_N is None
+
+
+def test_taggers_answer_together_only_if_both_read_shapes(run: Path) -> None:
+    settings = load_run(run)
+    assert isinstance(settings.model, EncoderSettings)
+    without = replace(settings, model=replace(settings.model, n_segments=0))
+    check_together([run, run], [settings, settings])
+    with pytest.raises(ConfigError, match="read words otherwise"):
+        check_together([run, run], [settings, without])
 
 
 @pytest.mark.parametrize("n_segments", [0, 2])

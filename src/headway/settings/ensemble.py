@@ -10,6 +10,7 @@ from pathlib import Path
 from headway.errors import ConfigError, UserError, suggest
 from headway.settings.model import PictureSettings
 from headway.settings.run import RunSettings, media_front
+from headway.tasks.specs import spec_of
 
 PRECISIONS = ("fp32", "bf16", "int8")
 
@@ -43,7 +44,7 @@ def _check_pair(first: Path, run: RunSettings, folder: Path, other: RunSettings)
             f"{folder} has other labels than {first}: models that answer together must have the "
             "same labels in the same order."
         )
-    if run.task == "tag" and _reads_shapes(other) != _reads_shapes(run):
+    if spec_of(run).answers == "tags" and _reads_shapes(other) != _reads_shapes(run):
         raise ConfigError(
             f"{folder} and {first} read words otherwise: one of them with their shapes "
             "(model.n_segments), the other without. Models that answer together must read the same."
