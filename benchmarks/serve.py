@@ -405,6 +405,10 @@ def growth(
         "minutes": minutes,
         "rounds": len(marks),
         "bytes": marks[-1][0],
+        "bytes_at_first": marks[0][0],
+        "bytes_of_thirds": [
+            float(np.mean([m for m, _ in some])) for some in (marks[:third], early, late)
+        ],
         "bytes_grown": float(np.mean([m for m, _ in late]) - np.mean([m for m, _ in early])),
         "descriptors_grown": max(n for _, n in late) - max(n for _, n in early),
     }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from headway.nn.cpu_packed import can_pack
+from headway.nn.cpu_packed import MOST, can_pack, in_few_sizes, sizes
 from headway.nn.linear import Linear, pack, packing
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this machine's torch has no oneDNN")
@@ -77,3 +77,50 @@ def test_a_packed_model_is_copied_and_saved_without_its_copies() -> None:
         quick(x)
         torch.testing.assert_close(deepcopy(quick)(x), quick(x))
     assert list(quick.state_dict()) == ["weight", "bias"]
+
+
+def test_there_are_few_sizes_of_products_and_none_is_much_larger_than_what_is_asked() -> None:
+    seen = set()
+    for n in range(1, 3000):
+        parts = sizes(n)
+        assert n <= sum(parts) < n + 8
+        assert sum(parts) <= 1.25 * n
+        assert sum(parts[:-1]) < n
+        seen |= set(parts)
+    assert len(seen) == 44
+    assert max(seen) == MOST
+
+
+@pytest.mark.parametrize("rows", [1, 9, 17, 65, 255, 256, 257, 600])
+def test_rows_are_computed_in_few_sizes_and_give_the_same(rows: int) -> None:
+    x, seen = torch.randn(rows, 24), []
+    weight = torch.randn(40, 24)
+    with torch.no_grad():
+        copy = torch.ops.mkldnn._reorder_linear_weight(weight, 128)
+
+        def product(part: torch.Tensor) -> torch.Tensor:
+            seen.append(len(part))
+            return torch.ops.mkldnn._linear_pointwise(part, copy, None, "none", [], "")
+
+        ours = in_few_sizes(x, product)
+        assert seen == sizes(rows)
+        assert ours.shape == (rows, 40)
+        torch.testing.assert_close(ours, x @ weight.T)
+
+
+def test_a_packed_layer_asks_for_few_sizes_however_many_rows_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen, quick = set(), layer()
+    pack(quick)
+    plain = torch.ops.mkldnn._linear_pointwise
+
+    def watched(x: torch.Tensor, *more: object) -> torch.Tensor:
+        seen.add(len(x))
+        return plain(x, *more)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", watched)
+    with torch.no_grad():
+        for rows in range(1, 700):
+            assert quick(torch.zeros(rows, 24)).shape == (rows, 40)
+    assert len(seen) <= 44

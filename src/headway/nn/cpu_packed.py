@@ -9,6 +9,8 @@ torch does not promise these operators; without them `nn/linear.py` multiplies a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,35 @@ ALL = slice(None)
 
 ROWS = 128
 """What the order is chosen for; it serves fewer and more rows as well."""
+
+
+MOST = 256
+"""Rows of one product; more are computed in pieces of so many."""
+
+
+def sizes(n: int) -> list[int]:
+    """The rows of the products by which n rows are computed: pieces of `MOST`, and a last one that
+    is rounded up, by at most a quarter. There are 44 sizes in all, however many n there are."""
+    whole, rest = divmod(n, MOST)
+    step = 1 << min(3, max(0, (rest - 1).bit_length() - 3))
+    return [MOST] * whole + ([-(-rest // step) * step] if rest else [])
+
+
+def in_few_sizes(x_ND: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """`product`, which has each row for itself, of numbers of rows of which there are few.
+
+    oneDNN makes code for every new number of rows, half a megabyte for each shape of a weight, and
+    keeps a thousand of them: a server, which meets all numbers, would grow by hundreds of
+    megabytes. Rows of zeros change no bit of the others.
+    """
+    found, begin = [], 0
+    for size in sizes(len(x_ND)):
+        part_ND = x_ND[begin : begin + size]
+        n, begin = len(part_ND), begin + size
+        if n < size:
+            part_ND = torch.cat([part_ND, part_ND.new_zeros(size - n, part_ND.shape[1])])
+        found.append(product(part_ND)[:n])
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 class Packed:
@@ -40,7 +71,8 @@ class Packed:
     ) -> Tensor:
         copy = self._copy(weight, rows)
         after = "relu" if relu else "none"
-        return torch.ops.mkldnn._linear_pointwise(x, copy, bias, after, [], "")
+        run = torch.ops.mkldnn._linear_pointwise
+        return in_few_sizes(x, lambda part: run(part, copy, bias, after, [], ""))
 
     def _copy(self, weight: Tensor, rows: slice) -> Tensor:
         # A weight that was trained on, or replaced, since it was copied is copied again.

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from headway.nn.cpu_packed import ALL
+from headway.nn.cpu_packed import ALL, in_few_sizes
 from headway.nn.embedding import Embedding
 from headway.nn.linear import Linear, linear
 from headway.nn.lora import merge_lora
@@ -139,7 +139,7 @@ class QuickMatrix(Matrix):
             )
         else:
             largest = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
-            out = self._many(x / largest)
+            out = in_few_sizes(x / largest, self._many)
         return out.mul_(largest) if bias is None else torch.addcmul(bias, out, largest, out=out)
 
     def _many(self, x: Tensor) -> Tensor:
