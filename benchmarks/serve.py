@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import statistics
@@ -39,7 +40,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from benchmarks.machine import RESULTS, pick_device, save
+from benchmarks.machine import RESULTS, peaks, pick_device, save
 from headway.interop.exporting import export_run
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
@@ -116,6 +117,16 @@ def process(words: Sequence[str], url: str, alive: str) -> Iterator[subprocess.P
         started.wait()
 
 
+CLIENTS: set[int] = set()
+"""Cores of those who ask, where they have some of their own; others are the servers'."""
+
+
+def step_aside() -> None:
+    """This thread asks from now on: it leaves the cores of the servers to them."""
+    if CLIENTS:
+        os.sched_setaffinity(0, CLIENTS)
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -142,7 +153,7 @@ def headway_server(run: Run, inside: bool, *more: str) -> Iterator[tuple[str, in
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     words = [sys.executable, "-m", "headway", "serve", str(run.folder), "--port", str(port)]
-    with process([*words, "--quiet", *more], url, "/ready") as started:
+    with process([*words, "--device", "cpu", "--quiet", *more], url, "/ready") as started:
         yield url, started.pid
 
 
@@ -182,8 +193,7 @@ class Client:
 
     async def post(self, body: bytes) -> tuple[int, float]:
         """The status, when all of the answer is there; and after how many seconds to come again."""
-        head = f"POST {self.path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
-        text = head.encode() + b"Content-Type: application/json\r\n\r\n" + body
+        text = posted(self.path, body)
         if self.pair is None:
             self.pair = await asyncio.open_connection(*self.place)
         reader, writer = self.pair
@@ -234,7 +244,7 @@ async def load(
 
 def alone(work: Coroutine[Any, Any, T]) -> T:
     """In a loop of a thread of its own: whoever calls may have one already."""
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1, initializer=step_aside) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
@@ -314,46 +324,157 @@ def offline(
     return {"tokens_per_s": work / min(times), "core_ms_per_token": 1e3 * min(cores) / work}
 
 
-def overhead(run: Run, url: str, inputs: Sequence[str], options: Mapping[str, Any]) -> float:
-    """Milliseconds that one request alone takes longer than the bare call; taking turns."""
+def products(run: Run, inputs: Sequence[str], tokens: int, beam: int) -> float:
+    """Operations of a request at the median: of products with weights alone, and twice their
+    numbers for each row. Attention, norms and the search are not in it."""
 
-    async def both() -> float:
-        client, more = Client(url, "/v1/predict"), []
-        for number, text in enumerate([inputs[0], *inputs]):
+    def of(part: Any, *but: str) -> int:
+        found = part.named_parameters()
+        return sum(p.numel() for name, p in found
+                   if p.dim() == 2 and not any(word in name for word in but))  # fmt: skip
+
+    model: Any = run.model
+    shape: Any = run.settings.model
+    read = statistics.median(len(run.tokenizer.encode(text)) + 1 for text in inputs)
+    words = shape.vocab_size * shape.d_model
+    if not hasattr(model, "encoder"):
+        return 2 * (of(model.stack) * (read + tokens - 1) + words * tokens)
+    cross = 2 * shape.d_model**2 * len(model.decoder.blocks)  # keys and values of the source
+    once = of(model.encoder) * read + cross * read
+    return 2 * (once + (of(model.decoder) - cross + words) * beam * tokens)
+
+
+def overhead(
+    run: Run, url: str, inputs: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, float]:
+    """Milliseconds of one request alone and of the bare call, taking turns; in this thread, which
+    has computed before: torch's library lets threads wait asleep where several of a process
+    compute, and a step of one text then takes a fifth longer."""
+    times: list[tuple[float, float]] = []
+    with socket.create_connection(_place(url), 10) as raw:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for text in [inputs[0], *inputs]:  # the first one warms both
             body = json.dumps({"input": text, "options": dict(options)}).encode()
             start = time.perf_counter()
             run(text, **options)
             middle = time.perf_counter()
-            status, _ = await client.post(body)
-            assert status == 200
-            if number:  # the first one opens the connection
-                more.append(time.perf_counter() - middle - (middle - start))
-        client.close()
-        return 1e3 * statistics.median(more)
+            raw.sendall(posted("/v1/predict", body))
+            assert answered(raw) == 200
+            times.append((middle - start, time.perf_counter() - middle))
+    bare, served = ([1e3 * pair[n] for pair in times[1:]] for n in (0, 1))
+    more = [one - other for other, one in zip(bare, served, strict=True)]
+    return {
+        "bare_ms": statistics.median(bare), "served_ms": statistics.median(served),
+        "overhead_ms": statistics.median(more),
+        "overhead_of_the_best_ms": min(served) - min(bare),
+    }  # fmt: skip
 
-    return alone(both())
+
+def posted(path: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Content-Type: application/json\r\n\r\n" + body
+
+
+def answered(raw: socket.socket) -> int:
+    """The status of an answer that has a length, when all of it is there."""
+    text = b""
+    while (size := whole(text)) is None or len(text) < size:
+        more = raw.recv(65536)
+        assert more, "the server closed the connection"
+        text += more
+    return int(text[9:12])
+
+
+def whole(text: bytes) -> int | None:
+    """Bytes of an answer of which this is the beginning, as soon as that is known."""
+    end = text.find(b"\r\n\r\n")
+    if end < 0:
+        return None
+    head = text[:end].lower()
+    at = head.index(b"content-length: ") + len(b"content-length: ")
+    return end + 4 + int(head[at:].split(b"\r\n", 1)[0])
 
 
 # What an operator asks
 
 
+def offered(
+    url: str, requests: Sequence[bytes], rate: float, seconds: float, most: int = 1000
+) -> tuple[list[tuple[int, float]], float, int]:
+    """So many requests a second for so long, whatever becomes of them, each on a connection that
+    is free (nobody comes again after a refusal: the next one comes anyway). Status and seconds of
+    each, all seconds, and how many were not sent because `most` connections waited."""
+    found: list[tuple[int, float]] = []
+    poll, free = select.epoll(), list[socket.socket]()
+    waiting: dict[int, tuple[socket.socket, float, bytes]] = {}
+    opened: list[socket.socket] = []
+    sent = missed = 0
+    begun = time.perf_counter()
+    try:
+        while (now := time.perf_counter()) < begun + seconds or waiting:
+            due = int(min(now - begun, seconds) * rate)
+            while sent + missed < due:
+                if not free and len(opened) < most:
+                    raw = socket.create_connection(_place(url), 10)
+                    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    poll.register(raw, select.EPOLLIN)
+                    opened.append(raw)
+                    free.append(raw)
+                if not free:
+                    missed += 1
+                    continue
+                raw = free.pop()
+                waiting[raw.fileno()] = (raw, time.perf_counter(), b"")
+                raw.sendall(requests[sent % len(requests)])
+                sent += 1
+            next_due = begun + (sent + missed + 1) / rate
+            for number, _ in poll.poll(max(0.0, min(0.05, next_due - time.perf_counter()))):
+                raw, start, text = waiting[number]
+                more = raw.recv(65536)
+                assert more, "the server closed the connection"
+                text += more
+                size = whole(text)
+                if size is None or len(text) < size:
+                    waiting[number] = (raw, start, text)
+                    continue
+                found.append((int(text[9:12]), time.perf_counter() - start))
+                del waiting[number]
+                free.append(raw)
+    finally:
+        for raw in opened:
+            raw.close()
+        poll.close()
+    return found, time.perf_counter() - begun, missed
+
+
 def overload(
     run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, seconds: float, room: int
 ) -> dict[str, float]:
-    """Ten times as many clients as there is room for, beside as many as fit."""
-    with headway_server(run, inside, f"serve.queue={room}") as (url, _):
+    """Ten times as many requests a second as are answered when as many clients ask as fit."""
+    requests = [posted("/v1/predict", json.dumps(body).encode()) for body in bodies]
+    with (
+        headway_server(run, inside, f"serve.queue={room}") as (url, pid),
+        ThreadPoolExecutor(1, initializer=step_aside) as pool,
+    ):
         alone(load(url, bodies, "/v1/predict", room, min(2.0, seconds)))
-        found, took = alone(load(url, bodies, "/v1/predict", room, seconds))
-        peak = sum(status == 200 for status, _ in found) / took
-        found, took = alone(load(url, bodies, "/v1/predict", 10 * room, seconds))
+        peaks, before = [], spent(pid)
+        for _ in range(2):
+            found, took = alone(load(url, bodies, "/v1/predict", room, seconds / 2))
+            peaks.append(sum(status == 200 for status, _ in found) / took)
+        peak, cores = max(peaks), spent(pid) - before
+        before = spent(pid)
+        found, took, missed = pool.submit(offered, url, requests, 10 * peak, seconds).result()
+        cores_then = spent(pid) - before
         calm, _ = alone(load(url, bodies[:32], "/v1/predict", 1))
     good = [seconds for status, seconds in found if status == 200]
     refused = sorted(seconds for status, seconds in found if status == 429)
     assert len(good) + len(refused) == len(found)
     return {
-        "clients": 10 * room, "room": room, "peak_requests_per_s": peak,
+        "room": room, "peak_requests_per_s": peak, "offered_requests_per_s": 10 * peak,
+        "sent_requests_per_s": len(found) / took, "not_sent": missed,
         "accepted_requests_per_s": len(good) / took,
         "share_of_peak": len(good) / took / peak, "refused": len(refused),
+        "cores_at_the_peak": cores / seconds, "cores_in_overload": cores_then / took,
         "accepted_p99_ms": 1e3 * sorted(good)[int(0.99 * len(good))],
         "p50_ms_afterwards": 1e3 * statistics.median(seconds for _, seconds in calm),
         "refused_p50_ms": 1e3 * statistics.median(refused) if refused else 0.0,
@@ -505,16 +626,24 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--minutes", type=float, default=10.0, help="of mixed load")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--server-cores", help="0,1: of servers and of what is computed here")
+    parser.add_argument("--client-cores", help="2,3: of those who ask; all share them otherwise")
     parser.add_argument("--inside", action="store_true", help="our server in this process")
     parser.add_argument("--alone", action="store_true", help="no peers")
     parser.add_argument("--peers", default=sys.executable, help="the Python that has them")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--worker", action="store_true", help="the worker alone, without HTTP")
     said = parser.parse_args(given)
+    if said.server_cores:
+        cores = {int(one) for one in said.server_cores.split(",")}
+        os.sched_setaffinity(0, cores)  # and so all processes and threads that start from here
+        said.threads = said.threads or len(cores)
+    CLIENTS.clear()
+    CLIENTS.update(int(one) for one in (said.client_cores or "").split(",") if one)
     if said.threads:
         torch.set_num_threads(said.threads)
         os.environ["OMP_NUM_THREADS"] = str(said.threads)
-    device = pick_device()
+    device = pick_device() if said.worker else torch.device("cpu")
     layers = {} if said.layers is None else {"n_layers": said.layers}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -608,8 +737,13 @@ def compared(
     rows, most = found["servers"], str(max(said.concurrent))
     mine, peers = rows[OURS][most], [row[most] for key, row in rows.items() if key != OURS]
     cores, rate = "core_ms_per_token", "tokens_per_s"
+    work = products(run, inputs, said.tokens, options["beam"])
+    peak = peaks(torch.device("cpu"))["tflops"] * 1e12
+    for row in rows.values():
+        row[most]["share_of_peak_products"] = row[most]["requests_per_s"] * work / peak
     return {
-        "offline": bare, "overhead_ms": more, "of_offline": mine[rate] / bare[rate],
+        "operations_a_request": work, "peak_operations_per_s": peak,
+        "offline": bare, "alone": more, "of_offline": mine[rate] / bare[rate],
         "of_offline_in_core_time": bare[cores] / mine[cores],
         "of_best_peer": mine[rate] / max(row[rate] for row in peers) if peers else None,
         "of_best_peer_in_core_time": min(row[cores] for row in peers) / mine[cores] if peers

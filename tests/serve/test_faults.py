@@ -22,6 +22,8 @@ import pytest
 from headway.decode.continuous import Continuous, Member
 from headway.errors import UserError
 from headway.run import Run
+from headway.serve.application import Gate
+from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.server import bind
 from headway.tasks.answer_stream import Stream
@@ -253,6 +255,91 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
         counted = here.get("/metrics").text
         assert 'headway_requests_total{path="/v1/predict",status="429"} 21' in counted
         assert 'headway_queue_requests{model="stories"} 0' in counted
+
+
+def raw_request(path: str = "/v1/predict", *lines: str, body: bytes = b'{"input": "x"}') -> bytes:
+    kind = ("Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    return "\r\n".join([f"POST {path} HTTP/1.1", *kind, *lines, "", ""]).encode() + body
+
+
+def connected(here: Here) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(here.url.rpartition(":")[2])), 10)
+
+
+def heard(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
+    """One answer: its status, headers and body."""
+    text = b""
+    while b"\r\n\r\n" not in text:
+        text += raw.recv(65536)
+    head, _, body = text.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    given = dict(line.lower().split(": ", 1) for line in lines[1:])
+    while len(body) < int(given["content-length"]):
+        body += raw.recv(65536)
+    return int(lines[0].split()[1]), given, body
+
+
+def test_who_is_refused_before_he_is_read_hears_the_same_and_keeps_his_connection(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    whole = Gate.__call__
+
+    async def watched(self: Gate, scope: Any, receive: Any, send: Any) -> None:
+        read.extend([scope["path"]] if scope["type"] == "http" else [])
+        await whole(self, scope, receive, send)
+
+    monkeypatch.setattr(Gate, "__call__", watched)
+    with serving(runs["stories"], limits=Limits(queue=1)) as here, connected(here) as raw:
+        worker = here.service.workers["stories"]
+        worker.reserve(1)
+        answers = []
+        for _ in range(3):
+            raw.sendall(raw_request("/v1/predict", "X-Request-Id: mine"))
+            answers.append(heard(raw))
+        assert not read
+        raw.sendall(raw_request("/v1/predict", "X-Request-Id: mine", "X-Odd: \u00e9"))
+        usual = heard(raw)  # written so that it is read
+        assert read == ["/v1/predict"]
+        for status, given, body in answers:
+            assert status == usual[0] == 429
+            assert json.loads(body)["error"]["code"] == "queue_full"
+            assert {**given, "date": "", "content-length": "", "retry-after": ""} == {
+                **usual[1], "date": "", "content-length": "", "retry-after": ""
+            }  # fmt: skip
+        # A body in two pieces, one of unknown length, what is no request at all: as ever.
+        one = raw_request()
+        raw.sendall(one[:-3])
+        time.sleep(0.05)
+        raw.sendall(one[-3:])
+        assert heard(raw)[0] == 429
+        raw.sendall(raw_request("/v1/predict", "Origin: http://elsewhere"))
+        assert heard(raw)[0] == 403
+        raw.sendall(raw_request("/nowhere"))
+        assert heard(raw)[0] == 404
+        worker.release(1)
+        assert settled(here)
+        raw.sendall(raw_request(body=b'{"input": "x", "options": {"max_len": 2}}'))
+        assert heard(raw)[0] == 200
+        counted = here.get("/metrics").text
+        assert 'headway_requests_total{path="/v1/predict",status="429"} 5' in counted
+
+
+def test_a_full_server_refuses_who_has_no_key_for_that(runs: dict[str, Run]) -> None:
+    keys = Keys.of("secret")
+    with (
+        serving(runs["stories"], limits=Limits(queue=1), keys=keys) as here,
+        connected(here) as raw,
+    ):
+        worker = here.service.workers["stories"]
+        worker.reserve(1)
+        for lines, status in (
+            ((), 401), (("Authorization: Bearer wrong",), 401),
+            (("Authorization: Bearer secret",), 429),
+        ):  # fmt: skip
+            raw.sendall(raw_request("/v1/predict", *lines))
+            assert heard(raw)[0] == status
+        worker.release(1)
 
 
 def test_a_request_that_takes_too_long_is_given_up(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headway.errors import UserError
 from headway.run import Run
 from headway.serve.asking import as_refused
+from headway.serve.door import HEADERS, Door, no_key, number_of
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.looking import Looks
@@ -39,13 +39,6 @@ ROUTES: tuple[Route, ...] = (
     *own.ROUTES, *openai.ROUTES, *libretranslate.ROUTES, *operations.ROUTES,
 )  # fmt: skip
 
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data: blob:; media-src blob:; form-action 'self'; base-uri 'none'; "
@@ -53,7 +46,6 @@ POLICY = (
 )
 """What a browser lets the page at `/` do: nothing inline, nothing from elsewhere."""
 
-LONGEST_ID = 128
 NOTHING_SAID = 499
 """The status in logs and metrics of a request whose client left before it was answered."""
 
@@ -103,7 +95,8 @@ def make(
     made.router.redirect_slashes = False
     made.state.service = service
     service.home = home
-    made.add_middleware(Gate, service=service, table=table, hosts=hosts)
+    made.state.door = door = Door(service, table, hosts)
+    made.add_middleware(Gate, door=door)
     return made
 
 
@@ -133,7 +126,7 @@ async def _find_body_key(service: Service, request: Request) -> None:
     key = await _body_key(service, request)
     name = None if key is None else service.keys.name_of(key)
     if name is None:
-        raise _no_key()
+        raise no_key()
     request.scope["headway_key"] = name
 
 
@@ -148,13 +141,6 @@ async def _body_key(service: Service, request: Request) -> str | None:
             found = (await libretranslate.fields(service, request)).get("api_key")
         return found if isinstance(found, str) else None
     return None
-
-
-def _no_key() -> Refused:
-    return Refused(
-        401, "a key is needed: Authorization: Bearer KEY.", code="invalid_api_key",
-        headers={"WWW-Authenticate": "Bearer"},
-    )  # fmt: skip
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -183,15 +169,8 @@ DEBUG = False
 class Gate:
     """Before every route: ids, names, origins, keys, headers, logs, metrics."""
 
-    def __init__(
-        self, app: ASGIApp, *, service: Service, table: Sequence[Route], hosts: Sequence[str] | None
-    ) -> None:
-        self.app, self.service, self.hosts = app, service, hosts
-        self.open = {(one.method, one.path) for one in table if one.is_open}
-        self.open |= {("HEAD", path) for _, path in self.open}
-        self.by_body = {(one.method, one.path) for one in table if one.key_in_body}
-        self.known = {one.path for one in table}
-        self.plain = {one.path for one in table if one.plain_errors}
+    def __init__(self, app: ASGIApp, *, door: Door) -> None:
+        self.app, self.service, self.door = app, door.service, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -200,9 +179,8 @@ class Gate:
         began, service = time.perf_counter(), self.service
         given = {name.decode("latin-1"): value.decode("latin-1", "replace")
                  for name, value in scope["headers"]}  # fmt: skip
-        own = given.get("x-request-id", "")
-        plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
-        number = own if plain else secrets.token_hex(8)
+        number = number_of(given)
+        where = (scope["method"], scope["path"])
         scope["headway_key"] = None
         status = NOTHING_SAID
 
@@ -230,7 +208,7 @@ class Gate:
 
         service.in_flight += 1
         try:
-            problem = self._refused(scope, given)
+            problem, scope["headway_key"] = self.door.refused(where, scope["headers"], given)
             if problem is None:
                 try:
                     await self.app(scope, receive, sent)
@@ -239,57 +217,16 @@ class Gate:
                         raise  # the connection ends: there is nothing to be added
                     problem = _unexpected(error)
             if problem is not None:
-                plain = scope["path"] in self.plain
+                plain = scope["path"] in self.door.plain
                 await refusal(problem, plain=plain)(scope, receive, sent)
         finally:
             service.in_flight -= 1
             service.held -= scope.get("headway_held", 0)
-            took = time.perf_counter() - began
-            path = scope["path"] if scope["path"] in self.known else "other"
-            path = "/v1/models/{model}" if scope["path"].startswith("/v1/models/") else path
-            service.requests(path=path, status=str(status))
-            service.latency(took, path=path)
-            if (scope["method"], scope["path"]) not in self.open:
-                log.info(
-                    "%s %s %d %.0f ms key=%s id=%s", scope["method"], path, status, 1000 * took,
-                    scope["headway_key"] or "-", number,
-                )  # fmt: skip
+            self.door.note(where, status, began, scope["headway_key"], number)
 
     def policy(self, message: Message) -> str:
         """That of our page; another page at `/` has its own, with the hashes of its scripts."""
         return POLICY if self.service.home is None else "frame-ancestors 'none'"
-
-    def _refused(self, scope: Scope, given: Mapping[str, str]) -> Refused | None:
-        where = (scope["method"], scope["path"])
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if self.hosts is not None:
-            name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
-            if name not in self.hosts:
-                return Refused(403, f"this server answers to {', '.join(self.hosts)} only.")
-        origin = given.get("origin")
-        own = hosts[0].decode("latin-1") if hosts else ""
-        if origin is not None and origin.partition("://")[2] != own:
-            return Refused(403, "requests from pages of other sites are refused.")
-        navigates = where == ("GET", "/") and given.get("sec-fetch-mode") == "navigate"
-        if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and (
-            not navigates  # a link to the page, which holds no data
-        ):
-            return Refused(403, "requests from pages of other sites are refused.")
-        if self.service.keys is None or where in self.open:
-            return None
-        scheme, _, key = given.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and key:
-            scope["headway_key"] = self.service.keys.name_of(key.strip())
-            return None if scope["headway_key"] is not None else _no_key()
-        if where in self.by_body and "authorization" not in given:
-            return None  # which looks into the body
-        return _no_key()
-
-
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
 
 
 def service_of(app: Any) -> Service:

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headway.errors import FolderError, UserError
 from headway.serve.application import service_of
+from headway.serve.door import Door
 from headway.serve.limits import Limits
 from headway.serve.service import Service
 
@@ -37,6 +38,9 @@ class Patient(H11Protocol):
     """Not without end: a header that does not come and a reader that does not read are cut off."""
 
     limits = Limits()
+    door: Door | None = None
+    """Who may refuse before a request is read."""
+
     _waits: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
 
@@ -51,6 +55,15 @@ class Patient(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.door is not None and self._is_between:
+            said = self.door.early(data)
+            if said is not None:
+                self._unset_keepalive_if_required()
+                if self._waits is not None:
+                    self._waits.cancel()
+                self._expect()  # the next one
+                self.transport.write(said)
+                return
         super().data_received(data)
         if self._is_idle:
             if self._waits is None:
@@ -77,6 +90,12 @@ class Patient(H11Protocol):
         self._waits = None
         if self._is_idle and not self.transport.is_closing():
             self.transport.abort()
+
+    @property
+    def _is_between(self) -> bool:
+        """There is no request here, and nothing of one."""
+        theirs, ours = self.conn.their_state, self.conn.our_state
+        return theirs is ours is h11.IDLE and not self.conn.trailing_data[0]
 
     @property
     def _is_idle(self) -> bool:
@@ -191,7 +210,7 @@ def serve(
 def _server(app: Starlette) -> Server:
     service = service_of(app)
     _more_files()
-    protocol = type("PatientHere", (Patient,), {"limits": service.limits})
+    protocol = type("PatientHere", (Patient,), {"limits": service.limits, "door": app.state.door})
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, http=protocol, ws="none",
         lifespan="on", timeout_keep_alive=10, limit_concurrency=service.limits.connections,

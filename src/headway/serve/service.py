@@ -161,6 +161,12 @@ class Service:
         workers = self.workers.values()
         return not self.draining and all(w.is_open.is_set() and not w.is_full for w in workers)
 
+    @property
+    def is_full(self) -> bool:
+        """No model has room for one more."""
+        workers = self.workers.values()
+        return not self.draining and all(w.is_open.is_set() and w.is_full for w in workers)
+
     # -- which model
 
     def worker(self, name: object, fits: Callable[[Worker], bool], what: str) -> Worker:

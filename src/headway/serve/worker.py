@@ -171,15 +171,19 @@ class Worker:
         with self._wake:
             most = INPUTS_EACH * self.limits.queue
             if self.is_full or (self._inputs and self._inputs + n_inputs > most):
-                wait = self._wait()
-                raise Refused(
-                    429,
-                    f"{self._accepted:,} requests wait for {self.name} already. Come again in "
-                    f"{wait} s.",
-                    code="queue_full", headers={"Retry-After": str(wait)},
-                )  # fmt: skip
+                raise self.full()
             self._accepted += 1
             self._inputs += n_inputs
+
+    def full(self) -> Refused:
+        """What someone is told for whom there is no room."""
+        with self._wake:
+            wait = self._wait()
+        return Refused(
+            429,
+            f"{self._accepted:,} requests wait for {self.name} already. Come again in {wait} s.",
+            code="queue_full", headers={"Retry-After": str(wait)},
+        )  # fmt: skip
 
     def _wait(self) -> int:
         """Seconds until there is room for one more, if all who were refused come again when they

@@ -160,7 +160,7 @@ BODY = an_object(
 )  # fmt: skip
 ROUTES = (
     Route(
-        method="POST", path="/translate", answer=translate, body=BODY, urlencoded=True,
+        method="POST", path="/translate", queues=True, answer=translate, body=BODY, urlencoded=True,
         key_in_body=True, plain_errors=True, summary="Translate, as LibreTranslate does.",
         gives={"application/json": an_object(("translatedText",))},
     ),

@@ -480,7 +480,7 @@ CHOICES = an_object(
 )  # fmt: skip
 ROUTES = (
     Route(
-        method="POST", path="/v1/completions", answer=completions,
+        method="POST", path="/v1/completions", queues=True, answer=completions,
         summary="What follows a prompt, as OpenAI's legacy completions.",
         body=an_object(model=TEXT, prompt={"description": "A text, several, or tokens."},
                        logprobs=an("integer", nullable=True), echo=an("boolean", nullable=True),
@@ -488,7 +488,7 @@ ROUTES = (
         gives={"application/json": CHOICES, "text/event-stream": TEXT},
     ),
     Route(
-        method="POST", path="/v1/chat/completions", answer=chat,
+        method="POST", path="/v1/chat/completions", queues=True, answer=chat,
         summary="An answer in a chat; only of models with a chat template.",
         body=an_object(("messages",), model=TEXT, messages=an("array", items=an_object()),
                        logprobs=an("boolean", nullable=True),
@@ -496,7 +496,8 @@ ROUTES = (
         gives={"application/json": CHOICES, "text/event-stream": TEXT},
     ),
     Route(
-        method="POST", path="/v1/embeddings", answer=embeddings, summary="Vectors of texts.",
+        method="POST", path="/v1/embeddings", queues=True, answer=embeddings,
+        summary="Vectors of texts.",
         body=an_object(("input",), model=TEXT, input={"description": "A text, or several."},
                        encoding_format=TEXT, dimensions=an("integer", nullable=True)),
         gives={"application/json": an_object(
@@ -504,7 +505,7 @@ ROUTES = (
             usage=USAGE)},
     ),
     Route(
-        method="POST", path="/v1/audio/transcriptions", answer=transcriptions,
+        method="POST", path="/v1/audio/transcriptions", queues=True, answer=transcriptions,
         summary="What is said in a recording.",
         form=an_object(("file",), file=an("string", format="binary"), model=TEXT, language=TEXT,
                        prompt=TEXT, response_format=an("string", enum=list(FORMATS)),

@@ -204,7 +204,7 @@ MODEL = an_object(("id", "object"), id=TEXT, object=TEXT, created=an("integer"),
                   headway=an_object())  # fmt: skip
 ROUTES = (
     Route(
-        method="POST", path="/v1/predict", answer=predict, body=PREDICT,
+        method="POST", path="/v1/predict", queues=True, answer=predict, body=PREDICT,
         summary="Ask any model: the answers of `headway predict --json`.",
         form=an_object(model=TEXT, options={**TEXT, "description": "JSON."}, stream=TEXT,
                        file=an("array", items=an("string", format="binary")),

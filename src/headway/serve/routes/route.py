@@ -45,6 +45,9 @@ class Route:
     key_in_body: bool = False
     """The key may also be a field of the body, `api_key`: its clients have no header for it."""
 
+    queues: bool = False
+    """It asks for a place in the queue of a model, and does nothing without."""
+
 
 def an(kind: str, **more: Any) -> dict[str, Any]:
     """A schema in short: `an("integer", minimum=1)`."""

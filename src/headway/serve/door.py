@@ -1,0 +1,149 @@
+"""What is asked of a request before any route: whom it is for, where it comes from, whose it is.
+
+And who is refused because every queue is full: he is told so from the bytes as they came in, before
+they are a request to anyone. In an overload that is most of the work there is, and the models need
+the same processor.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from headway.serve.problems import Refused
+from headway.serve.routes.route import Route
+from headway.serve.service import Service, to_json
+
+log = logging.getLogger("headway.serve")
+
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+LONGEST_ID = 128
+
+HEAD = re.compile(
+    rb"POST (/[\w/.-]{1,100}) HTTP/1\.1\r\n"
+    rb"((?:[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*\r\n){1,64})\r\n"
+)
+"""A request as usual clients write it. What is written in another way is read in the usual one."""
+
+NOT_HERE = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
+"""What says that more is to be known about the connection; but for `Connection: keep-alive`."""
+
+
+class Door:
+    def __init__(
+        self, service: Service, table: Sequence[Route], hosts: Sequence[str] | None
+    ) -> None:
+        self.service, self.hosts = service, hosts
+        self.open = {(one.method, one.path) for one in table if one.is_open}
+        self.open |= {("HEAD", path) for _, path in self.open}
+        self.by_body = {(one.method, one.path) for one in table if one.key_in_body}
+        self.known = {one.path for one in table}
+        self.plain = {one.path for one in table if one.plain_errors}
+        self.queues = {one.path for one in table if one.queues}
+
+    def refused(
+        self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
+        given: Mapping[str, str],
+    ) -> tuple[Refused | None, str | None]:  # fmt: skip
+        """Why it is not let in, if it is not; and the name of its key."""
+        hosts = [value for name, value in headers if name == b"host"]
+        if self.hosts is not None:
+            name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
+            if name not in self.hosts:
+                return Refused(403, f"this server answers to {', '.join(self.hosts)} only."), None
+        origin = given.get("origin")
+        own = hosts[0].decode("latin-1") if hosts else ""
+        if origin is not None and origin.partition("://")[2] != own:
+            return Refused(403, "requests from pages of other sites are refused."), None
+        navigates = where == ("GET", "/") and given.get("sec-fetch-mode") == "navigate"
+        if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and (
+            not navigates  # a link to the page, which holds no data
+        ):
+            return Refused(403, "requests from pages of other sites are refused."), None
+        if self.service.keys is None or where in self.open:
+            return None, None
+        scheme, _, key = given.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and key:
+            known = self.service.keys.name_of(key.strip())
+            return (None if known is not None else no_key()), known
+        if where in self.by_body and "authorization" not in given:
+            return None, None  # which looks into the body
+        return no_key(), None
+
+    def note(
+        self, where: tuple[str, str], status: int, began: float, key: str | None, number: str
+    ) -> None:
+        """In metrics, and in the log."""
+        took = time.perf_counter() - began
+        path = where[1] if where[1] in self.known else "other"
+        path = "/v1/models/{model}" if where[1].startswith("/v1/models/") else path
+        self.service.requests(path=path, status=str(status))
+        self.service.latency(took, path=path)
+        if where not in self.open:
+            log.info(
+                "%s %s %d %.0f ms key=%s id=%s", where[0], path, status, 1000 * took, key or "-",
+                number,
+            )  # fmt: skip
+
+    def early(self, data: bytes) -> bytes | None:
+        """The answer to these bytes, if they are one whole request for a place in a queue, and
+        every queue is full. None: they are to be read in the usual way."""
+        if not self.service.is_full or not (found := HEAD.match(data)):
+            return None
+        path = found[1].decode()
+        if path not in self.queues:
+            return None
+        began = time.perf_counter()
+        headers = []
+        for line in found[2].split(b"\r\n")[:-1]:
+            name, _, value = line.partition(b":")
+            headers.append((name.lower(), value.strip()))
+        known = dict(headers)
+        if known.get(b"connection", b"").lower() == b"keep-alive":
+            del known[b"connection"]
+        if len({name for name, _ in headers}) < len(headers) or not NOT_HERE.isdisjoint(known):
+            return None
+        if known.get(b"content-length") != b"%d" % (len(data) - found.end()):
+            return None
+        given = {name.decode(): value.decode() for name, value in headers}
+        where = ("POST", path)
+        problem, key = self.refused(where, headers, given)
+        if problem is not None or (self.service.keys is not None and key is None):
+            return None
+        number = number_of(given)
+        problem = next(iter(self.service.workers.values())).full()
+        body = to_json(problem.body(plain=path in self.plain))
+        said = {**HEADERS, **problem.headers, "X-Request-Id": number,
+                "Content-Type": "application/json", "Content-Length": str(len(body))}  # fmt: skip
+        lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in said.items())
+        self.note(where, problem.status, began, key, number)
+        return f"HTTP/1.1 {problem.status} Too Many Requests\r\n{lines}\r\n".encode() + body
+
+
+def number_of(given: Mapping[str, str]) -> str:
+    """The client's own id of a request, or a new one."""
+    own = given.get("x-request-id", "")
+    plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
+    return own if plain else secrets.token_hex(8)
+
+
+def no_key() -> Refused:
+    return Refused(
+        401, "a key is needed: Authorization: Bearer KEY.", code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )  # fmt: skip
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
