@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -447,6 +448,18 @@ def offered(
     return found, time.perf_counter() - begun, missed
 
 
+def computed(url: str) -> tuple[float, float]:
+    """Inputs that were computed so far, and in how many batches, as the server counts them."""
+    with socket.create_connection(_place(url), 10) as raw:
+        raw.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        text = b"".join(iter(partial(raw.recv, 65536), b"")).decode()
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if " " in line)
+    return tuple(  # type: ignore[return-value]
+        sum(float(v) for k, v in found.items() if k.startswith(f"headway_batch_inputs_{what}"))
+        for what in ("sum", "count")
+    )
+
+
 def overload(
     run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, seconds: float, room: int
 ) -> dict[str, float]:
@@ -457,16 +470,22 @@ def overload(
         ThreadPoolExecutor(1, initializer=step_aside) as pool,
     ):
         alone(load(url, bodies, "/v1/predict", room, min(2.0, seconds)))
-        peaks, before = [], spent(pid)
+        rounds, before, batches = [], spent(pid), [computed(url)]
         for _ in range(2):
             found, took = alone(load(url, bodies, "/v1/predict", room, seconds / 2))
-            peaks.append(sum(status == 200 for status, _ in found) / took)
-        peak, cores = max(peaks), spent(pid) - before
+            rounds.append(sum(status == 200 for status, _ in found) / took)
+        peak, cores = max(rounds), spent(pid) - before
         before = spent(pid)
+        batches.append(computed(url))
         found, took, missed = pool.submit(offered, url, requests, 10 * peak, seconds).result()
         cores_then = spent(pid) - before
+        batches.append(computed(url))
         calm, _ = alone(load(url, bodies[:32], "/v1/predict", 1))
     good = [seconds for status, seconds in found if status == 200]
+    together = [
+        (late[0] - early[0]) / max(1.0, late[1] - early[1])
+        for early, late in itertools.pairwise(batches)
+    ]
     refused = sorted(seconds for status, seconds in found if status == 429)
     assert len(good) + len(refused) == len(found)
     return {
@@ -474,6 +493,7 @@ def overload(
         "sent_requests_per_s": len(found) / took, "not_sent": missed,
         "accepted_requests_per_s": len(good) / took,
         "share_of_peak": len(good) / took / peak, "refused": len(refused),
+        "inputs_together_at_the_peak": together[0], "inputs_together_in_overload": together[1],
         "cores_at_the_peak": cores / seconds, "cores_in_overload": cores_then / took,
         "accepted_p99_ms": 1e3 * sorted(good)[int(0.99 * len(good))],
         "p50_ms_afterwards": 1e3 * statistics.median(seconds for _, seconds in calm),
@@ -549,7 +569,7 @@ async def worker_seconds(run: Run, texts: Sequence[str], options: Mapping[str, A
     worker.is_open.wait(120)
     loop = asyncio.get_running_loop()
     took = 0.0
-    for some in (texts[:2], texts):  # the first ones warm it
+    for some in (texts, texts):  # once to warm it, as the others are
         start = time.perf_counter()
         tickets = []
         for text in some:
@@ -732,7 +752,7 @@ def compared(
     """Servers beside each other, ours beside the bare call."""
     bare = offline(run, inputs, options, said.tokens)
     with headway_server(run, said.inside) as (url, _):
-        more = overhead(run, url, inputs[: max(3, min(20, said.requests // 4))], options)
+        more = overhead(run, url, inputs[: max(3, min(40, said.requests))], options)
     found = beside(systems, bodies, paths, said.tokens, said.concurrent)
     rows, most = found["servers"], str(max(said.concurrent))
     mine, peers = rows[OURS][most], [row[most] for key, row in rows.items() if key != OURS]

@@ -143,5 +143,21 @@ def test_a_chat_over_http_is_what_generate_writes(tmp_path: Path) -> None:
         assert "".join(one.choices[0].delta.content or "" for one in chunks) == want
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_who_is_trained_from_a_chat_model_is_one(tmp_path: Path, rank: int) -> None:
+    """All weights, or small changes of them."""
+    folder = folder_of(tmp_path / "theirs", "GPT2LMHeadModel", "setting")
+    first = import_run(folder, tmp_path / "chatty").folder
+    texts = [f"{n} and {n + 1} are numbers, said one of them." for n in range(40)]
+    wish: Any = {"train.steps": 2, "train.batch_tokens": 256, "lora.rank": rank}
+    for name, start in (("second", first), ("third", tmp_path / "second")):
+        run = headway.train(
+            "complete", {"text": texts}, out=tmp_path / name, start=start, device="cpu",
+            settings=wish, quiet=True,
+        )  # fmt: skip
+        assert (run.folder / CHAT_TEMPLATE).read_text() == TEMPLATE
+        assert list(prompt_of(run, MESSAGES)) == published(folder, MESSAGES)
+
+
 def test_messages_have_limits() -> None:
     assert checked_messages(MESSAGES, Limits()) == MESSAGES

@@ -16,7 +16,14 @@ from headway.models.build import build_model
 from headway.models.folder import describe_difference, load_weights, model_weights, save_weights
 from headway.models.int8_weights import to_int8
 from headway.nn.lora import merge_tensors
-from headway.settings.folder import CONFIG, TOKENIZER, file_in, load_run, load_settings
+from headway.settings.folder import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    TOKENIZER,
+    file_in,
+    load_run,
+    load_settings,
+)
 from headway.storage import replace_file
 from headway.training.checkpoint import Checkpoints
 from headway.training.snapshot import verify
@@ -90,7 +97,7 @@ def average_run(
     save_weights(out, to_int8(weights) if int8 else weights)
     if out.resolve() != run.resolve():
         # The settings last: a folder that has them is complete.
-        for path in (run / TOKENIZER, config):
+        for path in (run / TOKENIZER, run / CHAT_TEMPLATE, config):
             if path.is_file():
                 replace_file(out / path.name, partial(shutil.copyfile, path))
     steps = ", ".join(path.name.removeprefix("step-") for path in paths)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from headway.errors import FolderError, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.settings.asked import Asked
-from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, file_in, load_run, write_config
+from headway.settings.folder import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    TOKENIZER,
+    WEIGHTS,
+    file_in,
+    load_run,
+    run_folders,
+    write_config,
+)
 from headway.settings.run import (
     Resolved,
     RunSettings,
@@ -289,8 +299,19 @@ class Training:
     def _write_settings(self, settings: Resolved, prepared: Prepared, config: bool) -> None:
         if prepared.vocab is not None and (config or not self._has_tokenizer()):
             replace_file(self.out / TOKENIZER, prepared.save_tokenizer)
+            self._take_template(settings)
         if config:
             write_config(self.out, resolved_toml(settings))
+
+    def _take_template(self, settings: Resolved) -> None:
+        """Who goes on with a chat model, and in its words, is one."""
+        if not settings.start.run or not row_of(settings).continues:
+            return
+        [folder] = run_folders([settings.start.run])
+        theirs, ours = folder / TOKENIZER, self.out / TOKENIZER
+        if (folder / CHAT_TEMPLATE).is_file() and theirs.read_bytes() == ours.read_bytes():
+            copy = partial(shutil.copyfile, folder / CHAT_TEMPLATE)
+            replace_file(self.out / CHAT_TEMPLATE, copy)
 
     def _has_tokenizer(self) -> bool:
         """Whether it is there and whole; else it is written again from the prepared data."""

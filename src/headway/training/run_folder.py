@@ -16,7 +16,7 @@ from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
 from headway.data.in_memory import FOLDER as GIVEN
 from headway.errors import ConfigError, FolderError, UserError
 from headway.settings.data import FILES, DataSettings
-from headway.settings.folder import CONFIG, TOKENIZER, WEIGHTS, check_config
+from headway.settings.folder import CHAT_TEMPLATE, CONFIG, TOKENIZER, WEIGHTS, check_config
 from headway.settings.run import Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
 from headway.tasks.history import LOG
@@ -26,7 +26,18 @@ from headway.training.budget import PLAN
 ANY = re.compile("")
 OWN = {
     **dict.fromkeys(
-        (CONFIG, WEIGHTS, TOKENIZER, LOG, PLAN, "card.json", "report.html", "bad-batch.json"), ANY
+        (
+            CONFIG,
+            WEIGHTS,
+            TOKENIZER,
+            CHAT_TEMPLATE,
+            LOG,
+            PLAN,
+            "card.json",
+            "report.html",
+            "bad-batch.json",
+        ),
+        ANY,
     ),
     "checkpoints": re.compile(r"\.?step-\d+"),
     "data": re.compile(
