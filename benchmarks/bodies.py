@@ -1,49 +1,53 @@
 """What each body learns, how fast, and how it grows with length: Transformer, LSTM, GRU,
-convolution and SHA-RNN on the same data, with as many parameters, in the same loop.
+convolution, SHA-RNN and n-grams on the same data, with as many parameters, in the same loop.
 
 `python -m benchmarks.bodies DATA` where DATA has multi30k/, tinyshakespeare/ and sst2/.
 
 Equal parameters: layers are as many, and the width of a body is the one (a multiple of 8) whose
 model comes nearest to the Transformer's number of weights with the vocabulary that is asked for;
-the number that each really has is saved too. Once all see as many tokens (`--tokens`), once they
-have as many minutes (`--minutes`). What is measured of a run: its score on the test set, tokens a
-second in training (the median of the log), tokens a second in decoding (or texts, where nothing is
-written), the most memory that training took. Each piece is a process of its own, and one that is
-in `--work` already is not made again.
+the number that each really has is saved too. N-grams have the counts that they have. The parts:
 
-Growth: one sequence of 64 … 8,192 tokens, forward and backward. Memory is the most that the device
-held (CUDA), or what is kept for the backward pass, counted (CPU). With one thread on a CPU decoding
-and growth are timed by the core, so that others on the machine do not count.
+- `tokens`: all see as many tokens; `minutes`: all have as many minutes, the data being prepared.
+  Of each: the score on the test set, steps, and the most memory that steps took, evaluations left
+  out: what torch held (CUDA), or by how much the process grew (CPU).
+- `speed`: of the finished runs, tokens a second in training and characters (or texts) a second in
+  greedy decoding, one after another in one process with nothing beside it; on a CPU also what a
+  step keeps in memory, counted.
+- `growth`: one sequence of 64 … 8,192 tokens, forward and backward (`bodies_growth.py`).
+
+`--lanes 5 --cores 2` trains five at a time, each on two cores of its own. On a GPU those of one
+set that have equal minutes all run at the same time, so that they have the same device; no other
+set's run beside them. A piece is kept in `--work` as soon as it is measured, and not made again;
+`--known` takes those of an earlier result. `python -m benchmarks.bodies_tables` makes the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
-import statistics
+import shutil
+import subprocess
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks import machine
-from headway.models.build import build_model
-from headway.models.summary import activations, count, outline
-from headway.nn.layout import Layout
+from benchmarks import bodies_growth, bodies_speed, machine
+from headway.models.summary import count, outline
 from headway.settings.load import model_settings, parse_override
 
-LENGTHS = tuple(64 << n for n in range(8))
 ARMS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "lstm": {"body": "lstm"},
     "gru": {"body": "gru"},
     "convolution": {"body": "convolution"},
     "sha-rnn": {"body": "sha-rnn"},
+    "n-grams": {"body": "ngram", "order": 7},
     "lstm, additive": {"body": "lstm", "memory": "additive"},
     "lstm, dot": {"body": "lstm", "memory": "dot"},
     "lstm, last": {"body": "lstm", "memory": "last"},
@@ -51,6 +55,12 @@ ARMS: dict[str, dict[str, Any]] = {
     "convolution, dot": {"body": "convolution", "memory": "dot"},
 }
 """What a row of the table asks of the model."""
+
+PARTS = ("minutes", "growth", "tokens", "speed")
+"""In the order in which they are made: what needs the device for itself is not beside others."""
+
+GROWTH_SET = "tinyshakespeare"
+"""Whose models are measured by length."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class Task:
     """Of a step."""
 
 
+ALIKE = {"train.average": 1, "train.metric": "loss"}
 TASKS = {
     one.name: one
     for one in (
@@ -80,7 +91,7 @@ TASKS = {
              8000, {"n_layers": 3, "d_model": 256, "n_heads": 4, "d_ff": 1024},
              {"tokenizer.kind": "bpe", "tokenizer.vocab_size": 8000}),
         Task("tinyshakespeare", "complete", "decoder", "loss",
-             ("transformer", "lstm", "gru", "convolution", "sha-rnn"),
+             ("transformer", "lstm", "gru", "convolution", "sha-rnn", "n-grams"),
              70, {"n_layers": 4, "d_model": 256, "n_heads": 4, "d_ff": 1024},
              {"tokenizer.kind": "characters", "decode.max_len": 200}),
         Task("sst2", "classify", "encoder", "accuracy",
@@ -92,9 +103,33 @@ TASKS = {
 
 
 def main(words: Sequence[str] | None = None) -> None:
+    options = asked(words)
+    if options.piece:
+        what = json.loads(options.piece)
+        print(json.dumps(PIECES[what.pop("part")](what, options)))
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.known:
+        remember(json.loads(options.known.read_text()), options)
+    parts = [part for part in PARTS if part in options.parts]
+    parts = [part for part in parts if getattr(options, part, True)]  # 0: none of it
+    for name in options.sets if {"tokens", "minutes", "speed"} & {*parts} else ():
+        prepared(task_of(name, options), options)
+    for part in parts:
+        for jobs in STAGES[part](options):
+            side_by_side([partial(made, options, *job) for job in jobs], options)
+    print(save(options))
+    missing = [job[0] for part in parts for jobs in STAGES[part](options) for job in jobs
+               if not place(job[0], options).exists()]  # fmt: skip
+    if missing:
+        raise SystemExit(f"not measured: {', '.join(missing)}. The same command goes on.")
+
+
+def asked(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="a folder with multi30k, tinyshakespeare and sst2")
     parser.add_argument("--sets", nargs="*", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS, help="what to measure")
     parser.add_argument("--bodies", nargs="+", help="some rows of the table, by their beginnings")
     parser.add_argument("--tokens", type=float, default=20e6, help="of equal trainings; 0: none")
     parser.add_argument("--minutes", type=float, default=5.0, help="of equal trainings; 0: none")
@@ -103,27 +138,246 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE, of all trainings")
     parser.add_argument("--examples", type=int, default=0, help="of training and test; 0: all")
-    parser.add_argument("--lengths", type=int, nargs="*", default=list(LENGTHS))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lengths", type=int, nargs="*", default=list(bodies_growth.LENGTHS))
+    parser.add_argument("--rounds", type=int, default=5, help="at most, of a length")
+    parser.add_argument("--lanes", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--cores", type=int, default=2, help="of a training beside others")
     parser.add_argument("--device", default=machine.pick_device().type)
     parser.add_argument("--work", type=Path, default=Path("runs/bodies"))
+    parser.add_argument("--known", type=Path, help="a result whose pieces need not be made again")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
     parser.add_argument("--name", default="bodies", help="of the result")
-    options = parser.parse_args(words)
-    if options.piece:
-        print(json.dumps(piece(json.loads(options.piece), options)))
-        return
-    options.work.mkdir(parents=True, exist_ok=True)
-    device = torch.device(options.device)
-    results: dict[str, Any] = {"sets": {}, "growth": {}}
-    asked = {"tokens": options.tokens, "minutes": options.minutes, "layers": options.layers,
-             "width": options.width, "seed": options.seed, "set": options.set}  # fmt: skip
+    return parser.parse_args(words)
+
+
+# -- which pieces there are, and what is made beside what
+
+Job = tuple[str, dict[str, Any]]
+"""The file that it is kept in, or the first of several, and what its process is told."""
+
+
+def trainings(part: str, options: argparse.Namespace) -> list[list[Job]]:
+    """Stages one after another, the pieces of each side by side."""
+    sets = [
+        [(piece_name(name, arm, part, options), {"part": "train", "task": name, "arm": arm,
+                                                 "kind": part})
+         for arm in chosen(TASKS[name].arms, options.bodies)
+         if part == "tokens" or not ARMS[arm].get("order")]  # counted: minutes change nothing
+        for name in options.sets
+    ]  # fmt: skip
+    apart = part == "minutes" and options.device == "cuda"
+    return sets if apart else [[job for jobs in sets for job in jobs]]
+
+
+def speeds(options: argparse.Namespace) -> list[list[Job]]:
+    """All runs of a set in one process, alone."""
+    stages = []
     for name in options.sets:
-        results["sets"][name] = measured(task_of(name, options), options)
-        machine.save(options.name, device, {**results, "options": asked})
-    if options.lengths:
-        results["growth"] = growth(options, device)
-    print(machine.save(options.name, device, {**results, "options": asked}))
+        every = chosen(TASKS[name].arms, options.bodies)
+        arms = [arm for arm in every if not there(name, arm, "speed", options)]
+        if arms:
+            first = piece_name(name, arms[-1], "speed", options)
+            stages.append([(first, {"part": "speed", "task": name, "arms": arms})])
+    return stages
+
+
+def grown(options: argparse.Namespace) -> list[list[Job]]:
+    """A process for each body, in lanes; on a GPU one for all, alone."""
+    if not options.lengths:
+        return []
+    every = chosen(bodies_growth.ARMS, options.bodies)
+    arms = [arm for arm in every if not there("growth", arm, "", options)]
+    together = [arms] if options.device == "cuda" else [[arm] for arm in arms]
+    jobs = [(piece_name("growth", some[-1], "", options), {"part": "growth", "arms": some})
+            for some in together if some]  # fmt: skip
+    return [jobs]
+
+
+STAGES: dict[str, Callable[[argparse.Namespace], list[list[Job]]]] = {
+    "minutes": partial(trainings, "minutes"),
+    "tokens": partial(trainings, "tokens"),
+    "speed": speeds,
+    "growth": grown,
+}
+
+
+def side_by_side(jobs: Sequence[Callable[[], object]], options: argparse.Namespace) -> None:
+    if options.lanes > 1:
+        machine.side_by_side(jobs, options.lanes, options.cores)
+    else:
+        for job in jobs:
+            job()
+
+
+def chosen(arms: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+    return [arm for arm in arms if not wanted or any(arm.startswith(one) for one in wanted)]
+
+
+def piece_name(of: str, arm: str, kind: str, options: argparse.Namespace) -> str:
+    seed = f"-{options.seed}" if of != "growth" else ""
+    return f"{of}-{arm.replace(', ', '-')}" + (f"-{kind}" if kind else "") + seed
+
+
+def place(name: str, options: argparse.Namespace) -> Path:
+    path: Path = options.work / f"{name}.json"
+    return path
+
+
+def there(of: str, arm: str, kind: str, options: argparse.Namespace) -> bool:
+    return place(piece_name(of, arm, kind, options), options).exists()
+
+
+def keep(name: str, value: Any, options: argparse.Namespace) -> None:
+    """Whole, or not there."""
+    path = place(name, options)
+    scratch = path.with_suffix(".part")
+    scratch.write_text(json.dumps(value))
+    scratch.replace(path)
+
+
+def made(options: argparse.Namespace, name: str, what: dict[str, Any]) -> None:
+    """A piece, in a process of its own, unless it is there."""
+    if place(name, options).exists():
+        return
+    given = ("tokens", "minutes", "layers", "width", "seed", "examples", "device", "work",
+             "rounds", "lanes", "cores")  # fmt: skip
+    own = {key: getattr(options, key) for key in given}
+    try:
+        said = machine.python(
+            "-m", "benchmarks.bodies", str(options.data),
+            "--piece", json.dumps({**what, "name": name}),
+            *(word for key, value in own.items() if value is not None
+              for word in (f"--{key}", str(value))),
+            "--lengths", *map(str, options.lengths), "--set", *options.set,
+        )  # fmt: skip
+    except subprocess.CalledProcessError as error:  # the others go on
+        print(f"{name} failed:\n{error.stderr[-2000:]}", flush=True)
+        return
+    print(f"{name}: {said.strip().splitlines()[-1][:400]}", flush=True)
+    save(options)
+
+
+# -- what is measured
+
+
+def train(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Train and score one row, in this process."""
+    import headway
+
+    task, device = task_of(what["task"], options), torch.device(options.device)
+    said = settings_of(task, what["arm"], options)
+    counted = ARMS[what["arm"]].get("order")
+    budget = None if what["kind"] == "tokens" else f"{round(60 * options.minutes)}s"
+    if budget is None and not counted:
+        said["train.steps"] = max(1, round(options.tokens / said["train.batch_tokens"]))
+    files = files_of(task, options)
+    out = options.work / what["name"]
+    data = options.work / f"{task.name}-data"
+    if data.is_dir() and not (out / "data").exists():
+        shutil.copytree(data, out / "data")
+    memory = bodies_speed.Memory(device)
+    begun = time.perf_counter()
+    run = headway.train(
+        task.task, out=out, settings=said, device=options.device, budget=budget, on=memory.heard,
+        quiet=True, start="none" if task.task == "classify" else None, **files["train"],
+    )  # fmt: skip
+    seconds = time.perf_counter() - begun
+    test = files["test"]
+    scores = run.evaluate(**test) if "source" in test else run.evaluate(test["data"])
+    found = {
+        "scores": {name: value for name, value in scores.items() if isinstance(value, int | float)},
+        "baselines": {name: dict(values) for name, values in scores.baselines.items()},
+        "parameters": bodies_speed.numbers(run.model),
+        "d_model": run.settings.model.d_model,
+        "seconds": seconds,
+        "steps": memory.step,
+        "train_tokens_per_s": memory.rate,
+        "train_bytes": memory.most,
+    }
+    keep(what["name"], found, options)
+    return found
+
+
+def settings_of(task: Task, arm: str, options: argparse.Namespace) -> dict[str, Any]:
+    said: dict[str, Any] = {**task.said, **matched(task, arm), "train.seed": options.seed}
+    if not ARMS[arm].get("order"):
+        said |= {**ALIKE, "train.batch_tokens": task.tokens}
+        if options.device == "cpu" and options.lanes > 1:
+            said["train.threads"] = options.cores
+    return said | {".".join(path): value for path, value in map(parse_override, options.set)}
+
+
+def speed(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Of all runs of a set that are there, one after another."""
+    task, found = task_of(what["task"], options), dict[str, Any]()
+    test = files_of(task, options)["test"]
+    for arm in what["arms"]:
+        runs = [options.work / piece_name(task.name, arm, kind, options)
+                for kind in ("tokens", "minutes")]  # fmt: skip
+        done = [run for run in runs if (run / "model.safetensors").is_file()]
+        if done:
+            found[arm] = bodies_speed.of_run(done[0], task.task, test, options.device)
+            keep(piece_name(task.name, arm, "speed", options), found[arm], options)
+    return found
+
+
+def growth(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    task, found = task_of(GROWTH_SET, options), dict[str, Any]()
+    for arm in what["arms"]:
+        body = arm.partition(",")[0]
+        model = {key.removeprefix("model."): x for key, x in matched(task, body).items()}
+        found[arm] = bodies_growth.of_body(
+            arm, {"vocab_size": task.vocabulary, **model}, options.lengths, options.rounds,
+            torch.device(options.device),
+        )  # fmt: skip
+        keep(piece_name("growth", arm, "", options), found[arm], options)
+    return found
+
+
+PIECES: dict[str, Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]]] = {
+    "train": train,
+    "speed": speed,
+    "growth": growth,
+}
+
+
+# -- the result
+
+
+def save(options: argparse.Namespace) -> Path:
+    """All pieces that are there, as one result."""
+    sets: dict[str, Any] = {}
+    for name in TASKS:
+        task = task_of(name, options)
+        rows = {arm: row for arm in task.arms if (row := row_of(name, arm, options))}
+        if rows:
+            sets[name] = {"task": task.task, "score": task.score, "shape": task.shape, "rows": rows}
+    lengths = {arm: json.loads(place(piece_name("growth", arm, "", options), options).read_text())
+               for arm in bodies_growth.ARMS if there("growth", arm, "", options)}  # fmt: skip
+    said = ("tokens", "minutes", "layers", "width", "seed", "examples", "set", "lanes", "cores")
+    asked = {key: getattr(options, key) for key in said}
+    result = {"sets": sets, "growth": lengths, "options": asked}
+    return machine.save(options.name, torch.device(options.device), result)
+
+
+def row_of(name: str, arm: str, options: argparse.Namespace) -> dict[str, Any]:
+    paths = {kind: place(piece_name(name, arm, kind, options), options)
+             for kind in ("tokens", "minutes", "speed")}  # fmt: skip
+    return {kind: json.loads(path.read_text()) for kind, path in paths.items() if path.exists()}
+
+
+def remember(result: dict[str, Any], options: argparse.Namespace) -> None:
+    """Take the pieces of an earlier result for made."""
+    pieces = {piece_name("growth", arm, "", options): x for arm, x in result["growth"].items()}
+    for name, found in result["sets"].items():
+        for arm, row in found["rows"].items():
+            pieces |= {piece_name(name, arm, kind, options): x for kind, x in row.items()}
+    for name, value in pieces.items():
+        if not place(name, options).exists():
+            keep(name, value, options)
+
+
+# -- models of one size
 
 
 def task_of(name: str, options: argparse.Namespace) -> Task:
@@ -134,86 +388,14 @@ def task_of(name: str, options: argparse.Namespace) -> Task:
     return replace(task, shape={**task.shape, **own})
 
 
-def measured(task: Task, options: argparse.Namespace) -> dict[str, Any]:
-    """All rows of one set, once by tokens and once by minutes."""
-    found: dict[str, Any] = {"task": task.task, "score": task.score, "rows": {}}
-    kinds = {"tokens": options.tokens, "minutes": options.minutes}
-    for arm in chosen(task.arms, options.bodies):
-        found["rows"][arm] = {}
-        for kind in (kind for kind, amount in kinds.items() if amount):
-            row = kept(task, arm, kind, options)
-            found["rows"][arm][kind] = row
-            print(line(task, arm, kind, row), flush=True)
-    return found
-
-
-def chosen(arms: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    return [arm for arm in arms if not wanted or any(arm.startswith(one) for one in wanted)]
-
-
-def kept(task: Task, arm: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One training and what was measured of it, made once."""
-    short = arm.replace(", ", "-")
-    place = options.work / f"{task.name}-{short}-{kind}-{options.seed}.json"
-    if not place.exists():
-        what = {"task": task.name, "arm": arm, "kind": kind, "out": str(place.with_suffix(""))}
-        given = ("tokens", "minutes", "layers", "width", "seed", "examples", "device", "work")
-        own = {name: getattr(options, name) for name in given}
-        said = machine.python(
-            "-m", "benchmarks.bodies", str(options.data), "--piece", json.dumps(what),
-            *(word for name, value in own.items() if value is not None
-              for word in (f"--{name}", str(value))),
-            "--set", *options.set,
-        )  # fmt: skip
-        place.write_text(said.strip().splitlines()[-1])
-    found: dict[str, Any] = json.loads(place.read_text())
-    return found
-
-
-def piece(what: dict[str, str], options: argparse.Namespace) -> dict[str, Any]:
-    """Train, score, write: all of one row, in this process."""
-    import headway
-
-    task, device = task_of(what["task"], options), torch.device(options.device)
-    model = matched(task, what["arm"])
-    said: dict[str, Any] = {**task.said, **model, "train.seed": options.seed,
-                            "train.batch_tokens": task.tokens}  # fmt: skip
-    said |= {".".join(path): value for path, value in map(parse_override, options.set)}
-    if what["kind"] == "tokens":
-        said["train.steps"] = max(1, round(options.tokens / said["train.batch_tokens"]))
-    budget = None if what["kind"] == "tokens" else 60 * options.minutes
-    files = files_of(task, options)
-    begun = time.perf_counter()
-    run = headway.train(
-        task.task, out=what["out"], settings=said, device=options.device, budget=budget,
-        quiet=True, start="none" if task.task == "classify" else None, **files["train"],
-    )  # fmt: skip
-    seconds = time.perf_counter() - begun
-    memory = peak_bytes(device)
-    test = files["test"]
-    scores = dict(run.evaluate(**test) if "source" in test else run.evaluate(test["data"]))
-    log = [json.loads(row) for row in (Path(what["out"]) / "metrics.jsonl").read_text().split("\n")
-           if row]  # fmt: skip
-    rates = [row["tokens_per_s"] for row in log if row.get("tokens_per_s")]
-    steps = [row["step"] for row in log if row.get("kind") == "train"]
-    return {
-        "scores": {name: value for name, value in scores.items() if isinstance(value, int | float)},
-        "parameters": sum(weight.numel() for weight in run.model.parameters()),
-        "d_model": run.settings.model.d_model,
-        "seconds": seconds,
-        "steps": max(steps, default=0),
-        "train_tokens_per_s": statistics.median(rates) if rates else 0.0,
-        "train_bytes": memory,
-        **decoding(run, task, files, device),
-    }
-
-
 def matched(task: Task, arm: str) -> dict[str, Any]:
     """The settings of a model with about as many weights as the task's Transformer."""
     plain = {f"model.{key}": value for key, value in task.shape.items()}
     own = ARMS[arm]
     if not own:
         return plain
+    if own.get("order"):
+        return {f"model.{key}": value for key, value in own.items()}
     wanted, widths = size(task, {}), range(32, 2049, 8)
     above = bisect_left(widths, wanted, key=lambda width: size(task, _wide(task, own, width)))
     near = widths[max(0, above - 1) : above + 1]
@@ -236,29 +418,48 @@ def size(task: Task, model: dict[str, Any]) -> int:
     return count(outline(model_settings(whole)))
 
 
+# -- data
+
+
+def prepared(task: Task, options: argparse.Namespace) -> None:
+    """Vocabulary and numbers of a set, made once, so that no training spends its minutes on it."""
+    import headway
+
+    whole, scratch = options.work / f"{task.name}-data", options.work / f"{task.name}-first"
+    if whole.is_dir():
+        return
+    said = settings_of(task, "transformer", options) | {"train.steps": 1}
+    headway.train(
+        task.task, out=scratch, settings=said, device="cpu", quiet=True,
+        start="none" if task.task == "classify" else None, **files_of(task, options)["train"],
+    )  # fmt: skip
+    (scratch / "data").rename(whole)
+    shutil.rmtree(scratch)
+
+
 def files_of(task: Task, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """What training and the test read, by the keywords of `headway.train`."""
     data, some = options.data / task.name, options.examples
     if task.task == "translate":
-        parts = {"train": "train", "test": "test_2016_flickr"}
-        found: dict[str, dict[str, Any]] = {}
-        for use, part in parts.items():
-            found[use] = {
-                side: str(_first(data / f"{part}.{language}", some, options))
-                for side, language in (("source", "en"), ("target", "de"))
-            }
+        found: dict[str, dict[str, Any]] = {"train": {}, "test": {}}
+        for side, language in (("source", "en"), ("target", "de")):
+            for use, part in (("train", "train"), ("test", "test_2016_flickr")):
+                found[use][side] = str(_first(data / f"{part}.{language}", some, options))
+            held = data / f"val.{language}"
+            if held.exists():
+                found["train"][f"valid_{side}"] = str(_first(held, some, options))
         return found
     if task.task == "complete":
         text = (data / "input.txt").read_text(encoding="utf-8")
         text = text[: some * 40] if some else text
         cut = len(text) * 9 // 10
         places = {"train": text[:cut], "test": text[cut:]}
-        for name, part in places.items():
-            _put(options.work / f"{task.name}-{name}-{some}.txt", part)
-        return {name: {"data": str(options.work / f"{task.name}-{name}-{some}.txt")}
-                for name in places}  # fmt: skip
+        return {name: {"data": str(_put(options.work / f"{task.name}-{name}-{some}.txt", part))}
+                for name, part in places.items()}  # fmt: skip
     train, test = (_first(data / f"{part}.tsv", some, options) for part in ("train", "test"))
-    return {"train": {"data": str(train)}, "test": {"data": str(test)}}
+    held = data / "dev.tsv"
+    valid = {"valid": str(_first(held, some, options))} if held.exists() else {}
+    return {"train": {"data": str(train), **valid}, "test": {"data": str(test)}}
 
 
 def _first(path: Path, lines: int, options: argparse.Namespace) -> Path:
@@ -271,99 +472,10 @@ def _first(path: Path, lines: int, options: argparse.Namespace) -> Path:
 
 def _put(path: Path, text: str) -> Path:
     if not path.exists():
-        path.write_text(text, encoding="utf-8")
+        scratch = path.with_suffix(".part")
+        scratch.write_text(text, encoding="utf-8")
+        scratch.replace(path)
     return path
-
-
-def decoding(
-    run: Any, task: Task, files: dict[str, dict[str, Any]], device: torch.device
-) -> dict[str, float]:
-    """Greedy, all at once; the second time counts."""
-    if task.task == "translate":
-        lines = Path(files["test"]["source"]).read_text(encoding="utf-8").splitlines()
-        asked, options = lines[:256], {"beam": 1}
-    elif task.task == "complete":
-        text = Path(files["test"]["data"]).read_text(encoding="utf-8")
-        asked = [text[i : i + 40] for i in range(0, min(len(text), 64 * 200), 200)]
-        options = {"sample": False}
-    else:
-        lines = Path(files["test"]["data"]).read_text(encoding="utf-8").splitlines()
-        asked, options = [row.split("\t")[0] for row in lines[:512]], {}
-    run(asked, **options)
-    begun = now(device)
-    answers = run(asked, **options)
-    seconds = now(device) - begun
-    if task.task == "classify":
-        return {"texts_per_s": len(asked) / seconds}
-    written = sum(len(str(answer)) for answer in answers)
-    return {"characters_per_s": written / seconds, "texts_per_s": len(asked) / seconds}
-
-
-def now(device: torch.device) -> float:
-    """Seconds, of this process alone where it has one thread."""
-    machine.synchronize(device)
-    alone = device.type == "cpu" and torch.get_num_threads() == 1
-    return time.process_time() if alone else time.perf_counter()
-
-
-def peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def growth(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Seconds and bytes of a step on one sequence, by its length."""
-    task, found = task_of("tinyshakespeare", options), dict[str, Any]()
-    for arm in chosen(task.arms, options.bodies):
-        model = {key.removeprefix("model."): x for key, x in matched(task, arm).items()}
-        longest = max(options.lengths)
-        settings = model_settings(
-            {"family": "decoder", "vocab_size": task.vocabulary, "wiring": "pre",
-             "max_len": longest, "dropout": 0.0, **model,
-             **({"positions": "rotary", "attention_dropout": 0.0} if arm == "transformer" else {})}
-        )  # fmt: skip
-        found[arm] = {str(n): one_step(settings, n, options.rounds, device)
-                      for n in options.lengths}  # fmt: skip
-        print(arm, {n: f"{one['seconds'] * 1e3:.1f} ms" for n, one in found[arm].items()})
-    return found
-
-
-def one_step(settings: Any, n_tokens: int, rounds: int, device: torch.device) -> dict[str, float]:
-    model = build_model(settings, device=device)
-    if device.type == "cuda":
-        model = model.to(torch.bfloat16)
-    tokens_N = torch.randint(0, settings.vocab_size, (n_tokens,), device=device)
-
-    def step() -> None:
-        x_ND = model(tokens_N, Layout.of([n_tokens], device))
-        x_ND.float().square().mean().backward()
-        model.zero_grad(set_to_none=True)
-
-    for _ in range(2):
-        step()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(rounds):
-        begun = now(device)
-        step()
-        times.append(now(device) - begun)
-    seconds = statistics.median(times)
-    if device.type == "cuda":
-        return {"seconds": seconds, "bytes": float(torch.cuda.max_memory_allocated())}
-    kept = activations(outline(settings), settings, n_tokens)
-    return {"seconds": seconds, "bytes": float(kept.fused_bytes)}
-
-
-def line(task: Task, arm: str, kind: str, row: dict[str, Any]) -> str:
-    """A row of the table in the docs."""
-    said = row.get("characters_per_s", row["texts_per_s"])
-    cells = [task.name, arm, kind, f"{row['parameters'] / 1e6:.2f} M",
-             f"{row['scores'].get(task.score, float('nan')):.3f}",
-             f"{row['train_tokens_per_s']:,.0f}", f"{said:,.0f}",
-             f"{row['train_bytes'] / 2**30:.2f} GiB"]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ ROUNDS = ["--rounds", "1"]
 ONE_THREAD = ["--threads", "1"]
 """More would wait for each other wherever a core is taken, and take time for that."""
 SMALL = ["--vocab", "60", "--layers", "1", "--width", "96"]
-PARTS = {"machine", "lit_translator", "peers", "sentences", "report", "run", "__init__"}
-"""What the benchmarks share; `report` and `run` have tests of their own."""
+PARTS = {"machine", "lit_translator", "peers", "sentences", "report", "run", "__init__",
+         "bodies_growth", "bodies_speed", "bodies_tables"}  # fmt: skip
+"""What the benchmarks share; `report`, `run` and `bodies_tables` have tests of their own."""
 
 Words = Callable[[Path], list[str]]
 

@@ -1,0 +1,125 @@
+"""The tables of docs/models/bodies.md and docs/results/results.md, of what `benchmarks.bodies` has
+saved, by `python -m benchmarks.bodies_tables`.
+
+A page has a pair of comments where a table stands: `<!-- bodies: multi30k -->` and
+`<!-- end -->`. Of a set that was measured on both, the GPU's table stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import RESULTS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = (DOCS / "models/bodies.md", DOCS / "results/results.md")
+TABLE = re.compile(r"(<!-- bodies: (?P<name>[\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+DEVICES = ("cuda", "cpu")
+NAMES = {
+    "transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
+    "sha-rnn": "SHA-RNN", "n-grams": "7-grams, counted",
+}  # fmt: skip
+SCORES = {"bleu": ("BLEU", 1, max), "loss": ("loss", 3, min), "accuracy": ("accuracy", 1, max)}
+"""How a score is written, with how many digits, and which one is the best."""
+
+Result = dict[str, Any]
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def filled(page: str, folder: Path = RESULTS) -> str:
+    return TABLE.sub(lambda found: found[1] + table(found["name"], folder) + found[3], page)
+
+
+def table(name: str, folder: Path) -> str:
+    """`multi30k`, or `growth cpu`."""
+    what, _, device = name.partition(" ")
+    for one in (device,) if device else DEVICES:
+        path = folder / f"bodies-{one}.json"
+        result = json.loads(path.read_text()) if path.is_file() else {}
+        if what == "growth" and result.get("growth"):
+            return of_growth(result)
+        if what in result.get("sets", {}):
+            return of_set(result, what)
+    return "Not measured yet.\n"
+
+
+def of_set(result: Result, name: str) -> str:
+    found, asked = result["sets"][name], result["options"]
+    title, digits, best = SCORES[found["score"]]
+    writes = any("characters_per_s" in row.get("speed", {}) for row in found["rows"].values())
+    heads = [
+        "body", "parameters", f"{title}, equal tokens", f"{title}, equal minutes",
+        "steps in those minutes", "tokens a second in training",
+        f"{'characters' if writes else 'texts'} a second in decoding", "memory of a step",
+    ]  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    tops = {kind: best((score(row, kind, found["score"]) for row in found["rows"].values()
+                        if score(row, kind, found["score"]) is not None), default=None)
+            for kind in ("tokens", "minutes")}  # fmt: skip
+    for arm, row in found["rows"].items():
+        any_kind = row.get("tokens") or row.get("minutes") or {}
+        minutes, rates = row.get("minutes", {}), row.get("speed", {})
+        cells = [named(arm), f"{any_kind['parameters'] / 1e6:.2f} M" if any_kind else ""]
+        for kind, top in tops.items():
+            value = score(row, kind, found["score"])
+            text = "" if value is None else f"{value:.{digits}f}"
+            cells.append(f"**{text}**" if text and value == top else text)
+        written = rates.get("characters_per_s" if writes else "texts_per_s")
+        memory = rates.get("step_bytes") or any_kind.get("train_bytes")
+        cells += [
+            f"{minutes['steps']:,}" if minutes else "",
+            f"{rates['train_tokens_per_s']:,.0f}" if rates.get("train_tokens_per_s") else "",
+            f"{written:,.0f}" if written else "",
+            f"{memory / 2**20:,.0f} MiB" if memory else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    made = f"{asked['tokens'] / 1e6:g} M tokens, or {60 * asked['minutes']:g} seconds; "
+    return "\n".join(lines) + f"\n\n{made}{where(result)}\n"
+
+
+def score(row: Result, kind: str, name: str) -> float | None:
+    value = row.get(kind, {}).get("scores", {}).get(name)
+    return None if value is None else float(value)
+
+
+def named(arm: str) -> str:
+    body, _, how = arm.partition(", ")
+    return NAMES[body] + (f", {how}" if " " in how else f", `{how}`" if how else "")
+
+
+def of_growth(result: Result) -> str:
+    """Time and memory by length, and what the last doubling multiplied them by."""
+    parts = []
+    kinds = (("milliseconds of a step", "seconds", 1e3), ("MB of a step", "bytes", 1e-6))
+    for title, key, scale in kinds:
+        lengths = sorted({int(n) for line in result["growth"].values() for n in line})
+        heads = [title, *(f"{n:,}" for n in lengths), "last doubling"]
+        lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+        for arm, line in result["growth"].items():
+            values = [line[str(n)][key] if str(n) in line else None for n in lengths]
+            last = [value for value in values[-2:] if value]
+            cells = ["" if value is None else shown(value * scale) for value in values]
+            times = f"× {last[1] / last[0]:.1f}" if len(last) == 2 else ""
+            lines.append(f"| {' | '.join([named(arm), *cells, times])} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + f"\n\nOne sequence, forward and backward; {where(result)}\n"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def where(result: Result) -> str:
+    machine = result["machine"]
+    return f"{machine['device']}, torch {machine['versions']['torch']}, {machine['date']}."
+
+
+if __name__ == "__main__":
+    main()
