@@ -20,14 +20,13 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 @kinds
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_it_is_torchs_layer_with_copied_weights_forward_and_backward(
-    kind: str, bidirectional: bool
+    kind: str, bidirectional: bool, device: torch.device
 ) -> None:
-    torch.manual_seed(0)
-    ours = Recurrence(8, kind, bidirectional=bidirectional).double()
-    theirs = KINDS[kind](8, ours.width, bidirectional=bidirectional).double()
+    ours = Recurrence(8, kind, bidirectional=bidirectional).double().to(device)
+    theirs = KINDS[kind](8, ours.width, bidirectional=bidirectional).double().to(device)
     theirs.load_state_dict(ours.cell.state_dict())
-    x_ND = torch.randn(sum(LENGTHS), 8, dtype=torch.double, requires_grad=True)
-    layout = Layout.of(LENGTHS)
+    x_ND = torch.randn(sum(LENGTHS), 8, dtype=torch.double, device=device, requires_grad=True)
+    layout = Layout.of(LENGTHS, device)
     got_ND = ours(x_ND, layout)
     each = [theirs(part)[0] for part in layout.split(x_ND) if len(part)]
     want_ND = torch.cat(each)
@@ -81,3 +80,20 @@ def test_a_decoder_begins_with_both_ends_of_what_was_read_both_ways() -> None:
     one = FirstState(4, 3, both_ends=False)
     got = one(Memory(x_MD, layout))
     torch.testing.assert_close(got, torch.tanh(one.to_state(x_MD[[1, 4]])))
+
+
+@kinds
+def test_gradients_come_back_from_a_model_that_is_not_being_trained(
+    kind: str, device: torch.device
+) -> None:
+    """As who looks into a trained model asks for them; cuDNN has to be told."""
+    layer = Recurrence(8, kind).to(device).eval()
+    x_ND = torch.randn(7, 8, device=device, requires_grad=True)
+    layer(x_ND, Layout.of([4, 3], device)).sum().backward()
+    asked_ND = x_ND.grad
+    layer.train()
+    x_ND.grad = None
+    layer(x_ND, Layout.of([4, 3], device)).sum().backward()
+    assert x_ND.grad is not None
+    assert asked_ND is not None
+    torch.testing.assert_close(asked_ND, x_ND.grad)

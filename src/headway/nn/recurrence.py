@@ -165,6 +165,8 @@ class Recurrence(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Whole sequences, from a state each: a row a token, and the last state of each sequence
         (B E), of one direction alone."""
+        # cuDNN gives gradients back only where it was told that it trains, and a trained model that
+        # is looked into does not. Without dropout of its own this changes no number.
         directions = 2 if self.bidirectional else 1
         if not len(x_ND) or x_ND.is_meta:
             out_ND = self._outline(x_ND) if x_ND.is_meta else x_ND
@@ -177,7 +179,7 @@ class Recurrence(nn.Module):
         call: Any = torch._VF.lstm if self.is_lstm else torch._VF.gru
         out_ND, *last = call(
             x_ND[packed.rows_N], packed.sizes, state, self._weights(x_ND), True, 1, 0.0,
-            self.training, self.bidirectional,
+            torch.is_grad_enabled(), self.bidirectional,
         )  # fmt: skip
         last_BE = torch.cat([part[0] for part in last], dim=-1)
         return out_ND[packed.place_N], last_BE[packed.rank_B]
@@ -191,7 +193,7 @@ class Recurrence(nn.Module):
             state = self._as_torch(first_BE[number_B], 1 + self.bidirectional)
             call: Any = torch._VF.gru
             out_TBD, last_1BE = call(
-                x_ND[rows_TB], state, self._weights(x_ND), True, 1, 0.0, self.training,
+                x_ND[rows_TB], state, self._weights(x_ND), True, 1, 0.0, torch.is_grad_enabled(),
                 self.bidirectional, False,
             )  # fmt: skip
             out_ND = out_ND.index_copy(0, rows_TB.flatten(), out_TBD.flatten(0, 1))
