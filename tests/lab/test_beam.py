@@ -14,7 +14,7 @@ from torch import Tensor
 from headway.decode.search.hypothesis import Hypothesis, Specials
 from headway.decode.search.searcher import Searcher
 from headway.inside.capture.beam_tree import BeamTree, Count, Node
-from headway.lab.beam import EXPERIMENT, Exact, Seq2Seq, asker, behind, exact_best, judged
+from headway.lab.beam import EXPERIMENT, Exact, Seq2Seq, asker, behind, drawn, exact_best, judged
 from headway.models.build import build_model
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import Seq2SeqSettings
@@ -128,3 +128,14 @@ def test_a_tree_is_judged_by_the_best_output() -> None:
     assert found["accounted"]
     assert found["worst_rank"] == 1
     assert behind([tree], 1.0) == {"spared": 0.0, "lost": 0.0}
+
+
+def test_every_seed_has_sentences_and_neighbours_share_none() -> None:
+    pairs = [(str(n), "") for n in range(12)]
+    seeds = [drawn(pairs, 4, seed) for seed in range(9)]
+    assert all(len(set(some)) == 4 for some in seeds)
+    assert seeds[1] == pairs[4:8]
+    for first in (0, 3, 6):
+        assert sorted(pair for some in seeds[first : first + 3] for pair in some) == sorted(pairs)
+    assert len({tuple(sorted(some)) for some in seeds}) == 9
+    assert len(drawn(pairs, 20, 0)) == 12

@@ -4,6 +4,7 @@ stopped, short of time or data, or asked for wrongly."""
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,29 @@ def test_a_stopped_one_goes_on_and_more_seeds_are_added(planted: Planted, tmp_pa
     assert planted.measured == [0, 1, 2, 3]
 
 
+def test_seeds_that_were_measured_in_folders_of_their_own_are_put_together(
+    planted: Planted, tmp_path: Path
+) -> None:
+    for seed in (7, 8, 9):
+        conduct(tmp_path / str(seed), seeds=1, first_seed=seed)
+    whole = tmp_path / "whole"
+    for seed in (7, 8, 9):
+        shutil.copytree(tmp_path / str(seed), whole, dirs_exist_ok=True)
+    facts = conduct(whole, first_seed=7).facts
+    assert planted.measured == [6, 7, 8]
+    assert (facts["seeds"], facts["verdict"]) == (3, "supported")
+    assert facts["effect"]["value"] == pytest.approx(1.07)
+
+
+def test_numbers_that_cannot_carry_a_verdict_say_so_again(planted: Planted, tmp_path: Path) -> None:
+    text = tmp_path / "few.txt"
+    text.write_text("a\nb\n")
+    for _ in range(2):
+        few = conduct(tmp_path / "x", data=text)
+        assert few.verdict == "undecided"
+        assert "few.txt has 2 lines" in few.sentence
+
+
 def test_fresh_seeds_begin_where_they_are_told_to(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,7 +208,12 @@ def test_a_folder_of_something_else_is_refused(planted: Planted, tmp_path: Path)
 
 def test_what_was_kept_and_is_damaged_is_named(planted: Planted, tmp_path: Path) -> None:
     conduct(tmp_path / "x", seeds=1)
-    (tmp_path / "x" / "seed-1" / "measured" / "first.json").write_text("{")
+    seed = tmp_path / "x" / "seed-1"
+    (seed / "seed.json").write_text("{")
+    with pytest.raises(FolderError, match=r"seed.json is damaged .*Delete it"):
+        conduct(tmp_path / "x", seeds=1)
+    (seed / "seed.json").unlink()
+    (seed / "measured" / "first.json").write_text("{")
     with pytest.raises(FolderError, match=r"first.json is damaged .*Delete it"):
         conduct(tmp_path / "x", seeds=1)
 

@@ -7,6 +7,7 @@ all is found by a search that cuts only what can no longer win, and then both ar
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -86,7 +87,7 @@ class Beam(Experiment):
     def measure(self, bench: Bench) -> Measured:
         run, pairs = self._model(bench)
         some = bench.choose(100, 400)
-        pairs = pairs[bench.seed * some : (bench.seed + 1) * some]
+        pairs = drawn(pairs, some, bench.seed)
         if len(pairs) < some:
             bench.doubt(f"there are {len(pairs)} sentences for seed {bench.seed + 1} of {some}")
         widths = bench.choose((1, 2, 4, 16), (1, 2, 4, 8, 16, 64))
@@ -242,6 +243,16 @@ EXPERIMENT = Beam()
 
 def label(arm: str) -> str:
     return NAMED.get(arm, f"beam {arm}")
+
+
+def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tuple[str, str]]:
+    """Sentences of a seed: those that the seeds before it have left, and when all have been taken,
+    all again in another order."""
+    parts = max(1, len(pairs) // some)
+    order = list(pairs)
+    if seed >= parts:
+        random.Random(seed // parts).shuffle(order)
+    return order[seed % parts * some : (seed % parts + 1) * some]
 
 
 def measured(

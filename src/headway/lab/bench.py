@@ -95,21 +95,21 @@ class Bench:
         said = {key: value for key, value in said.items() if value is not None}
         if (out / WEIGHTS).is_file():
             run = headway.load(out, device=self.device, parts=parts)
-            self._done()
+            self.done()
             return run
         self._in_time()
         run = headway.train(
             task, data, valid=valid, out=out, settings=said, device=self.device, quiet=True,
             parts=parts, start=start, on=self._heard(name, steps), **(columns or {}),
         )  # fmt: skip
-        self._done()
+        self.done()
         return run
 
     def once(self, name: str, measure: Callable[[], Value]) -> Value:
         """What `measure` gives, as JSON has it: measured once and kept."""
         path = self.folder / "measured" / f"{name}.json"
         if path.is_file():
-            self._done()
+            self.done()
             kept: Value = read_json(path)
             return kept
         self._in_time()
@@ -117,7 +117,7 @@ class Bench:
         value: Value = plain(measure())
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_text(path, json.dumps(value))
-        self._done()
+        self.done()
         return value
 
     def lines(self, path: Path, least: int, what: str) -> list[str]:
@@ -156,7 +156,7 @@ class Bench:
             self.stage.numbers.clear()
             self.stage.update(self.stage.done, None, **numbers)
 
-    def _done(self) -> None:
+    def done(self) -> None:
         if self.stage is not None:
             self.stage.advance()
 

@@ -259,7 +259,7 @@ def longest(train: beds.Columns) -> int:
 def shared(run: Run, n_places: int) -> dict[str, Any]:
     """How much of the embeddings lies in the directions that the code takes."""
     front: Any = run.model.get_submodule("source_front")
-    return overlap(front.tokens.weight.detach() * front.scale, n_places)
+    return overlap(front.tokens.weight.detach().cpu() * front.scale, n_places)
 
 
 def overlap(table_VD: Tensor, n_places: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from headway import __version__
 from headway.data import workers
 from headway.errors import ConfigError, FolderError, UserError
 from headway.lab.bench import Bench, OutOfTime, read_json
-from headway.lab.experiment import Measured
+from headway.lab.experiment import Experiment, Measured
 from headway.lab.experiments import Entry, find
 from headway.lab.page import PAGE, write_page
 from headway.lab.verdict import Verdict, plain
@@ -27,6 +27,10 @@ MARK = "experiment.json"
 
 NUMBERS = "numbers.json"
 VERDICT = "verdict.json"
+SEED = "seed.json"
+"""All numbers of one seed, in its folder. Seeds may be measured side by side, each in a folder of
+its own, and their folders then be put into one."""
+
 SEEDS = 3
 
 
@@ -94,9 +98,7 @@ def run_experiment(
                     progress=progress, stage=stage, doubts=doubts,
                     deadline=None if budget_s is None else clock.begun[0] + budget_s,
                 )  # fmt: skip
-                measured = plain(experiment.measure(bench))
-                replace_text(place / "seed.json", json.dumps(measured))
-                found.append(measured)
+                found.append(_of_seed(experiment, bench))
         except OutOfTime:
             doubts.append(
                 f"{duration(budget_s or 0)} were over after {len(found)} of {seeds} seeds"
@@ -112,6 +114,21 @@ def run_experiment(
     replace_text(folder / VERDICT, json.dumps(facts, ensure_ascii=False, indent=1))
     write_page(folder, entry, facts, found)
     return Result(folder, facts)
+
+
+def _of_seed(experiment: Experiment, bench: Bench) -> Measured:
+    """The numbers of one seed, measured once. Those that cannot carry a verdict are measured again,
+    so that it is said again why."""
+    path = bench.folder / SEED
+    if path.is_file():
+        for _ in range(experiment.pieces[not bench.quick]):
+            bench.done()
+        kept: Measured = read_json(path)
+        return kept
+    measured: Measured = plain(experiment.measure(bench))
+    if not bench.doubts:
+        replace_text(path, json.dumps(measured))
+    return measured
 
 
 def default_folder(entry: Entry, full: bool, within: Path = Path("lab")) -> Path:

@@ -65,7 +65,7 @@ class Shift(Experiment):
             name="a random table has none", passed=noise > 0.3,
             said=f"the best matrix for a random table is off by {100 * noise:.0f} % of its length.",
         )  # fmt: skip
-        width = widths[-1]
+        width = shown(found)
         more = [
             Effect.over(over(found, width, "single"), "the same in single precision", exact=True),
             Effect.over(over(found, width, "fit_seen"), "error of least squares, places it saw",
@@ -88,7 +88,7 @@ class Shift(Experiment):
         return decide(effect.below(1e-9), effect, answers, [control], more)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
-        width = list(found[0])[-1]
+        width = shown(found)
         curves: Any = found[0][width]["curves"]
         named = {"free": "any matrix", "turns": "turns of pairs"}
         table = [
@@ -111,6 +111,12 @@ class Shift(Experiment):
 
 
 EXPERIMENT = Shift()
+
+
+def shown(found: Sequence[Measured]) -> str:
+    """The width whose fit is told: one with far fewer numbers than places were seen, where that
+    was measured."""
+    return "128" if "128" in found[0] else list(found[0])[-1]
 
 
 def rates(width: int) -> Tensor:
@@ -141,7 +147,8 @@ def errors(width: int, seed: int) -> dict[str, Any]:
         single = turned(table[:5000], angle_I) - table[k : 5000 + k]
         by_shift[str(k)] = {"double": float(exact.abs().max()), "single": float(single.abs().max())}
     random = torch.Generator().manual_seed(seed)
-    noise = torch.randn(SEEN, width, generator=random, dtype=torch.float64)
+    # More rows than a matrix has columns, or there would be one for any table.
+    noise = torch.randn(max(SEEN, 4 * width), width, generator=random, dtype=torch.float64)
     seen = torch.arange(SEEN - FITTED)
     both = torch.arange(SEEN + UNSEEN - FITTED)
     here, there = code(both, width), code(both + FITTED, width)
