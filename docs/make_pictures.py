@@ -105,9 +105,12 @@ LINES = {
 }
 
 
-GROWTH = "bodies"
+GROWTH = {"bodies": "cuda", "bodies-cpu": "cpu"}
+"""Pictures of the growth with length, and the device of the result that each is drawn from."""
+
 BODIES = {
     "transformer": "#2a62c9",
+    "transformer, written out": "#8fb0ea",
     "lstm": "#c2571a",
     "gru": "#d9a441",
     "convolution": "#3a8f4d",
@@ -161,13 +164,13 @@ def main(names: list[str]) -> None:
             page = Path(folder) / "curves.html"
             page.write_text(curves(json.loads(results.read_text())["sets"]), "utf-8")
             put(CURVES, shot(browser, Picture(CURVES, "", "", "", ("svg",)), page))
-        grown = [PICTURES.parents[1] / f"benchmarks/results/{GROWTH}-{kind}.json"
-                 for kind in ("cuda", "cpu")]  # fmt: skip
-        there = [path for path in grown if path.is_file()]
-        if there and (not names or GROWTH in names):
-            page = Path(folder) / "growth.html"
-            page.write_text(growth(json.loads(there[0].read_text())["growth"]), "utf-8")
-            put(GROWTH, shot(browser, Picture(GROWTH, "", "", "", ("svg",)), page))
+        for name, device in GROWTH.items():
+            result = PICTURES.parents[1] / f"benchmarks/results/bodies-{device}.json"
+            grown = json.loads(result.read_text())["growth"] if result.is_file() else {}
+            if grown and (not names or name in names):
+                page = Path(folder) / f"{name}.html"
+                page.write_text(growth(grown), "utf-8")
+                put(name, shot(browser, Picture(name, "", "", "", ("svg",), width=900), page))
 
 
 @contextmanager
@@ -244,7 +247,7 @@ def growth(found: dict[str, Any], width: int = 300, height: int = 230) -> str:
         parts.append(f'<g transform="translate({60 + number * (width + 80)} 28)">{inner}</g>')
     below = height + 72
     for number, (body, colour) in enumerate(BODIES.items()):
-        x = 60 + 130 * number
+        x = 60 + 100 * number + 70 * (number > 1)
         parts.append(f'<path d="M{x} {below}h22" stroke="{colour}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 28}" y="{below + 4}">{body}</text>')
     size = f'width="{2 * (width + 80) + 20}" height="{below + 16}"'
@@ -268,8 +271,10 @@ def growth_panel(title: str, lines: dict[str, dict[int, float]], width: int, hei
         parts.append(f'<path d="M0 {y:.1f}h{width}" stroke="#ddd"/>')
         label = f"{10.0**power:,.10g}"
         parts.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end" fill="#555">{label}</text>')
-    for n in lengths:
+    for number, n in enumerate(lengths):
         x = at(n, 10.0**low)[0]
+        if len(lengths) > 5 and number % 2:
+            continue  # there is no room for all
         parts.append(
             f'<text x="{x:.1f}" y="{height + 17}" text-anchor="middle" fill="#555">{n}</text>'
         )

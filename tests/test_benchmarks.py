@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -322,3 +323,79 @@ def test_work_side_by_side_has_cores_of_its_own_and_all_is_done() -> None:
     assert os.sched_getaffinity(0) == before
     with pytest.raises(SystemExit, match="more than the"):
         machine.side_by_side([], lanes=len(before) + 1, cores=1)
+
+
+def test_bodies_that_were_measured_are_not_made_again_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = importlib.import_module("benchmarks.bodies")
+    asked: list[str] = []
+
+    def made(*words: str) -> str:
+        what = json.loads(words[words.index("--piece") + 1])
+        asked.append(what["name"])
+        if "lstm" in what["name"] and "sst2" in what["name"] and not fixed:
+            raise subprocess.CalledProcessError(1, words, stderr="no memory")
+        options = bodies.asked([str(tmp_path), "--work", str(tmp_path / "work")])
+        for arm in what.get("arms", ["one"]):
+            of = what.get("task", "growth")
+            name = what["name"] if arm == "one" else bodies.piece_name(
+                of, arm, "speed" if of != "growth" else "", options)  # fmt: skip
+            bodies.keep(name, {"scores": {"accuracy": 1.0}, "parameters": 1, "steps": 7}, options)
+        return "{}"
+
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    monkeypatch.setattr(machine, "python", made)
+    monkeypatch.setattr(bodies, "prepared", lambda task, options: None)
+    words = [str(tmp_path), "--work", str(tmp_path / "work"), "--sets", "sst2", "--device", "cpu"]
+    fixed = False
+    with pytest.raises(SystemExit, match="not measured: sst2-lstm-minutes-1, sst2-lstm-tokens-1"):
+        bodies.main(words)
+    first = len(asked)
+    assert "sst2-gru-tokens-1" in asked  # others went on
+    fixed = True
+    bodies.main(words)
+    assert asked[first:] == ["sst2-lstm-minutes-1", "sst2-lstm-tokens-1"]
+    result = json.loads((tmp_path / "out/bodies-cpu.json").read_text())
+    assert set(result["sets"]["sst2"]["rows"]["lstm"]) == {"tokens", "minutes", "speed"}
+    assert set(result["growth"]) == set(importlib.import_module("benchmarks.bodies_growth").ARMS)
+    known = ["--known", str(tmp_path / "out/bodies-cpu.json")]
+    bodies.main([*words[:2], str(tmp_path / "elsewhere"), *words[3:], *known])
+    assert len(asked) == first + 2
+    assert "| LSTM | 0.00 M | **1.0** |" in importlib.import_module(
+        "benchmarks.bodies_tables"
+    ).table("sst2", tmp_path / "out")
+
+
+def test_equal_minutes_on_a_gpu_are_had_by_one_set_at_a_time() -> None:
+    bodies = importlib.import_module("benchmarks.bodies")
+    sets = ["multi30k", "tinyshakespeare"]
+    for device, stages in (("cuda", 2), ("cpu", 1)):
+        options = bodies.asked(["data", "--device", device, "--sets", *sets])
+        assert len(bodies.trainings("minutes", options)) == stages
+        assert len(bodies.trainings("tokens", options)) == 1
+    names = [job[0] for job in bodies.trainings("minutes", options)[0]]
+    assert not any("n-grams" in name for name in names)  # they take the time that they take
+
+
+def test_bodies_are_as_large_as_the_transformer_that_they_are_measured_by() -> None:
+    bodies = importlib.import_module("benchmarks.bodies")
+    for task in bodies.TASKS.values():
+        wanted = bodies.size(task, {})
+        for arm in task.arms:
+            said = bodies.matched(task, arm)
+            model = {key.removeprefix("model."): value for key, value in said.items()}
+            if model.get("body") not in (None, "ngram"):
+                assert abs(bodies.size(task, model) / wanted - 1) < 0.05, (task.name, arm)
+
+
+def test_attention_that_is_written_out_keeps_memory_by_the_square() -> None:
+    growth = importlib.import_module("benchmarks.bodies_growth")
+    model = {"vocab_size": 8, "d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1}
+    kept = {
+        arm: growth.of_body(arm, model, [128, 256, 512], 2, torch.device("cpu"))
+        for arm in ("transformer", growth.WRITTEN_OUT)
+    }
+    last = {arm: line["512"]["bytes"] / line["256"]["bytes"] for arm, line in kept.items()}
+    assert last["transformer"] == pytest.approx(2, abs=0.1)
+    assert last[growth.WRITTEN_OUT] > 3

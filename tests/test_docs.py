@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import headway
-from benchmarks import report
+from benchmarks import bodies_tables, report
 from headway.cli.main import app, main
 from headway.settings.field_docs import documented
 from headway.settings.model import FAMILY_SETTINGS
@@ -112,6 +112,12 @@ def test_the_speed_tables_are_those_of_the_saved_results() -> None:
     page = report.PAGE.read_text()
     assert report.TABLE.search(page)
     assert report.filled(page) == page
+
+
+def test_the_tables_of_bodies_are_those_of_the_saved_results() -> None:
+    assert any(bodies_tables.TABLE.search(page.read_text()) for page in bodies_tables.PAGES)
+    for page in bodies_tables.PAGES:
+        assert bodies_tables.filled(page.read_text()) == page.read_text()
 
 
 OURS, EAGER, COMPILED = "headway", "headway eager", "headway compiled + CUDA graph"
