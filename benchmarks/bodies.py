@@ -263,8 +263,10 @@ def made(options: argparse.Namespace, name: str, what: dict[str, Any]) -> None:
 def train(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Train and score one row, in this process."""
     import headway
+    import headway.training.run
 
     task, device = task_of(what["task"], options), torch.device(options.device)
+    torch.zeros(1, device=device)  # neither this nor the import is of the minutes
     said = settings_of(task, what["arm"], options)
     counted = ARMS[what["arm"]].get("order")
     budget = None if what["kind"] == "tokens" else f"{round(60 * options.minutes)}s"
@@ -423,16 +425,24 @@ def size(task: Task, model: dict[str, Any]) -> int:
 
 def prepared(task: Task, options: argparse.Namespace) -> None:
     """Vocabulary and numbers of a set, made once, so that no training spends its minutes on it."""
-    import headway
+    from headway.api import Wish
+    from headway.progress import SILENT
+    from headway.training.run import Training
 
     whole, scratch = options.work / f"{task.name}-data", options.work / f"{task.name}-first"
     if whole.is_dir():
         return
-    said = settings_of(task, "transformer", options) | {"train.steps": 1}
-    headway.train(
-        task.task, out=scratch, settings=said, device="cpu", quiet=True,
-        start="none" if task.task == "classify" else None, **files_of(task, options)["train"],
+    files = dict(files_of(task, options)["train"])
+    wish = Wish(
+        task=task.task, data=files.pop("data", None), valid=files.pop("valid", None), needs=files,
+        settings=settings_of(task, "transformer", options),
+        start="none" if task.task == "classify" else None,
     )  # fmt: skip
+    asked, tables = wish.asked(scratch)
+    run = wish.run(asked, "prepared", quiet=True)
+    scratch.mkdir(parents=True, exist_ok=True)
+    training = Training(settings=run, out=scratch, device="cpu", given=tables, quiet=True)
+    training.task.prepare(training.settings, scratch, SILENT)
     (scratch / "data").rename(whole)
     shutil.rmtree(scratch)
 
