@@ -115,3 +115,30 @@ def test_other_programs_and_studies_of_heads_refuse_it_in_words(
                                  "--out", str(tmp_path / "x.html"))  # fmt: skip
     assert code == 2
     assert "by a recurrence or convolutions" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["lstm", "gru", "convolution", "sha-rnn", "ngram"])
+@pytest.mark.parametrize("row", ROWS, ids=named)
+def test_every_row_learns_and_answers_with_every_body_or_says_who_does(
+    row: Any, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(row: Any) -> dict[str, Any]:
+        gone = {"model.n_heads", "model.d_ff"}
+        if body == "ngram":
+            gone |= {"model.n_layers", "model.d_model", *tiny.SETTINGS} - {"data.valid_size"}
+        found = {key: value for key, value in plain_settings(row).items() if key not in gone}
+        few = {"train.steps": 3, "train.eval_every": 3, "train.warmup": 1}
+        found |= {"model.body": body, **(few if body != "ngram" else {})}
+        return found | ({"model.d_ff": 64} if body == "sha-rnn" else {})
+
+    monkeypatch.setattr(tiny, "settings_of", said)
+    write_files(tmp_path)
+    if body in ("sha-rnn", "ngram") and row.name != "complete":
+        with pytest.raises(UserError, match="only goes on with a text: it is for the decoder"):
+            tiny.train(row, tmp_path, tmp_path / "run")
+        return
+    tiny.train(row, tmp_path, tmp_path / "run")
+    one = Tiny(row, tmp_path / "run", tmp_path)
+    if row in tiny.ANSWERING:
+        assert len(one.answers) == len(one.questions)
