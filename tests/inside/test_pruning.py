@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from headway.inside.measure.pruning import (
     units,
     without,
 )
+from headway.inside.measure.truth.validate import with_fresh_weights
 from headway.models.summary import count
 from headway.nn.int8 import hold_int8
 from headway.settings.decode import DecodeSettings
@@ -65,6 +68,20 @@ def test_pruning_in_two_turns_is_pruning_at_once() -> None:
     want = prune_heads(model, settings, at_once).state_dict()
     for name, weight in twice.state_dict().items():
         assert torch.equal(weight, want[name]), name
+
+
+def test_a_pruned_model_is_where_the_whole_one_is(device: torch.device) -> None:
+    settings, model = settings_of("seq2seq", "as-published"), tiny("seq2seq", device=device)
+    small = prune_heads(model, settings, some(settings))
+    assert {weight.device.type for weight in small.parameters()} == {device.type}
+
+
+def test_a_fresh_model_is_where_the_run_is() -> None:
+    """Not on the CPU, where a batch would not be beside it. Here: where nothing is computed."""
+    elsewhere, settings = torch.device("meta"), settings_of("seq2seq", "as-published")
+    made: Any = SimpleNamespace(shape=settings, device=elsewhere, with_model=lambda model: model)
+    fresh: Any = with_fresh_weights(made)
+    assert {weight.device for weight in fresh.parameters()} == {elsewhere}
 
 
 def test_no_head_taken_out_is_the_same_model() -> None:

@@ -86,7 +86,7 @@ def _final_step(run: Opened, last: int) -> int:
 def stage_at(run: Opened, checkpoint: Path) -> Stage:
     """The run with the weights of a checkpoint, in a model of its own."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
-    model = build_model(run.shape).eval()
+    model = build_model(run.shape, device=run.device).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
     return Stage(label_of(checkpoint), _step(checkpoint), run.with_model(model))
 

@@ -127,9 +127,10 @@ def prunable(settings: ModelSettings, kind: str | None = None) -> int:
 
 
 def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
-    """A new model without these heads; `settings` are those of the model as it is."""
+    """A new model without these heads, where the other one is; `settings` are those of the model as
+    it is."""
     kept = without(settings, frozenset(gone))
-    small = build_model(replace(settings, kept_heads=kept))
+    small = build_model(replace(settings, kept_heads=kept), device=next(model.parameters()).device)
     names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
     weights = model_weights(model)
     for kind in Anatomy.of(model).kinds:

@@ -81,4 +81,4 @@ def validate(
 def with_fresh_weights(run: Opened) -> Opened:
     """What a map finds there is in the shape of the model, not in what it has learned."""
     torch.manual_seed(1)
-    return run.with_model(build_model(run.shape).eval())
+    return run.with_model(build_model(run.shape, device=run.device).eval())
