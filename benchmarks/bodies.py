@@ -292,6 +292,7 @@ def train(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
         "parameters": bodies_speed.numbers(run.model),
         "d_model": run.settings.model.d_model,
         "seconds": seconds,
+        "lanes": options.lanes,
         "steps": memory.step,
         "train_tokens_per_s": memory.rate,
         "train_bytes": memory.most,

@@ -73,15 +73,32 @@ def of_set(result: Result, name: str) -> str:
             cells.append(f"**{text}**" if text and value == top else text)
         written = rates.get("characters_per_s" if writes else "texts_per_s")
         memory = rates.get("step_bytes") or any_kind.get("train_bytes")
+        trained = rates.get("train_tokens_per_s")
+        if not trained and minutes.get("lanes", 1) == 1:  # it was alone then, too
+            trained = minutes.get("train_tokens_per_s")
         cells += [
             f"{minutes['steps']:,}" if minutes else "",
-            f"{rates['train_tokens_per_s']:,.0f}" if rates.get("train_tokens_per_s") else "",
+            f"{trained:,.0f}" if trained else "",
             f"{written:,.0f}" if written else "",
             f"{memory / 2**20:,.0f} MiB" if memory else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    made = f"{asked['tokens'] / 1e6:g} M tokens, or {60 * asked['minutes']:g} seconds; "
-    return "\n".join(lines) + f"\n\n{made}{where(result)}\n"
+    made = (
+        f"{asked['tokens'] / 1e6:g} M tokens, or {60 * asked['minutes']:g} seconds, {beside(found)}"
+    )
+    return "\n".join(lines) + f"\n\n{made}; {where(result)}\n"
+
+
+def beside(found: Result) -> str:
+    """Whether trainings of equal minutes were beside each other: all or none should be."""
+    rows = {arm: row["minutes"].get("lanes", 1) for arm, row in found["rows"].items()
+            if "minutes" in row}  # fmt: skip
+    alone = [named(arm) for arm, lanes in rows.items() if lanes == 1]
+    if len(alone) == len(rows):
+        return "one training after another"
+    if not alone:
+        return "trainings side by side"
+    return f"trainings side by side, but these alone: {', '.join(alone)}"
 
 
 def score(row: Result, kind: str, name: str) -> float | None:
