@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.training.budget import PLAN, Budget, Decision, Final, Journal, Wanted
+from headway.training.budget import (
+    PLAN,
+    READ,
+    SEARCHED,
+    Budget,
+    Decision,
+    Final,
+    Journal,
+    Wanted,
+)
 
 
 class TooLate(Exception):
@@ -51,6 +60,7 @@ class World:
     step: float
     example: float = 0.01
     careful: float = 2.5
+    planned: float = SEARCHED
     n_valid: int = 1000
     n_quick: int = 500
     save: float = 0.1
@@ -79,6 +89,7 @@ class World:
         wanted = Wanted(
             n_quick=self.n_quick, n_valid=self.n_valid,
             eval_every=self.eval_every, save_every=self.save_every, warmup=self.warmup,
+            careful=self.planned,
         )  # fmt: skip
         budget = Budget(
             self.total, wanted, Journal(self.path), started=0.0, now=machine.now, look=self.look
@@ -257,6 +268,17 @@ def test_one_step_that_stalls_does_not_end_a_run(total: float, share: float) -> 
     world.run()
     assert world.steps * step > 0.65 * total
     assert max(b - a for a, b in zip(world.progress, world.progress[1:], strict=False)) < 0.02
+
+
+def test_more_examples_are_compared_at_the_end_where_none_is_searched_for() -> None:
+    """As labels are: their probabilities are fitted to what is compared then."""
+    searched = World(300.0, 0.1, example=0.02)
+    read = World(300.0, 0.1, example=0.02, careful=1.0, planned=READ)
+    assert kept(searched)
+    assert kept(read)
+    assert searched.final is not None
+    assert read.final is not None
+    assert read.final.examples > 2 * searched.final.examples
 
 
 def test_evaluations_that_are_dear_become_small_and_then_few() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.data.store import Prepared
@@ -17,6 +18,7 @@ from headway.models.folder import model_weights, save_weights
 from headway.models.parts.output_heads import Input
 from headway.nn.layout import Layout
 from headway.nn.loss import Smoothing
+from headway.nn.stack import pick_layers, stacks
 from headway.progress import SILENT
 from headway.settings.asked import Asked
 from headway.settings.facts import Origin
@@ -33,7 +35,6 @@ from headway.tasks.distil import (
     compare,
     comparison_line,
     load_teacher,
-    pick_layers,
     start_student,
     student_model,
 )
@@ -223,6 +224,43 @@ def test_the_loss_is_the_sum_of_three_terms(
         torch.testing.assert_close(found.nll, hard, rtol=1e-4, atol=1e-4, check_stride=False)
     gradient = torch.autograd.grad(expected, student.front.tokens.weight)[0]
     student.zero_grad()
+    found.sum.backward()
+    torch.testing.assert_close(student.front.tokens.weight.grad, gradient, rtol=1e-3, atol=1e-4)
+    assert all(weight.grad is None for weight in teacher.parameters())
+
+
+def given_to(model: nn.Module, task: str, batch: Any) -> list[Tensor]:
+    """What each layer reads, seen from outside."""
+    found: list[Tensor] = []
+    [(_, stack)] = stacks(model)
+    hooks = [
+        block.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        for block in stack.blocks
+    ]
+    task_like(task).read(model, batch)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("task", SHAPES)
+def test_each_layer_is_to_be_given_what_the_one_it_started_from_is_given(task: str) -> None:
+    family = {EncoderSettings: "encoder", DecoderSettings: "decoder"}[FAMILY[task]]
+    student, teacher = (tiny(family, n_layers=n, **SHAPES[task]) for n in (2, 4))
+    batch = batch_of(task)
+    read = task_like(task).read(student, batch)
+    mine, its = (given_to(model, task, batch) for model in (student, teacher))
+    real_N = torch.ones(len(mine[0])) if read.real_N is None else read.real_N
+    apart = [
+        ((1 - F.cosine_similarity(mine[a], its[b])) * real_N).sum() / real_N.sum()
+        for a, b in ((0, 0), (1, 2))
+    ]
+    n_targets = len(read.x_RD) if read.weights_R is None else float(read.weights_R.sum())
+    settings = DistilSettings(soft=0, hard=0, cosine=0, between=3.0)
+    found = distil_loss(task_like(task), teacher, settings)(student, batch)
+    expected = 3 * (apart[0] + apart[1]) / 2 * n_targets
+    torch.testing.assert_close(found.sum, expected, rtol=1e-4, atol=1e-4)
+    gradient = torch.autograd.grad(expected, student.front.tokens.weight)[0]
     found.sum.backward()
     torch.testing.assert_close(student.front.tokens.weight.grad, gradient, rtol=1e-3, atol=1e-4)
     assert all(weight.grad is None for weight in teacher.parameters())

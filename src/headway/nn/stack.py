@@ -10,6 +10,7 @@ from headway.nn.attention.attention import Memory
 from headway.nn.block import Layer
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
+from headway.nn.tap import Tap
 
 
 class Stack(nn.Module):
@@ -27,6 +28,9 @@ class Stack(nn.Module):
         self.bias = bias
         """A position bias that the attention of all blocks shares; here so that it is one part."""
 
+        self.given = Tap()
+        """What each block is given."""
+
     def forward(
         self,
         x_ND: Tensor,
@@ -40,6 +44,7 @@ class Stack(nn.Module):
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[number]
+            x_ND = self.given(x_ND)
             if n_first is not None and number == last:
                 x_ND = block(x_ND, layout, memory, layer, n_first)
             else:
@@ -67,3 +72,8 @@ class Stack(nn.Module):
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
     """Those that a model consists of, by their names."""
     return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
+
+
+def pick_layers(student: int, teacher: int) -> list[int]:
+    """The teacher's layers that a student starts from: for half as many every other one."""
+    return [number * teacher // student for number in range(student)]

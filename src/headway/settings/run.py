@@ -357,7 +357,7 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
         reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
     if spec.by_sequence:
         written = f"on the task {spec.name}, whose students learn from what their teacher writes"
-        terms = ("soft", "hard", "cosine", "temperature")
+        terms = ("soft", "hard", "cosine", "between", "temperature")
         reasons |= {f"distil.{name}": written for name in terms}
     smoothed = ""
     if spec.answers == "vector":

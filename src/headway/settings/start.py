@@ -56,7 +56,7 @@ class LoraSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class DistilSettings(Made):
-    """Learning from a teacher run, as DistilBERT: the weights of the three terms of its loss."""
+    """Learning from a teacher run, as DistilBERT: the weights of the terms of its loss."""
 
     teacher: str = ""
     """The run to learn from."""
@@ -74,10 +74,13 @@ class DistilSettings(Made):
     """... for the task itself ..."""
 
     cosine: float = 1.0
-    """... and for last hidden states that point the same way."""
+    """... for last hidden states that point the same way ..."""
+
+    between: float = 0.0
+    """... and for those that each layer is given, as the teacher's that it started from."""
 
     def __post_init__(self) -> None:
         check_values(self)
-        check_least(self, 0, "soft", "hard", "cosine")
+        check_least(self, 0, "soft", "hard", "cosine", "between")
         check_positive(self, "temperature")
         check_least(self, 1, "layers")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 from headway.models.parts.front import compute_in
-from headway.nn.stack import stacks
+from headway.nn.stack import pick_layers, stacks
 from headway.progress import SILENT, Progress
 from headway.settings.facts import Origin
 from headway.settings.from_parent import WITHOUT_VECTORS, check_same, with_changes
@@ -77,11 +77,6 @@ def n_layers(of_teacher: int, settings: RunSettings) -> int:
             f"distil.layers={layers} is more than the {of_teacher} that the teacher has."
         )
     return layers
-
-
-def pick_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layers that a student starts from: for half as many every other one."""
-    return [number * teacher // student for number in range(student)]
 
 
 @torch.no_grad()

@@ -6,7 +6,8 @@ and distillation need no more than a `Read`, so both work for every task that ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from headway.models.parts.counted import CountedWords
 from headway.models.parts.output_heads import MaskedWordHead, WordHead
 from headway.nn.loss import Smoothing
+from headway.nn.stack import pick_layers
+from headway.nn.tap import record
 from headway.settings.run import RunSettings
 from headway.settings.start import DistilSettings
 from headway.tasks.items import Batch
@@ -94,10 +97,14 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
     """The task's own loss, what separates a student's answers from its teacher's on the very same
     batch, and how far its hidden states point elsewhere."""
 
+    def listened(model: nn.Module) -> AbstractContextManager[Mapping[str, Sequence[Tensor]]]:
+        return record(model, "given", gradients=True) if settings.between else nullcontext({})
+
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
         given = objective.vary(model, batch)
-        student = objective.read(model, given)
-        with torch.no_grad():
+        with listened(model) as mine:
+            student = objective.read(model, given)
+        with torch.no_grad(), listened(teacher) as its:
             aims = objective.read(teacher, given)
         hard = objective.loss(student, given)
         total = settings.hard * hard.sum
@@ -105,6 +112,8 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
             total = total + settings.soft * soft_loss(student, aims, settings.temperature)
         if settings.cosine:
             total = total + settings.cosine * cosine_loss(student, aims)
+        if settings.between:
+            total = total + settings.between * between_loss(mine, its, student)
         return TaskLoss(total, hard.nll)
 
     return loss
@@ -154,9 +163,27 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
         assert teacher.states_ND is not None
         s_ND, t_ND, real_N = student.states_ND, teacher.states_ND, student.real_N
     t_ND = t_ND[..., : s_ND.shape[-1]]  # what n-grams say stands behind the rows of who learns not
+    return _elsewhere(s_ND, t_ND, real_N) * weights_R.sum()
+
+
+def between_loss(
+    student: Mapping[str, Sequence[Tensor]], teacher: Mapping[str, Sequence[Tensor]], read: Read
+) -> Tensor:
+    """The same of what each layer of a stack is given, and that layer of the teacher's from which
+    it started: the mean over the layers."""
+    apart = []
+    for name, given in student.items():
+        for number, pick in enumerate(pick_layers(len(given), len(teacher[name]))):
+            s_ND, real_N = given[number], read.real_N
+            if real_N is None or len(real_N) != len(s_ND):  # not known of these rows
+                real_N = torch.ones(len(s_ND), device=s_ND.device)
+            apart.append(_elsewhere(s_ND, teacher[name][pick], real_N))
+    return torch.stack(apart).mean() * _weights(read).sum()
+
+
+def _elsewhere(s_ND: Tensor, t_ND: Tensor, real_N: Tensor) -> Tensor:
     cos_N = F.cosine_similarity(s_ND.float(), t_ND.float(), dim=-1)
-    mean = ((1.0 - cos_N) * real_N).sum() / real_N.sum().clamp(min=1.0)
-    return mean * weights_R.sum()
+    return ((1.0 - cos_N) * real_N).sum() / real_N.sum().clamp(min=1.0)
 
 
 def _weights(read: Read) -> Tensor:

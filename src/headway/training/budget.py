@@ -35,9 +35,9 @@ END_SHARE = 0.06
 FEW = 8
 """Validation examples that say something; with fewer there is no evaluation."""
 
-CAREFUL = 4.0
-"""Times as long as an example of a quick evaluation takes one of the last comparison, with beam
-search, about."""
+SEARCHED, READ = 4.0, 1.25
+"""Times as long as an example of a quick evaluation takes one of the last comparison, about: where
+it is searched for with a beam, and where it is read as before."""
 
 SURE = 0.8
 """Of the time that is left, what the comparison at the end is planned for."""
@@ -214,6 +214,9 @@ class Wanted:
     save_every: int | None = None
     warmup: int = 0
     """As in a decision."""
+
+    careful: float = SEARCHED
+    """Times as long as a quick example takes one of the comparison at the end."""
 
 
 class Budget:
@@ -394,7 +397,7 @@ class Budget:
     def _end_s(self, examples: int) -> float:
         """The last evaluation, its checkpoint, the comparison, the weights."""
         example_s = self.example_s or 0.0
-        careful_s = CAREFUL * example_s
+        careful_s = self.wanted.careful * example_s
         comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.wanted.n_valid)
         if SURE * comparison_s < 2 * example_s * min(FEW, self.wanted.n_valid):
             comparison_s = 0.0  # there will be none
@@ -433,7 +436,7 @@ class Budget:
     def _final(self, candidates: int, before: Final | None) -> Final:
         n_valid = self.wanted.n_valid if before is None else before.examples // 4
         quick_s = self.example_s or 1e-6
-        careful_s = CAREFUL * quick_s
+        careful_s = self.wanted.careful * quick_s
         room_s = SURE * self.left_s / max(1, candidates)
         enough = min(self.wanted.n_valid, 10 * FEW)
         for careful, each_s in ((True, careful_s), (False, quick_s)):

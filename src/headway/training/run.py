@@ -46,9 +46,19 @@ from headway.tasks.history import LOG, finite, mean, read_history
 from headway.tasks.modality import row_of
 from headway.tasks.objective import Objective
 from headway.tasks.pretrained import with_pretrained
+from headway.tasks.specs import spec_of
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
-from headway.training.budget import PLAN, UNTIMED, Budget, Decision, Journal, Wanted
+from headway.training.budget import (
+    PLAN,
+    READ,
+    SEARCHED,
+    UNTIMED,
+    Budget,
+    Decision,
+    Journal,
+    Wanted,
+)
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
 from headway.training.initial_weights import trainable
@@ -372,6 +382,7 @@ class Training:
             eval_every=settings.asked.get("train.eval_every"),
             save_every=settings.asked.get("train.save_every"),
             warmup=0 if settings.train.warmup is None else max(1, settings.train.warmup),
+            careful=SEARCHED if spec_of(settings).in_words else READ,
         )  # fmt: skip
         look = 1 if self.ranks.device.type == "cpu" else None
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
