@@ -71,6 +71,13 @@ LONGEST = 512
 SMALL_TOKENS = 1_000_000
 """Less text than that is soon learned by heart: more dropout, more epochs."""
 
+TUNED_TOKENS = 1024
+"""Of a step of a run that starts from an encoder, at most: of as many tokens more and smaller steps
+learn more (`docs/results/results.md`)."""
+
+ENOUGH_TOKENS = 200_000
+"""So much text is not learned by heart in a few passes: less dropout."""
+
 SAMPLES = 8
 BASELINE = "most frequent tag"
 EACH_WORD = EachRow("tags")
@@ -339,10 +346,10 @@ class Tags(Task):
 
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         windows = settings.data.long == "windows"
-        needs: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
-        needs |= {"tag_transitions": settings.tag.crf}
+        own: dict[str, object] = {"heads": ("tags",), "n_labels": len(facts.labels)}
+        own |= {"tag_transitions": settings.tag.crf}
         if settings.model is None and not settings.start.run and facts.n_tokens < SMALL_TOKENS:
-            needs |= {"dropout": 0.3}
+            own |= {"dropout": 0.3}
         proposal = text_proposal(
             settings,
             facts,
@@ -350,13 +357,17 @@ class Tags(Task):
             f"{facts.n:,} sentences of {facts.n_tokens:,} tokens",
             longest=min(facts.longest, LONGEST) if windows else facts.longest,
             epochs=5 if facts.n_tokens >= SMALL_TOKENS else 10 if facts.begun is None else 8,
-            needs=needs,
-            least_dropout=0.2,
+            needs=own,
+            least_dropout=0.2 if facts.n_tokens < ENOUGH_TOKENS else 0.1,
             training={"lr": 4e-3},
             metrics=tag_metrics(is_scheme(facts.labels)),
             ngrams=True,
         )
-        return replace(proposal, needs={**proposal.needs, **_shapes(settings, facts)})
+        size = proposal.batch_tokens
+        if facts.begun is not None:
+            size = min(size, TUNED_TOKENS)
+        needs = {**proposal.needs, **_shapes(settings, facts)}
+        return replace(proposal, needs=needs, batch_tokens=size)
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
         needed, limit = _needed(prepared), settings.model.max_len
