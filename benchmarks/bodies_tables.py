@@ -38,7 +38,7 @@ def filled(page: str, folder: Path = RESULTS) -> str:
 
 
 def table(name: str, folder: Path) -> str:
-    """`multi30k`, or `growth cpu`."""
+    """`multi30k`, or `growth cpu`: of that result alone."""
     what, _, device = name.partition(" ")
     for one in (device,) if device else DEVICES:
         path = folder / f"bodies-{one}.json"
@@ -59,7 +59,7 @@ def of_set(result: Result, name: str) -> str:
         "steps in those minutes", "tokens a second in training",
         f"{'characters' if writes else 'texts'} a second in decoding", "memory of a step",
     ]  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    table = [heads]
     tops = {kind: best((score(row, kind, found["score"]) for row in found["rows"].values()
                         if score(row, kind, found["score"]) is not None), default=None)
             for kind in ("tokens", "minutes")}  # fmt: skip
@@ -82,11 +82,20 @@ def of_set(result: Result, name: str) -> str:
             f"{written:,.0f}" if written else "",
             f"{memory / 2**20:,.0f} MiB" if memory else "",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    made = (
-        f"{asked['tokens'] / 1e6:g} M tokens, or {60 * asked['minutes']:g} seconds, {beside(found)}"
-    )
-    return "\n".join(lines) + f"\n\n{made}; {where(result)}\n"
+        table.append(cells)
+    amounts = {
+        "tokens": f"{asked['tokens'] / 1e6:g} M tokens",
+        "minutes": f"{60 * asked['minutes']:g} seconds, {beside(found)}",
+    }
+    made = ", or ".join(amounts[kind] for kind, top in tops.items() if top is not None)
+    return f"{marked(table)}\n\n{made}; {where(result)}\n"
+
+
+def marked(table: list[list[str]]) -> str:
+    """As Markdown, without columns that have nothing in them."""
+    columns = [column for column in zip(*table, strict=True) if any(column[1:])]
+    rows = [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+    return "\n".join([rows[0], "|---|" + "---:|" * (len(columns) - 1), *rows[1:]])
 
 
 def beside(found: Result) -> str:

@@ -246,7 +246,8 @@ def growth(found: dict[str, Any], width: int = 300, height: int = 230) -> str:
         inner = growth_panel(f"{unit} of a step", lines, width, height)
         parts.append(f'<g transform="translate({60 + number * (width + 80)} 28)">{inner}</g>')
     below = height + 72
-    for number, (body, colour) in enumerate(BODIES.items()):
+    shown = [(body, colour) for body, colour in BODIES.items() if body in found]
+    for number, (body, colour) in enumerate(shown):
         x = 60 + 100 * number + 70 * (number > 1)
         parts.append(f'<path d="M{x} {below}h22" stroke="{colour}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 28}" y="{below + 4}">{body}</text>')
