@@ -21,8 +21,9 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.nn.crf import log_likelihood
 from headway.nn.layout import Layout
+from headway.settings.facts import DeviceFacts, Facts, Origin
 from headway.settings.folder import load_run
-from headway.settings.model import family_of
+from headway.settings.model import EncoderSettings, family_of
 from headway.settings.run import RunSettings, load_run_settings, resolved_toml
 from headway.tasks.continue_ import Continue
 from headway.tasks.items import Pass
@@ -382,6 +383,25 @@ def test_models_together_answer_as_one_that_is_both(run: tuple[Path, RunSettings
     one, two = (Tags(spec_of("tag")).predictor(Use(runs, run[1])) for runs in opened)
     lines = ["the mister Ada Turing in Rome", "slowly"]
     assert [a.text for a in one.answers(lines)] == [a.text for a in two.answers(lines)]
+
+
+def test_from_an_encoder_steps_are_small_and_much_text_has_less_dropout() -> None:
+    """Of as many tokens more and smaller steps learn more; from nothing they stay as large."""
+    encoder = EncoderSettings(
+        vocab_size=50, d_model=32, n_layers=1, n_heads=2, d_ff=64, dropout=0.0
+    )
+    begun = Origin(name="encoder", task="embed", model=encoder)
+    settings = load_run_settings(None, [], {"task": "tag"})
+
+    def proposed(n_tokens: int, begun: Origin | None) -> tuple[int, float | None]:
+        facts = Facts(n=9, n_tokens=n_tokens, longest=9, labels=("O", "B-X", "I-X"), begun=begun)
+        found = Tags(spec_of("tag")).propose(settings, facts, DeviceFacts())
+        kept = found.kept.get("model.dropout")
+        return found.batch_tokens, None if kept is None else kept.value
+
+    assert proposed(50_000, begun) == (1024, 0.2)
+    assert proposed(400_000, begun) == (1024, 0.1)
+    assert proposed(400_000, None) == (4096, None)
 
 
 def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
