@@ -124,3 +124,13 @@ def test_a_packed_layer_asks_for_few_sizes_however_many_rows_come(
         for rows in range(1, 700):
             assert quick(torch.zeros(rows, 24)).shape == (rows, 40)
     assert len(seen) <= 44
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 11), (17,)])
+def test_rows_may_stand_in_a_grid(shape: tuple[int, ...]) -> None:
+    """As the patches of pictures do."""
+    plain, quick = layer(), layer()
+    pack(quick)
+    x = torch.randn(*shape, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(quick(x), plain(x))

@@ -32,21 +32,22 @@ def sizes(n: int) -> list[int]:
     return [MOST] * whole + ([-(-rest // step) * step] if rest else [])
 
 
-def in_few_sizes(x_ND: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+def in_few_sizes(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
     """`product`, which has each row for itself, of numbers of rows of which there are few.
 
     oneDNN makes code for every new number of rows, half a megabyte for each shape of a weight, and
     keeps a thousand of them: a server, which meets all numbers, would grow by hundreds of
     megabytes. Rows of zeros change no bit of the others.
     """
-    found, begin = [], 0
+    x_ND, found, begin = x.flatten(0, -2), [], 0  # of grids, as patches of pictures, too
     for size in sizes(len(x_ND)):
         part_ND = x_ND[begin : begin + size]
         n, begin = len(part_ND), begin + size
         if n < size:
             part_ND = torch.cat([part_ND, part_ND.new_zeros(size - n, part_ND.shape[1])])
         found.append(product(part_ND)[:n])
-    return found[0] if len(found) == 1 else torch.cat(found)
+    out = found[0] if len(found) == 1 else torch.cat(found)
+    return out if x.dim() == 2 else out.unflatten(0, x.shape[:-1])
 
 
 class Packed:
