@@ -82,15 +82,19 @@ def stories() -> Run:
 
 
 @bodies
-def test_who_is_served_among_others_hears_what_he_would_alone(stories: Run, variant: str) -> None:
+@pytest.mark.parametrize("fixed", [False, True])
+def test_who_is_served_among_others_hears_what_he_would_alone(
+    stories: Run, variant: str, fixed: bool, device: str
+) -> None:
     words: Any = stories.opened.vocab.target
-    model = tiny("decoder", variant, vocab_size=words.vocab_size, max_len=48).eval()
+    model = tiny("decoder", variant, vocab_size=words.vocab_size, max_len=48).eval().to(device)
     assert isinstance(model, Decoder)
     says = [{"sample": False, "beam": 1, "max_len": n} for n in (12, 3, 7)]
     says += [{"sample": True, "max_len": 9, "seed": 3, "n_best": 2}]
     asked = [words.as_prompt(words.encode(text)) for text in ("The dog", "A", "Once upon a time")]
     asked.append(asked[0])
-    growing, members = Continuous([model], words, 48), []
+    growing, members = Continuous([model], words, 48, fixed=fixed), []
+    assert growing.fixed == fixed
     decodes = [replace(stories.settings.decode, **said) for said in says]
     for prompt, decode in zip(asked, decodes, strict=True):
         members.append(growing.member(prompt, decode))

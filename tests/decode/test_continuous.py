@@ -56,10 +56,11 @@ def texts(outputs: list[Output] | None) -> list[str]:
     return [output.text for output in outputs]
 
 
-def test_an_answer_does_not_depend_on_its_neighbours(run: Run) -> None:
+@pytest.mark.parametrize("fixed", [False, True])
+def test_an_answer_does_not_depend_on_its_neighbours(run: Run, fixed: bool) -> None:
     asked = [(PROMPTS[n % len(PROMPTS)], SAYS[n % len(SAYS)]) for n in range(25)]
     alone = {n: run(prompt, **said) for n, (prompt, said) in enumerate(asked)}
-    chance, growing = random.Random(0), together(run, most_rows=9)
+    chance, growing = random.Random(0), together(run, most_rows=9, fixed=fixed)
     waiting = list(alone)
     chance.shuffle(waiting)
     members, pieces, most = {}, {n: {} for n in alone}, 0
@@ -83,7 +84,7 @@ def test_an_answer_does_not_depend_on_its_neighbours(run: Run) -> None:
         assert found == [answer.text, *(other.text for other in answer.others)], asked[n]
         assert [pieces[n].get(w, "") for w in members[n].order] == found
     assert growing.caches[0].n_rows == 0
-    assert not any(growing.caches[0].stores)
+    assert any(growing.caches[0].stores) == fixed  # what is recorded must stay where it is
 
 
 def test_who_is_left_goes_at_the_next_step_and_others_go_on(run: Run) -> None:
@@ -179,3 +180,25 @@ def test_models_are_used_without_dropout_and_not_looked_through_at_every_step(
         assert False in calls
     finally:
         growing.models[0].eval()
+
+
+def test_fixed_steps_are_few_and_are_made_anew_when_the_cache_moves(run: Run) -> None:
+    growing = together(run, most_rows=8, fixed=True)
+    long = {**GREEDY, "max_len": 60, "min_len": 60}
+    decode = replace(run.settings.decode, **long)
+    members = [growing.member(ids(run, prompt), decode) for prompt in PROMPTS[:3]]
+    for member in members:
+        growing.join(member)
+    shapes, [steps] = set(), growing.steps
+    places = []
+    while not growing.is_empty:
+        growing.step()
+        shapes |= set(steps.steps)
+        places.append(steps.moves)
+    assert shapes == {(4, 16), (4, 32), (4, 64), (4, 128)}
+    assert len(set(places[1:])) == 2  # room for 64 tokens, then for 128
+    assert set(steps.steps) == {(4, 128)}
+    for prompt, member in zip(PROMPTS, members, strict=False):
+        assert texts(member.outputs) == [run(prompt, **long).text]
+    growing.clear()
+    assert not growing.steps[0].steps

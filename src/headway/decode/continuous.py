@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,16 +21,18 @@ from headway.decode.output import Output
 from headway.decode.search.greedy import hypothesis, most_likely
 from headway.decode.search.hypothesis import Hypothesis, Specials
 from headway.decode.search.limits import Job
+from headway.decode.search.recorded import LENGTHS, SOURCES, new_pool, record, room_in
 from headway.decode.search.sample import chances, drawer
 from headway.decode.search.searcher import check_prompted, too_long
+from headway.decode.search.static import FixedCache
 from headway.decode.steps import read_prompts
 from headway.decode.stream import OnPiece, Reading
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.nn.cache import Cache, LayerCache
 from headway.nn.eval_mode import evaluating, is_compiled
-from headway.nn.layout import Layout
-from headway.nn.positions import most_positions
+from headway.nn.layout import Layout, Tree
+from headway.nn.positions import most_positions, stretch
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
@@ -129,8 +131,11 @@ class Continuous:
         tokenizer: Tokenizer,
         context: int | None,
         most_rows: int = MOST_ROWS,
+        *,
+        fixed: bool | None = None,
     ) -> None:
-        """Several models are an ensemble. `context`: the most tokens that they read."""
+        """Several models are an ensemble. `context`: the most tokens that they read. `fixed`: steps
+        keep shapes and places; None: on a GPU, which then records them."""
         self.models, self.tokenizer = models, tokenizer
         ends = [context, *(most_positions(model.front) for model in models)]
         self.context = min((end for end in ends if end is not None), default=None)
@@ -140,11 +145,23 @@ class Continuous:
         self.rows: list[tuple[Member, int]] = []
         """Of the caches: whose output each is, and which of them."""
 
-        self.caches = [RowCache(len(model.stack.blocks)) for model in models]  # type: ignore[arg-type]
-        self.lean = [lean_step(model) for model in models]
+        counts = any(model.counts for model in models)  # by sizes that the host knows
+        fixed = self.device.type == "cuda" if fixed is None else fixed
+        self.fixed = fixed and not counts
+        self._make_caches()
+        self.lean = [None if self.fixed else lean_step(model) for model in models]
         self.compiled = any(map(is_compiled, models))
         self.draws: dict[Hashable, Callable[[Tensor, Tensor], Tensor]] = {}
         self.never: dict[Hashable, Tensor] = {}
+
+    def _make_caches(self) -> None:
+        lasting = room_in(SOURCES, self.most_rows) if self.fixed else 0
+        self.caches = [RowCache(len(model.stack.blocks), lasting) for model in self.models]  # type: ignore[arg-type]
+        self.steps = [
+            FixedRowSteps(model, cache, self.device)
+            for model, cache in zip(self.models, self.caches, strict=True)
+            if self.fixed
+        ]
 
     def member(
         self,
@@ -187,8 +204,7 @@ class Continuous:
     def clear(self) -> None:
         """Nobody is here any more."""
         self.rows, self.waiting = [], []
-        for cache in self.caches:
-            cache.clear()
+        self._make_caches()
 
     @torch.no_grad()
     def step(self) -> list[Member]:
@@ -234,6 +250,8 @@ class Continuous:
         if not self.rows:
             return []
         last = [member.tokens[w][-1] for member, w in self.rows]
+        if self.fixed:
+            return [step(last) for step in self.steps]
         tokens_N = torch.tensor(last, device=self.device)
         found = []
         for model, cache, lean in zip(self.models, self.caches, self.lean, strict=True):
@@ -385,8 +403,14 @@ class Store(NamedTuple):
 class RowCache(Cache):
     """A cache whose sequences come and go: rows of one grid, which is kept and rarely moved."""
 
-    def __init__(self, n_layers: int) -> None:
+    def __init__(self, n_layers: int, lasting: int = 0) -> None:
+        """`lasting`: rows that stay where they are, taken or not, since a recorded step knows only
+        places. Without them the memory is given back when nobody is here."""
         super().__init__(n_layers, 0, FIRST_ROOM)
+        self.lasting = lasting
+        self.moves = 0
+        """How often a grid was laid elsewhere."""
+
         self.stores: list[dict[str, Store]] = [{} for _ in range(n_layers)]
 
     def clear(self) -> None:
@@ -399,7 +423,7 @@ class RowCache(Cache):
         """The sequences of another cache stand behind those that are here."""
         used, first = max(other.lengths), self.n_rows
         self.n_rows = first + other.n_rows
-        self._reach(used)
+        self.reach(used)
         for mine, theirs in zip(self.stores, other.layers, strict=True):
             for name, fresh_BS in theirs.kept.items():
                 begins = fresh_BS.shape[1] - other.capacity
@@ -412,17 +436,17 @@ class RowCache(Cache):
         self._show()
 
     def keys_with(self, new: Layout) -> Layout:
-        self._reach(max(self.lengths, default=0) + new.longest)
+        self.reach(max(self.lengths, default=0) + new.longest)
         return super().keys_with(new)
 
     def select(self, rows: Sequence[int]) -> None:
         super().select(rows)
-        if not rows:
+        if not rows and not self.lasting:
             self.clear()
             return
         self._show()
 
-    def _reach(self, used: int) -> None:
+    def reach(self, used: int) -> None:
         """Room for so many tokens in each row."""
         if used <= self.capacity:
             return
@@ -435,7 +459,8 @@ class RowCache(Cache):
 
     def _larger(self, store: Store) -> Store:
         old_BS = store.grid_BS
-        n = max(4, len(old_BS))
+        self.moves += 1
+        n = max(4, self.lasting, len(old_BS))
         while n < self.n_rows:
             n *= 2
         larger_BS = old_BS.new_zeros(n, self.capacity + store.begins, *old_BS.shape[2:])
@@ -448,3 +473,83 @@ class RowCache(Cache):
         for layer, stores in zip(self.layers, self.stores, strict=True):
             for name, store in stores.items():
                 layer.kept[name] = store.grid_BS[: self.n_rows]
+
+
+class FixedRows(FixedCache):
+    """The first rows of a row cache as they lie there; each goes on at a place of its own."""
+
+    def __init__(self, rows: RowCache, n_rows: int, device: torch.device) -> None:
+        super().__init__(len(rows.layers), n_rows, rows.capacity, device)
+        self.rows_W = torch.arange(n_rows, device=device)
+        self.at_R = torch.zeros(n_rows, dtype=torch.long, device=device)
+        for layer, stores in zip(self.layers, rows.stores, strict=True):
+            layer.kept = {name: store.grid_BS[:n_rows] for name, store in stores.items()}
+
+    def write(self, grid_BSGK: Tensor, fresh_NGK: Tensor, new: Layout) -> None:
+        grid_BSGK[self.rows_W, self.at_R] = fresh_NGK
+
+
+class FixedStep:
+    """A token more for each of so many rows, whatever their lengths; what lies behind the rows that
+    are taken is computed in vain, in cells that nobody reads."""
+
+    def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
+        """`used` bounds the tokens of each row, this one included."""
+        self.model, self.used, self.end = model, used, most_positions(model.front)
+        device = next(model.parameters()).device
+        self.cache = FixedRows(rows, n_rows, device)
+        self.base = Layout.of([1] * n_rows, device)
+        self.cell_S = torch.arange(used, device=device)
+        self.given_2R = torch.zeros(2, n_rows, dtype=torch.long, device=device)
+        self.cache.at_R = self.given_2R[1]
+        self.cache.used = used
+        self.x_RD: Tensor | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, tokens: Sequence[int], lengths: Sequence[int], pool: Any) -> Tensor:
+        lack = [0] * (self.given_2R.shape[1] - len(tokens))
+        self.given_2R.copy_(torch.tensor([[*tokens, *lack], [*lengths, *lack]]))
+        if self.given_2R.is_cuda:
+            if self.graph is None:
+                # Written again at the same place, keys are the same: nothing is to be put back.
+                self.graph = record(self.advance, (), pool)
+            self.graph.replay()
+        else:
+            self.advance()
+        assert self.x_RD is not None
+        return self.x_RD[: len(tokens)]
+
+    def advance(self) -> None:
+        token_R, at_R = self.given_2R
+        may_R1S = (self.cell_S <= at_R[:, None])[:, None]
+        self.cache.tree = Tree(may_R1S, self.cell_S)
+        reach = self.used if self.end is None else self.end
+        layout = replace(self.base, positions_N=at_R, reach=reach, memo={})
+        self.x_RD = self.model(token_R, layout, self.cache)
+
+
+class FixedRowSteps:
+    """The vectors behind the next tokens of all rows of a cache, by steps of few shapes."""
+
+    def __init__(self, model: Decoder, rows: RowCache, device: torch.device) -> None:
+        self.model, self.rows, self.device = model, rows, device
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.steps: dict[tuple[int, int], FixedStep] = {}
+        self.pool = new_pool()  # one that no graph holds any more cannot be used again
+        self.moves = self.rows.moves
+
+    def __call__(self, tokens: Sequence[int]) -> Tensor:
+        rows = self.rows
+        used = max(rows.lengths) + 1
+        rows.reach(used)
+        if self.rows.moves != self.moves:
+            stretch(self.model, rows.capacity)
+            self._begin_anew()
+        shape = room_in(SOURCES, len(tokens)), min(room_in(LENGTHS, used), rows.capacity)
+        if shape not in self.steps:
+            self.steps[shape] = FixedStep(self.model, rows, *shape)
+        x_RD = self.steps[shape](tokens, rows.lengths, self.pool)
+        rows.lengths = tuple(length + 1 for length in rows.lengths)
+        return x_RD

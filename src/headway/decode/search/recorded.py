@@ -7,10 +7,11 @@ launching them. A recorded step is launched once. The host looks at the device o
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from headway.decode.search.beam_step import Beams, hypotheses
 from headway.decode.search.greedy import Paths, Watch
@@ -56,7 +57,7 @@ class Recorded:
 
         self.searches: dict[Shape, FixedSearch] = {}
         self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
-        self.pool = _new_pool()
+        self.pool = new_pool()
 
     def search(
         self,
@@ -83,10 +84,10 @@ class Recorded:
         watch: Watch | None,
     ) -> list[list[Hypothesis]]:
         shape = Shape(
-            n_sources=_room(SOURCES, len(sources)),
+            n_sources=room_in(SOURCES, len(sources)),
             width=width_of(job),
-            source_room=_room(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
-            room=_room(LENGTHS, max(job.limits)),
+            source_room=room_in(SOURCE_LENGTHS, max(map(self.front.rows, sources))),
+            room=room_in(LENGTHS, max(job.limits)),
         )
         stretch(self.model, shape.source_room + shape.room)
         held = [*self.model.parameters(), *self.model.buffers()]
@@ -95,14 +96,14 @@ class Recorded:
             self.weights = weights
             self.searches.clear()
             self.graphs.clear()
-            self.pool = _new_pool()  # one that no graph holds any more cannot be used again
+            self.pool = new_pool()  # one that no graph holds any more cannot be used again
         search = self._search(shape, job)
         search.begin(sources, job.limits, numbers, prefix)
         going = list(range(len(sources)))
         results: dict[int, list[Hypothesis]] = {}
         last, seen = max(job.limits), 0
         for n in range(1, last + 1):
-            self._advance(search, _room(LENGTHS, n))
+            self._advance(search, room_in(LENGTHS, n))
             if n % LOOK_EVERY and n != last:
                 continue
             if watch is not None:
@@ -112,7 +113,7 @@ class Recorded:
             staying = [place for place in range(len(going)) if not done[place]]
             if not staying or n == last:
                 break
-            smaller = _room(SOURCES, max(len(staying), FEWEST))
+            smaller = room_in(SOURCES, max(len(staying), FEWEST))
             if 2 * smaller <= search.shape.n_sources:
                 results |= _taken(search, going, job)
                 going = [going[place] for place in staying]
@@ -141,28 +142,31 @@ class Recorded:
             return
         key = (search.shape, used)
         if key not in self.graphs:
-            self.graphs[key] = self._record(search, used)
+            places = [*search.changing(), search.cache.at_1]
+            self.graphs[key] = record(lambda: search.advance(used), places, self.pool)
         self.graphs[key].replay()
 
-    def _record(self, search: FixedSearch, used: int) -> torch.cuda.CUDAGraph:
-        """The next step as a graph. The search stands afterwards where it stood before."""
-        places = [*search.changing(), search.cache.at_1]
-        before = [place.clone() for place in places]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                search.advance(used)
-                for place, value in zip(places, before, strict=True):
-                    place.copy_(value)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            search.advance(used)
-        return graph
+
+def record(
+    advance: Callable[[], None], places: Sequence[Tensor], pool: Any
+) -> torch.cuda.CUDAGraph:
+    """The next step as a graph. What lies in `places` is afterwards as it was before."""
+    before = [place.clone() for place in places]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            advance()
+            for place, value in zip(places, before, strict=True):
+                place.copy_(value)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        advance()
+    return graph
 
 
-def _new_pool() -> Any:
+def new_pool() -> Any:
     """Memory that the graphs share."""
     return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
@@ -193,7 +197,7 @@ def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, l
     return {number: state.hypotheses(place, job) for place, number in enumerate(numbers)}
 
 
-def _room(sizes: Sequence[int], wanted: int) -> int:
+def room_in(sizes: Sequence[int], wanted: int) -> int:
     """The smallest size that is enough; beyond the last one, what is wanted."""
     place = bisect_left(sizes, wanted)
     return sizes[place] if place < len(sizes) else wanted
