@@ -22,6 +22,7 @@ import pytest
 from headway.decode.continuous import Continuous, Member
 from headway.errors import UserError
 from headway.run import Run
+from headway.serve import door
 from headway.serve.application import Gate
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
@@ -335,11 +336,59 @@ def test_a_full_server_refuses_who_has_no_key_for_that(runs: dict[str, Run]) -> 
         worker.reserve(1)
         for lines, status in (
             ((), 401), (("Authorization: Bearer wrong",), 401),
-            (("Authorization: Bearer secret",), 429),
+            (("Authorization: Bearer secret",), 429), (("Authorization: Bearer wrong!",), 401),
+            (("Authorization: Bearer secret",), 429), ((), 401),
         ):  # fmt: skip
             raw.sendall(raw_request("/v1/predict", *lines))
             assert heard(raw)[0] == status
         worker.release(1)
+
+
+def test_of_many_that_come_at_once_as_many_are_read_as_there_is_room_for(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, asyncio.AbstractEventLoop]] = []
+    whole = Gate.__call__
+
+    async def watched(self: Gate, scope: Any, receive: Any, send: Any) -> None:
+        read.append((scope["type"], asyncio.get_running_loop()))
+        await whole(self, scope, receive, send)
+
+    monkeypatch.setattr(Gate, "__call__", watched)
+    body = b'{"input": "x", "options": {"max_len": 2}}'
+    with serving(runs["stories"], limits=Limits(queue=2)) as here:
+        raws = [connected(here) for _ in range(7)]
+        assert here.get("/health").status_code == 200  # and those before it are connected
+        go, loop, before = threading.Event(), read[-1][1], len(read)
+        loop.call_soon_threadsafe(go.wait)
+        for raw in raws:
+            raw.sendall(raw_request(body=body))
+        go.set()
+        assert sorted(heard(raw)[0] for raw in raws) == [200] * 2 + [429] * 5
+        assert len(read) == before + 2
+        assert settled(here)
+        raws[0].sendall(raw_request(body=body))  # there is room again
+        assert heard(raws[0])[0] == 200
+        for raw in raws:
+            raw.close()
+
+
+def test_an_answer_ends_the_rest_between_refusals(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "REST", 300.0)
+    with (
+        serving(runs["stories"], limits=Limits(queue=1)) as here,
+        connected(here) as asks, connected(here) as refused,
+    ):  # fmt: skip
+        go, real = threading.Event(), Continuous.step
+        monkeypatch.setattr(Continuous, "step", lambda self: (go.wait(60), real(self))[1])
+        asks.sendall(raw_request(body=b'{"input": "x", "options": {"max_len": 2}}'))
+        wait_for(lambda: here.service.workers["stories"].accepted and not here.service.being_read)
+        refused.sendall(raw_request())
+        assert heard(refused)[0] == 429
+        go.set()
+        assert heard(asks)[0] == 200
 
 
 def test_a_request_that_takes_too_long_is_given_up(

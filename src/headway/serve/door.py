@@ -2,16 +2,20 @@
 
 And who is refused because every queue is full: he is told so from the bytes as they came in, before
 they are a request to anyone. In an overload that is most of the work there is, and the models need
-the same processor.
+the same processor: such answers are made once, and between them the event loop rests, so that it
+wakes for many at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from headway.serve.problems import Refused
 from headway.serve.routes.route import Route
@@ -37,6 +41,23 @@ HEAD = re.compile(
 NOT_HERE = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
 """What says that more is to be known about the connection; but for `Connection: keep-alive`."""
 
+REST = 0.025
+"""Seconds for which an event loop that refuses may let requests gather."""
+
+KEPT_HEADS, LONGEST_HEAD = 256, 2048
+"""Headers that are kept, and how many bytes one of them may have."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Of a request that is let in, if there is room."""
+
+    path: str
+    length: int
+    key: str | None
+    number: str
+    """The client's own id of it."""
+
 
 class Door:
     def __init__(
@@ -49,6 +70,17 @@ class Door:
         self.known = {one.path for one in table}
         self.plain = {one.path for one in table if one.plain_errors}
         self.queues = {one.path for one in table if one.queues}
+        self._heads: dict[bytes, Head] = {}
+        """By their bytes: a client writes the same ones again and again."""
+
+        self._said: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
+        """Refusals before and after their ids, by their form and how long to wait."""
+
+        self._refused: Counter[str] = Counter()
+        """By path, since the last rest."""
+
+        self._passing = 0
+        """Let in, and without a place in a queue so far."""
 
     def refused(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
@@ -89,20 +121,38 @@ class Door:
         self.service.requests(path=path, status=str(status))
         self.service.latency(took, path=path)
         if where not in self.open:
-            log.info(
-                "%s %s %d %.0f ms key=%s id=%s", where[0], path, status, 1000 * took, key or "-",
-                number,
-            )  # fmt: skip
+            _log(where[0], path, status, took, key, number)
 
     def early(self, data: bytes) -> bytes | None:
         """The answer to these bytes, if they are one whole request for a place in a queue, and
         every queue is full. None: they are to be read in the usual way."""
-        if not self.service.is_full or not (found := HEAD.match(data)):
+        room = self.service.room
+        if room is None:
             return None
-        path = found[1].decode()
-        if path not in self.queues:
+        end = data.find(b"\r\n\r\n") + 4
+        head = self._heads.get(data[:end]) or self._read(data[:end])
+        if head is None or head.length != len(data) - end:
             return None
-        began = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        if self._passing < room:
+            if not self._passing:
+                loop.call_soon(self._have_passed)
+            self._passing += 1
+            return None
+        if not self._refused:
+            loop.call_later(0, self.rest)  # a timer: what is there already comes before it
+        self._refused[head.path] += 1
+        number = head.number or secrets.token_hex(8)
+        if log.isEnabledFor(logging.INFO):
+            _log("POST", head.path, 429, 0.0, head.key, number)
+        before, after = self._refusal(head.path in self.plain)
+        return b"%b%b%b" % (before, number.encode(), after)
+
+    def _read(self, text: bytes) -> Head | None:
+        """A header, if it is one that would be let in."""
+        found = HEAD.fullmatch(text)
+        if found is None or (path := found[1].decode()) not in self.queues:
+            return None
         headers = []
         for line in found[2].split(b"\r\n")[:-1]:
             name, _, value = line.partition(b":")
@@ -112,21 +162,57 @@ class Door:
             del known[b"connection"]
         if len({name for name, _ in headers}) < len(headers) or not NOT_HERE.isdisjoint(known):
             return None
-        if known.get(b"content-length") != b"%d" % (len(data) - found.end()):
+        length = known.get(b"content-length", b"")
+        if not length.isdigit() or len(length) > 15 or length != b"%d" % int(length):
             return None
         given = {name.decode(): value.decode() for name, value in headers}
-        where = ("POST", path)
-        problem, key = self.refused(where, headers, given)
+        problem, key = self.refused(("POST", path), headers, given)
         if problem is not None or (self.service.keys is not None and key is None):
             return None
-        number = number_of(given)
-        problem = next(iter(self.service.workers.values())).full()
-        body = to_json(problem.body(plain=path in self.plain))
-        said = {**HEADERS, **problem.headers, "X-Request-Id": number,
-                "Content-Type": "application/json", "Content-Length": str(len(body))}  # fmt: skip
-        lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in said.items())
-        self.note(where, problem.status, began, key, number)
-        return f"HTTP/1.1 {problem.status} Too Many Requests\r\n{lines}\r\n".encode() + body
+        own = number_of(given) if "x-request-id" in given else ""
+        head = Head(path, int(length), key, own)
+        if not own and len(text) <= LONGEST_HEAD:
+            if len(self._heads) >= KEPT_HEADS:
+                self._heads.clear()
+            self._heads[text] = head
+        return head
+
+    def _refusal(self, plain: bool) -> tuple[bytes, bytes]:
+        worker = next(iter(self.service.workers.values()))
+        wait = worker.wait()
+        if (plain, wait) not in self._said:
+            problem = worker.refusal(worker.limits.queue, wait)
+            body = to_json(problem.body(plain=plain))
+            said = {**HEADERS, **problem.headers, "Content-Type": "application/json",
+                    "Content-Length": str(len(body)), "X-Request-Id": ""}  # fmt: skip
+            lines = "\r\n".join(f"{name.lower()}: {value}" for name, value in said.items())
+            start = f"HTTP/1.1 {problem.status} Too Many Requests\r\n{lines}"
+            self._said[plain, wait] = (start.encode(), b"\r\n\r\n" + body)
+        return self._said[plain, wait]
+
+    def _have_passed(self) -> None:
+        """By now each has its place: a request whose body is there gets it in its first step."""
+        self._passing = 0
+
+    def rest(self) -> None:
+        """After some were refused: nothing, until a worker has answers or so many more may have
+        come that it is time to hear them. Each time that it wakes it takes the processor from the
+        models, and to be refused a little later harms nobody."""
+        for path, times in self._refused.items():
+            self.service.requests(times, path=path, status="429")
+            self.service.latency(0.0, times, path=path)
+        self._refused.clear()
+        if self.service.room == 0 and not self.service.being_read:
+            self.service.news.wait(REST)
+        self.service.news.clear()
+
+
+def _log(
+    method: str, path: str, status: int, took: float, key: str | None, number: str
+) -> None:  # fmt: skip
+    log.info(
+        "%s %s %d %.0f ms key=%s id=%s", method, path, status, 1000 * took, key or "-", number
+    )  # fmt: skip
 
 
 def number_of(given: Mapping[str, str]) -> str:

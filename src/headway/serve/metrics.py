@@ -38,14 +38,14 @@ class Metrics:
         self._buckets[name] = buckets
         values = self._hists.setdefault(name, {})
 
-        def observe(value: float, **labels: str) -> None:
+        def observe(value: float, times: int = 1, **labels: str) -> None:
             key = tuple(sorted(labels.items()))
             with self._lock:
                 row = values.setdefault(key, [0.0] * (len(buckets) + 2))
                 for place, bound in enumerate(buckets):
-                    row[place] += value <= bound
-                row[-2] += 1
-                row[-1] += value
+                    row[place] += times * (value <= bound)
+                row[-2] += times
+                row[-1] += times * value
 
         return observe
 

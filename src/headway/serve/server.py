@@ -43,6 +43,8 @@ class Patient(H11Protocol):
 
     _waits: asyncio.TimerHandle | None = None
     _stuck: asyncio.TimerHandle | None = None
+    _heard = 0.0
+    """When a request was refused before it was read, last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -59,9 +61,9 @@ class Patient(H11Protocol):
             said = self.door.early(data)
             if said is not None:
                 self._unset_keepalive_if_required()
-                if self._waits is not None:
-                    self._waits.cancel()
-                self._expect()  # the next one
+                self._heard = self.loop.time()
+                if self._waits is None:
+                    self._expect()  # the next one
                 self.transport.write(said)
                 return
         super().data_received(data)
@@ -87,7 +89,13 @@ class Patient(H11Protocol):
         self._waits = self.loop.call_later(self.limits.header_seconds, self._late)
 
     def _late(self) -> None:
+        """Later where a request was refused since: to set a new timer for each would take longer
+        than to refuse it."""
         self._waits = None
+        until = self._heard + self.limits.header_seconds
+        if self.loop.time() < until:
+            self._waits = self.loop.call_at(until, self._late)
+            return
         if self._is_idle and not self.transport.is_closing():
             self.transport.abort()
 

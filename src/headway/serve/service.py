@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,6 +97,9 @@ class Service:
         if not runs:
             raise UserError("there is nothing to serve: give a run.")
         self.keys, self.limits, self.metrics = keys, limits, Metrics()
+        self.news = threading.Event()
+        """A worker has something for the event loop."""
+
         self.workers: dict[str, Worker] = {}
         for run in runs:
             if run.name in self.workers:
@@ -103,7 +107,7 @@ class Service:
                     f"two runs are called {run.name!r}, and each is asked for by its name. Serve "
                     "them apart, or copy one to another name."
                 )
-            self.workers[run.name] = Worker(run, limits, self.metrics)
+            self.workers[run.name] = Worker(run, limits, self.metrics, self.news)
         self.languages = dict(languages or {})
         self.looks = Looks(limits.looks) if looks is None else looks
         self.home: str | None = None
@@ -116,6 +120,9 @@ class Service:
 
         self.held = 0
         """Bytes of bodies of those."""
+
+        self.being_read = 0
+        """Requests that are in a thread of `reading`."""
 
         self._open: set[Ticket] = set()
         """Accepted and not answered."""
@@ -162,10 +169,13 @@ class Service:
         return not self.draining and all(w.is_open.is_set() and not w.is_full for w in workers)
 
     @property
-    def is_full(self) -> bool:
-        """No model has room for one more."""
-        workers = self.workers.values()
-        return not self.draining and all(w.is_open.is_set() and w.is_full for w in workers)
+    def room(self) -> int | None:
+        """Requests for which there is a place. None: it depends on which model is asked, or a model
+        is being read, or the server is about to stop."""
+        if self.draining:
+            return None
+        free = [one.room if one.is_open.is_set() else None for one in self.workers.values()]
+        return free[0] if len(free) == 1 or all(one == 0 for one in free) else None
 
     # -- which model
 
@@ -255,7 +265,11 @@ class Service:
 
     async def reading(self, act: Callable[..., T], *given: Any) -> T:
         """What takes a while with long texts: in a thread, while the others are heard."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, act, *given)
+        self.being_read += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, act, *given)
+        finally:
+            self.being_read -= 1
 
     def _made(
         self, worker: Worker, inputs: list[Any], options: dict[str, Any],

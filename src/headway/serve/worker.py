@@ -92,7 +92,11 @@ class Ticket:
 class Worker:
     """Answers tickets about one run."""
 
-    def __init__(self, run: Run, limits: Limits, metrics: Metrics) -> None:
+    def __init__(
+        self, run: Run, limits: Limits, metrics: Metrics, news: threading.Event | None = None
+    ) -> None:  # fmt: skip
+        """`news` is set when an event loop was told something."""
+        self.news = threading.Event() if news is None else news
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)
         self.is_open = threading.Event()
@@ -160,7 +164,12 @@ class Worker:
 
     @property
     def is_full(self) -> bool:
-        return self._accepted >= self.limits.queue
+        return not self.room
+
+    @property
+    def room(self) -> int:
+        """Requests that may still be accepted."""
+        return max(0, self.limits.queue - self._accepted)
 
     def reserve(self, n_inputs: int) -> None:
         """A place for a request, or the reason why not, at once."""
@@ -177,24 +186,26 @@ class Worker:
 
     def full(self) -> Refused:
         """What someone is told for whom there is no room."""
-        with self._wake:
-            wait = self._wait()
+        return self.refusal(self._accepted, self.wait())
+
+    def refusal(self, waiting: int, wait: int) -> Refused:
         return Refused(
-            429,
-            f"{self._accepted:,} requests wait for {self.name} already. Come again in {wait} s.",
+            429, f"{waiting:,} requests wait for {self.name} already. Come again in {wait} s.",
             code="queue_full", headers={"Retry-After": str(wait)},
         )  # fmt: skip
 
-    def _wait(self) -> int:
-        """Seconds until there is room for one more, if all who were refused come again when they
-        were told to: told less, a crowd would come to be refused all the time."""
+    def wait(self) -> int:
+        """What someone is told who is refused: seconds until there is room for one more, if all who
+        were refused come again when they were told to. Told less, a crowd would come to be refused
+        all the time."""
         now = time.perf_counter()
-        self._refused.append(now)
-        while self._refused[0] < now - self._told_to_wait:
-            self._refused.popleft()
-        crowd = self._accepted + len(self._refused)
-        self._told_to_wait = min(LONGEST_WAIT, max(1, math.ceil(crowd * self._pace)))
-        return self._told_to_wait
+        with self._wake:
+            self._refused.append(now)
+            while self._refused[0] < now - self._told_to_wait:
+                self._refused.popleft()
+            crowd = self._accepted + len(self._refused)
+            self._told_to_wait = min(LONGEST_WAIT, max(1, math.ceil(crowd * self._pace)))
+            return self._told_to_wait
 
     def release(self, n_inputs: int) -> None:
         """The place of a request that was not put in the queue after all."""
@@ -569,6 +580,7 @@ class Worker:
                 loop.call_soon_threadsafe(_call_all, mine)
             except RuntimeError:  # the loop is gone, and its clients with it
                 continue
+        self.news.set()
 
 
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
