@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from headway.decode.search.hypothesis import Specials
+from headway.decode.search.recorded import Recorded
+from headway.decode.search.searcher import Searcher
 from headway.lab.roles import (
     ARMS,
     EXPERIMENT,
@@ -21,6 +26,7 @@ from headway.models.build import build_model
 from headway.models.parts.custom import know
 from headway.nn.attention.attention import Attention, Memory
 from headway.nn.layout import Layout
+from headway.settings.decode import DecodeSettings
 from headway.settings.model import Seq2SeqSettings
 
 SOURCE, TARGET = Layout.of([3, 5]), Layout.of([4, 2])
@@ -128,3 +134,29 @@ def test_sequences_are_rows_of_a_grid() -> None:
     grid, may = in_grid(x_NHK, TARGET)
     assert grid[..., 0, 0][may].tolist() == [0, 1, 2, 3, 4, 5]
     assert may.sum(1).tolist() == [4, 2]
+
+
+@pytest.mark.parametrize("kind", [OneHead, Pooled, Diagonal])
+def test_the_size_of_what_is_made_hangs_on_no_number_of_the_device(kind: type[Attention]) -> None:
+    """Else a GPU could not record a step of a search: it has to wait for the number."""
+    source, target = (replace(one, lengths=None) for one in (SOURCE, TARGET))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        out = kind(8, 2)(torch.randn(6, 8), target, Memory(torch.randn(8, 8), source))
+    assert out.shape == (6, 8)
+
+
+def test_diagonal_writes_the_same_in_a_search_that_can_be_recorded() -> None:
+    own = ARMS["diagonal"][1]
+    know(own)
+    torch.manual_seed(0)
+    model: Any = build_model(
+        Seq2SeqSettings(vocab_size=9, d_model=8, n_layers=1, n_heads=2, d_ff=8, wiring="pre",
+                        parts="lab-diagonal")
+    ).eval()  # fmt: skip
+    searcher = Searcher([model], DecodeSettings(beam=1), Specials(1, 2, 0))
+    sources = [[3, 4, 5, 2], [6, 7, 2]]
+    want = searcher(sources)
+    searcher.recorded = Recorded(model)
+    assert [[one.tokens for one in each] for each in searcher(sources)] == [
+        [one.tokens for one in each] for each in want
+    ]

@@ -97,7 +97,7 @@ class Trust(Experiment):
             },
         )  # fmt: skip
         few = bench.choose(20, 80)
-        found = bench.once("maps", lambda: measured(run.opened, bed.valid, few, bench.seed))
+        found = bench.once("maps", lambda: measured(run.opened.twin(), bed.valid, few, bench.seed))
         return {"loss": run.scores["loss"], "bleu": run.scores["bleu"], **found,
                 "others": elsewhere()}  # fmt: skip
 

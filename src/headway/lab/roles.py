@@ -85,11 +85,12 @@ class Diagonal(Attention):
     ) -> Tensor:
         assert memory is not None
         _, v_MHK = self._project_memory(memory, cache)
-        n_rows = layout.lengths_B.long()
-        ends_N = memory.layout.lengths_B.long().repeat_interleave(n_rows) - 1
-        starts_N = memory.layout.starts_B.long().repeat_interleave(n_rows)
-        rows_N = starts_N + torch.minimum(layout.positions_N.long(), ends_N)
-        return self.to_out(v_MHK[rows_N].flatten(1))
+        lengths_B, tree = memory.layout.lengths_B, memory.layout.tree
+        if cache is not None and tree is not None:  # as many cells for every source, not all filled
+            lengths_B = tree.may_BTS[:, 0].sum(1)
+        number_N = layout.numbers_N()  # of a size that the host knows: a GPU can record it
+        rows_N = torch.minimum(layout.positions_N.long(), lengths_B[number_N].long() - 1)
+        return self.to_out(v_MHK[memory.layout.starts_B[number_N].long() + rows_N].flatten(1))
 
 
 class OneHead(Attention):
