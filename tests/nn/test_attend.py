@@ -228,6 +228,46 @@ def test_the_fixed_form_is_short_or_long_by_its_bound(chosen: Callable[..., str]
     assert chosen(on_cuda(), Layout.fixed([20], longest=150, **mostly_long)) == "varlen"
 
 
+def test_wide_heads_of_the_fixed_form_ask_for_no_lengths(chosen: Callable[..., str]) -> None:
+    sizes = {"n_rows": 300, "n_sequences": 9}
+    sentences = Layout.fixed([20], longest=100, **sizes)
+    pages = Layout.fixed([20], longest=150, **sizes)
+    assert chosen(on_cuda(width=312), sentences) == "wide"
+    assert chosen(on_cuda(width=136), sentences) == "wide"
+    assert chosen(on_cuda(width=256), pages) == "varlen"
+    assert chosen(on_cuda(width=256), pages, scope=Scope(dropout=0.1)) == "wide"
+    assert chosen(on_cuda(width=312), pages) == "wide"
+    assert chosen(on_cuda(width=312), sentences, GAPPED) == "dense"
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [Scope(), Scope(causal=True), Scope(window=2), Scope(causal=True, window=2, scale=1.0)],
+    ids=["plain", "causal", "window", "causal window"],
+)
+@pytest.mark.parametrize("n_kv_heads", [2, 1])
+def test_wide_heads_on_a_grid_equal_the_definition_forward_and_backward(
+    scope: Scope, n_kv_heads: int, make_qkv: MakeQkv, device: torch.device
+) -> None:
+    sizes = {"n_sequences": 6, "longest": 5, "device": device}
+    queries = Layout.fixed([2, 3, 1], n_rows=9, **sizes)
+    keys = Layout.fixed([4, 1, 5], n_rows=10, **sizes)  # none for some, nor for dummy queries
+    leaves = [
+        x.to(device).requires_grad_()
+        for x in make_qkv(queries, keys, (2, n_kv_heads, 130), torch.float64)
+    ]
+    got = attend(*leaves, queries, keys, scope, back_end="wide")
+    want = attend_explicit(*leaves, queries, keys, scope)[0]
+    torch.testing.assert_close(got, want)
+    weigh = torch.randn_like(got)
+    for one, other in zip(
+        torch.autograd.grad((got * weigh).sum(), leaves),
+        torch.autograd.grad((want * weigh).sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.usefixtures("_with_triton")
 @pytest.mark.parametrize(
     ("back_end", "q", "keys", "scope", "reason"),
@@ -239,6 +279,7 @@ def test_the_fixed_form_is_short_or_long_by_its_bound(chosen: Callable[..., str]
         ("short", on_cuda(requires_grad=True), GAPPED, Scope(), "no gradient to keys with gaps"),
         ("short", on_cuda(width=8), SENTENCES, Scope(), "8 wide.*16 to 128"),
         ("grid", on_cuda(), PAGES, Scope(), "as many rows of every sequence"),
+        ("wide", on_cuda(width=312), PAGES, Scope(), "the host knows no lengths"),
         ("padded", torch.zeros(1, 4, 64), PAGES, Scope(), "whose batches have padding"),
         ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), "CUDA device.*are on cpu"),
         ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "bf16 or fp16.*float64"),
@@ -263,7 +304,7 @@ def test_an_unknown_back_end_gets_a_suggestion() -> None:
     with pytest.raises(UserError, match=r"'densse'\. Did you mean 'dense'\?"):
         attend(q, q, q, layout, layout, back_end="densse")
     with pytest.raises(
-        UserError, match="Known: padded, step, short, grid, varlen, dense, explicit"
+        UserError, match="Known: padded, step, short, grid, wide, varlen, dense, explicit"
     ):
         attend(q, q, q, layout, layout, back_end="?")
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headway.nn.convolution import Convolution
 from headway.nn.layout import Layout
+from headway.training.cuda_graph import copy_into
 
 LENGTHS = [4, 1, 6]
 
@@ -47,3 +48,14 @@ def test_dummy_rows_of_a_fixed_form_change_nothing() -> None:
     fixed = Layout.fixed([3, 2], n_rows=8, n_sequences=4, longest=4)
     plain = part(x_ND[:5], Layout.of([3, 2]))
     torch.testing.assert_close(part(x_ND, fixed)[:5], plain)
+
+
+def test_a_recorded_step_is_not_left_with_the_lengths_of_the_first_batch() -> None:
+    """It is recorded with one layout, whose tensors then change."""
+    part, x_ND = Convolution(4, 3, causal=False), torch.randn(8, 4)
+    shape = {"n_rows": 8, "n_sequences": 4, "longest": 5}
+    layout = Layout.fixed([3, 2], **shape)
+    part(x_ND, layout)
+    copy_into(layout, Layout.fixed([1, 5], **shape))
+    plain = part(x_ND[:6], Layout.of([1, 5]))
+    torch.testing.assert_close(part(x_ND, layout)[:6], plain)

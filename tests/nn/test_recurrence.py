@@ -10,6 +10,7 @@ from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.recurrence import LATEST, FirstState, Packed, Recurrence
+from headway.training.cuda_graph import copy_into
 
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
 LENGTHS = [3, 0, 5, 1, 5]
@@ -36,6 +37,42 @@ def test_it_is_torchs_layer_with_copied_weights_forward_and_backward(
     want = torch.autograd.grad((want_ND * weigh_ND).sum(), [x_ND, *theirs.parameters()])
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@kinds
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_fixed_form_is_torchs_layer_too_and_asks_the_host_for_no_lengths(
+    kind: str, bidirectional: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Recurrence(8, kind, bidirectional=bidirectional).double().to(device)
+    x_ND = torch.randn(17, 8, dtype=torch.double, device=device, requires_grad=True)
+    shape = {"n_rows": 17, "n_sequences": 7, "longest": 6, "device": device}
+    layout = Layout.fixed([1, 6], **shape)
+    with monkeypatch.context() as patched:
+        patched.setattr(Layout, "known_lengths", lambda _: pytest.fail("lengths were asked for"))
+        ours(x_ND, layout)
+        copy_into(layout, Layout.fixed([3, 5, 1, 4], **shape))  # as a recorded step is given them
+        got_ND = ours(x_ND, layout)
+    want_ND = ours(x_ND, Layout.of([3, 5, 1, 4, 4], device))
+    torch.testing.assert_close(got_ND, want_ND)
+    weigh_ND = torch.randn_like(got_ND)
+    leaves = [x_ND, *ours.cell.parameters()]
+    got = torch.autograd.grad((got_ND * weigh_ND).sum(), leaves)
+    want = torch.autograd.grad((want_ND * weigh_ND).sum(), leaves)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@kinds
+def test_the_fixed_form_begins_with_the_last_state_of_a_memory(kind: str) -> None:
+    size = Recurrence.state_size(4, lstm=kind == "lstm")
+    part = Recurrence(4, kind, first=FirstState(4, size, both_ends=True)).double()
+    x_ND, x_MD = torch.randn(2, 8, 4, dtype=torch.double)
+    shape = {"n_rows": 8, "n_sequences": 4, "longest": 5}
+    fixed = Memory(x_MD, Layout.fixed([4, 1], **shape))
+    got_ND = part(x_ND, Layout.fixed([2, 5], **shape), fixed)
+    want_ND = part(x_ND[:7], Layout.of([2, 5]), Memory(x_MD[:5], Layout.of([4, 1])))
+    torch.testing.assert_close(got_ND[:7], want_ND)
 
 
 def test_packed_rows_are_first_tokens_then_second_ones() -> None:

@@ -13,6 +13,8 @@ from headway.data.batches import Fixed, StepPlan, fixed_shapes
 from headway.models.build import build_model
 from headway.models.parts.front import compute_in
 from headway.nn.loss import Smoothing
+from headway.nn.stack import stacks
+from headway.settings.model import Seq2SeqSettings
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
 from headway.tasks.objective import TaskLoss
@@ -53,16 +55,19 @@ def made(
     dropout: float = 0.0,
     loss: Callable[..., TaskLoss] = loss_of,
     half: bool = False,
+    model: dict[str, Any] | None = None,
     **kw: Any,
 ) -> Step:
     shape = replace(preset("transformer-test"), dropout=dropout, d_model=64)
-    model = build_model(shape, device=device).train()
+    if model is not None:
+        shape = Seq2SeqSettings(vocab_size=shape.vocab_size, n_layers=2, dropout=dropout, **model)
+    built = build_model(shape, device=device).train()
     if kw.get("recorded") or half:
-        compute_in(model, torch.bfloat16)  # what kernels can do that read lengths on the device
+        compute_in(built, torch.bfloat16)  # what kernels can do that read lengths on the device
     settings = TrainSettings(optimizer="adam")
     capturable = bool(kw.get("recorded"))
-    optimizer = build_optimizer(model, settings, device=device, capturable=capturable)
-    return Step(model, loss, optimizer, Ranks(device=device), **kw)
+    optimizer = build_optimizer(built, settings, device=device, capturable=capturable)
+    return Step(built, loss, optimizer, Ranks(device=device), **kw)
 
 
 def gradient(step: Step) -> torch.Tensor:
@@ -188,6 +193,48 @@ def test_a_recorded_step_follows_the_plain_one(
             step.finish(1e-3 * (number + 1))
     torch.testing.assert_close(weights(recorded), weights(plain), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(recorded.logged, plain.logged, rtol=1e-4, atol=1e-6)
+
+
+BODIES = [
+    {"body": body, "memory": memory, "d_model": width}
+    for width in (64, 136, 312)
+    for body, memory in (
+        ("convolution", "dot"), ("convolution", "additive"), ("lstm", "dot"), ("lstm", "last"),
+        ("gru", "additive"),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", BODIES, ids=lambda model: "-".join(map(str, model.values())))
+def test_other_bodies_give_the_same_gradient_in_the_fixed_form(
+    corpus: tuple[WriteItems, StepPlan], model: dict[str, Any]
+) -> None:
+    device = torch.device("cpu")
+    plain, fixed = made(device, model=model), made(device, model=model)
+    added(plain, corpus, 150)
+    added(fixed, corpus, 150, fixed_shapes(corpus[1], 150, 150, longest=13))
+    torch.testing.assert_close(gradient(fixed), gradient(plain), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")  # of weights that cuDNN copies, and of torch's compiler
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("model", BODIES, ids=lambda model: "-".join(map(str, model.values())))
+def test_recorded_steps_of_other_bodies_follow_plain_ones(
+    corpus: tuple[WriteItems, StepPlan], model: dict[str, Any], compiled: bool
+) -> None:
+    device = torch.device("cuda")
+    fixed = fixed_shapes(corpus[1], 150, 150, longest=13)
+    plain = made(device, half=True, model=model)
+    recorded = made(device, recorded=True, model=model)
+    if compiled:
+        for _, stack in stacks(recorded.model):
+            stack.compile_blocks()
+    for _ in range(5):
+        for step in (plain, recorded):
+            added(step, corpus, 150, fixed)
+            step.finish(1e-4)
+    torch.testing.assert_close(recorded.logged, plain.logged, rtol=2e-2, atol=1e-3)
 
 
 @pytest.mark.gpu

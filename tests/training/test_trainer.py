@@ -21,6 +21,7 @@ from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
 from headway.tasks.items import Pass
 from headway.tasks.scores import Scores
+from headway.training import trainer
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
 from headway.training.distributed import Ranks
@@ -210,6 +211,23 @@ def test_computing_blocks_twice_changes_no_gradient() -> None:
         kept.append(bytes_kept)
     assert torch.equal(gradients[0], gradients[1])
     assert kept[1] < 0.5 * kept[0]
+
+
+@pytest.mark.parametrize(
+    "body", [["convolution"], ["convolution", "additive"], ["lstm"], ["lstm", "last"], ["gru"]]
+)
+def test_steps_of_every_body_can_be_recorded_unless_a_grid_is_mostly_empty(
+    tmp_path: Path, body: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = made_of(tmp_path, kind="words")
+    words = ["task=translate", f"model.body={body[0]}", "model.d_model=136", "model.n_layers=1"]
+    words += [f"model.memory={memory}" for memory in body[1:]]
+    words += ["decode.max_len=8", "train.batch_tokens=100", "train.precision=bf16"]
+    settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
+    worker = Worker(settings, prepared, Ranks())
+    assert worker._can_record()
+    monkeypatch.setattr(trainer, "CELLS", 0)
+    assert not worker._can_record()
 
 
 def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:

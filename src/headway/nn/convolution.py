@@ -4,6 +4,7 @@ another sequence. Stacked they see further, as in ConvS2S; dilated further still
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.nn.attention.attention import Memory
@@ -62,25 +63,30 @@ class Convolution(nn.Module):
             cache.begin(INPUTS, like_ND.new_zeros(cache.cache.n_rows, like_ND.shape[1]))
 
     def _around(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        row_NC, there_NC = self._windows(layout)
-        return x_ND[row_NC].masked_fill(~there_NC[..., None], 0.0)
-
-    def _windows(self, layout: Layout) -> tuple[Tensor, Tensor]:
-        """The rows that each row sees, and which of them are of its sequence. Layers alike share
-        it."""
-        key = ("windows", self.kernel, self.dilation, self.causal)
-        found = layout.memo.get(key)
-        if isinstance(found, tuple):
-            return found
+        """Shifted copies side by side: unlike rows picked one by one, they take no sorting in the
+        backward pass."""
         before = self.kernel - 1 if self.causal else self.kernel // 2
-        step_C = self.dilation * torch.arange(-before, self.kernel - before)
-        step_C = step_C.to(layout.positions_N.device, non_blocking=True)
+        behind = self.kernel - 1 - before
+        padded = F.pad(x_ND, (0, 0, before * self.dilation, behind * self.dilation))
+        shifts = (number * self.dilation for number in range(self.kernel))
+        window_NCD = torch.stack([padded[at : at + len(x_ND)] for at in shifts], dim=1)
+        return window_NCD.masked_fill(~self._there(layout, before)[..., None], 0.0)
+
+    def _there(self, layout: Layout, before: int) -> Tensor:
+        """Which of a window are of the row's own sequence. Layers alike share it where the host
+        knows the lengths; a recorded step has to work it out from those that it is given."""
+        key = ("there", self.kernel, self.dilation, self.causal)
+        found = layout.memo.get(key)
+        if isinstance(found, Tensor):
+            return found
+        first, last = -before * self.dilation, (self.kernel - before) * self.dilation
+        step_C = torch.arange(first, last, self.dilation, device=layout.positions_N.device)
         place_NC = layout.positions_N[:, None] + step_C
-        there_NC = (place_NC >= 0) & (place_NC < layout.lengths_B[layout.numbers_N()][:, None])
-        row_N = torch.arange(layout.n_rows, device=place_NC.device)
-        row_NC = (row_N[:, None] + step_C).clamp(0, max(0, layout.n_rows - 1))
-        layout.memo[key] = (row_NC, there_NC)
-        return row_NC, there_NC
+        length_N1 = layout.lengths_B[layout.numbers_N()][:, None]
+        there_NC = (place_NC >= 0) & (place_NC < length_N1)
+        if layout.lengths is not None:
+            layout.memo[key] = there_NC
+        return there_NC
 
     def _kept(self, x_ND: Tensor, layout: Layout, cache: LayerCache) -> Tensor:
         """Windows of what was read before, and of the rows themselves."""

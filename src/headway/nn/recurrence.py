@@ -1,8 +1,9 @@
 """LSTM and GRU on flat batches: each token is read with what is left of those before it.
 
 A batch goes in as a packed sequence: the first tokens of all sequences, then all second ones, and
-so on, so that each step is one product and no padding is computed. With a cache a step goes on from
-the state of the token before it, whichever hypothesis that is of.
+so on, so that each step is one product and no padding is computed. Where the host knows no lengths,
+since a step is recorded, it goes in as a grid of fixed shape. With a cache a step goes on from the
+state of the token before it, whichever hypothesis that is of.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import LayerCache
+from headway.nn.grid import cells_N, to_grid, to_rows
 from headway.nn.layout import Layout
 from headway.nn.linear import Linear
 from headway.nn.tap import Tap
@@ -111,8 +113,8 @@ class Recurrence(nn.Module):
     """One layer of torch's LSTM or GRU; both directions, where there are two, side by side in the
     width of the stream."""
 
-    compiles = False
-    """Its steps depend on the lengths; the kernels are cuDNN's."""
+    compiles = True
+    """What is around it: the steps themselves are cuDNN's."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class Recurrence(nn.Module):
         given_ND, x_ND = x_ND, self._in_own_type(x_ND)
         if cache is None:
             first_BE = None if self.first is None or memory is None else self.first(memory)
-            out_ND = self.read(x_ND, Packed.of(layout), first_BE)[0]
+            out_ND = self._read_rows(x_ND, layout, first_BE)
         else:
             out_ND = self._go_on(x_ND, layout, memory, cache)
         return self.hidden(out_ND.to(given_ND.dtype))
@@ -183,6 +185,34 @@ class Recurrence(nn.Module):
         )  # fmt: skip
         last_BE = torch.cat([part[0] for part in last], dim=-1)
         return out_ND[packed.place_N], last_BE[packed.rank_B]
+
+    @torch.compiler.disable  # it would write out every step
+    def _read_rows(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
+        if layout.lengths is None and layout.bounds is not None and not x_ND.is_meta:
+            return self._in_grid(x_ND, layout, first_BE)
+        return self.read(x_ND, Packed.of(layout), first_BE)[0]
+
+    def _in_grid(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
+        """The same where the host knows no lengths, as in a recorded step: a column for each
+        sequence, with zeros behind its end, which no row of it comes after. Backwards each is read
+        from its own end, so that there too what is empty comes last."""
+        directions = 1 + self.bidirectional
+        if first_BE is None:
+            first_BE = x_ND.new_zeros(layout.n_sequences, directions * self.size)
+        state, weights = self._as_torch(first_BE.to(x_ND.dtype), directions), self._weights(x_ND)
+        call: Any = torch._VF.lstm if self.is_lstm else torch._VF.gru
+        each = len(weights) // directions
+        outs = []
+        for number in range(directions):
+            cell_N = cells_N(layout, backwards=number == 1)
+            one = slice(number, number + 1)
+            begun = tuple(part[one] for part in state) if self.is_lstm else state[one]
+            out_TBD, *_ = call(
+                to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
+                0.0, torch.is_grad_enabled(), False, False,
+            )  # fmt: skip
+            outs.append(to_rows(out_TBD, cell_N))
+        return torch.cat(outs, dim=-1)
 
     def _by_length(self, x_ND: Tensor, packed: Packed, first_BE: Tensor) -> tuple[Tensor, Tensor]:
         """The same for a GRU on a CPU. Backwards, torch's packed one takes time with the square of

@@ -19,8 +19,12 @@ from headway.models.folder import load_weights, model_weights
 from headway.models.parts.front import compute_in
 from headway.models.parts.output_heads import soften
 from headway.models.summary import outline
+from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attend import suits_short
+from headway.nn.attention.attention import Attention
 from headway.nn.eval_mode import evaluating
+from headway.nn.recurrence import Recurrence
+from headway.nn.sha_rnn import SingleHead
 from headway.nn.stack import stacks
 from headway.progress import SILENT, Progress
 from headway.settings.run import Resolved
@@ -49,6 +53,13 @@ from headway.training.step import Step
 
 COMPILE_S = 60.0
 """What compiling takes, about."""
+
+
+CELLS = 8
+"""Cells of a grid for each row of a batch, beyond which a recorded step gains nothing by it."""
+
+PAIRS = 2**30
+"""Numbers that additive attention may make of all pairs of a recorded step: 2 GiB."""
 
 
 class Worker:
@@ -119,17 +130,29 @@ class Worker:
         return merge_adapters(self.model, self.settings)
 
     def _can_record(self) -> bool:
-        """Whether every attention of a step runs in kernels that read lengths on the device."""
+        """Whether all of a step reads lengths on the device: attention in kernels that do, and what
+        is computed on a grid of sequences on one that is not too large."""
         train, model = self.settings.train, self.settings.model
         if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
             return False
-        fixed = self.objective.fixed(train.micro_tokens)
-        if fixed is None or not all(s.has_fixed_shapes for _, s in stacks(outline(model))):
+        fixed, shape = self.objective.fixed(train.micro_tokens), outline(model)
+        if fixed is None or not all(s.has_fixed_shapes for _, s in stacks(shape)):
             return False
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
-        widths = [model.side(side).head_width for side in model.sides]
-        short = short and all(16 <= width <= 128 for width in widths)
-        return short or (not any(w % 8 for w in widths) and not model.attention_dropout)
+        cells = fixed.n_sequences * fixed.longest
+        for part in shape.modules():
+            on_grid = isinstance(part, Recurrence | AdditiveAttention)
+            if isinstance(part, Attention | SingleHead):
+                width = part.d_head
+                on_grid = width > 128
+                kernel = (short and width >= 16) or (width % 8 == 0 and not model.attention_dropout)
+                if not on_grid and not kernel:
+                    return False
+            if on_grid and cells > CELLS * fixed.most_rows:
+                return False
+            if isinstance(part, AdditiveAttention) and cells * fixed.longest * part.d_head > PAIRS:
+                return False
+        return True
 
     def _should_compile(self) -> bool:
         train = self.settings.train

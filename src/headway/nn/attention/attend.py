@@ -18,6 +18,7 @@ from headway.errors import UserError, suggest
 from headway.nn.attention.dense import attend_dense, tree_distance
 from headway.nn.attention.padded import PaddedLayout, attend_padded
 from headway.nn.attention.scope import Scope, allowed_TS
+from headway.nn.attention.wide import attend_wide
 from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
 
@@ -239,6 +240,23 @@ def _varlen_refuses(
     return _kernel_refuses(q_NHK)
 
 
+def _wide_refuses(
+    q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
+) -> str | None:
+    if queries.lengths is not None or keys.lengths is not None or keys.tree is not None:
+        return "it serves steps in which the host knows no lengths, and `dense` the others"
+    if queries.bounds is None or keys.bounds is None:
+        return "it needs the sequences side by side, without gaps"
+    if scope.bias is not None:
+        return "it knows no position bias"
+    if q_NHK.shape[-1] <= 128:
+        return f"heads are {q_NHK.shape[-1]} wide, and up to 128 others are quicker"
+    short = max(queries.longest, keys.longest) <= SHORT_LIMIT
+    if not short and _varlen_refuses(q_NHK, k_MGK, queries, keys, scope) is None:
+        return "`varlen` is quicker where sequences are long"
+    return None
+
+
 def _nothing_refused(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
@@ -250,6 +268,7 @@ BACK_ENDS: dict[str, BackEnd] = {
     "step": BackEnd(_step_refuses, _run_step),
     "short": BackEnd(_short_refuses, _run_short),
     "grid": BackEnd(_grid_refuses, attend_dense),
+    "wide": BackEnd(_wide_refuses, attend_wide),
     "varlen": BackEnd(_varlen_refuses, _run_varlen),
     "dense": BackEnd(_nothing_refused, attend_dense),
     "explicit": BackEnd(_nothing_refused, _run_explicit),

@@ -1,0 +1,28 @@
+"""The rows of a flat batch in a grid, a column for each sequence. Its shape is known beforehand in
+the fixed-size form: what is computed there asks the host for no length and can be recorded."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headway.nn.layout import Layout
+
+
+def cells_N(layout: Layout, *, backwards: bool = False) -> Tensor:
+    """The cell of each row in a grid (T B). Each has its own. Backwards: the last row of a sequence
+    comes first."""
+    number_N, place_N = layout.numbers_N(), layout.positions_N
+    if backwards:
+        place_N = layout.lengths_B[number_N] - 1 - place_N
+    return place_N * layout.n_sequences + number_N
+
+
+def to_grid(x_N: Tensor, cell_N: Tensor, layout: Layout) -> Tensor:
+    """(T B ...); cells without a row hold zeros. Whatever the rows have behind their first axis."""
+    shape = layout.longest, layout.n_sequences
+    cells = x_N.new_zeros(shape[0] * shape[1], *x_N.shape[1:])
+    return cells.index_copy(0, cell_N, x_N).unflatten(0, shape)
+
+
+def to_rows(x_TB: Tensor, cell_N: Tensor) -> Tensor:
+    return x_TB.flatten(0, 1).index_select(0, cell_N)
