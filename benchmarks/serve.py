@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import os
 import resource
@@ -31,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -52,12 +52,18 @@ from headway.settings.run import resolved_toml
 
 T = TypeVar("T")
 
+TURNS = 5
+"""Of the worker and what it is compared with, after two that warm them."""
+
 LONG_ROUND = 45.0
 """Seconds of a round after which there is no second one. The better counts: the first that has so
 many requests together pays for memory and code, with us and elsewhere."""
 
 
 CONCURRENT = (1, 8, 64)
+ROUNDS = 4
+"""Of the peak and of overload."""
+
 OURS = "headway serve"
 PARTS = ("decoder", "translator", "overload", "overload-base", "idle", "growth")
 ENGLISH = "Once upon a time there was little girl dog park big happy day went saw"
@@ -460,41 +466,61 @@ def computed(url: str) -> tuple[float, float]:
     )
 
 
+@contextlib.contextmanager
+def counted(into: Counter[str], url: str, pid: int) -> Iterator[None]:
+    """What a server does meanwhile: its inputs and batches, and seconds of cores."""
+    before, cores = computed(url), spent(pid)
+    yield
+    into["cores"] += spent(pid) - cores  # type: ignore[assignment]
+    for name, late, early in zip(("inputs", "batches"), computed(url), before, strict=True):
+        into[name] += late - early  # type: ignore[assignment]
+
+
 def overload(
     run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, seconds: float, room: int
 ) -> dict[str, float]:
-    """Ten times as many requests a second as are answered when as many clients ask as fit."""
+    """Ten times as many requests a second as are answered when as many clients ask as fit; the
+    two take turns. Shares are those of all rounds together: by the clock, and by what the server
+    took of the cores, which depends less on what else they do."""
     requests = [posted("/v1/predict", json.dumps(body).encode()) for body in bodies]
     with (
         headway_server(run, inside, f"serve.queue={room}") as (url, pid),
         ThreadPoolExecutor(1, initializer=step_aside) as pool,
     ):
         alone(load(url, bodies, "/v1/predict", room, min(2.0, seconds)))
-        rounds, before, batches = [], spent(pid), [computed(url)]
-        for _ in range(2):
-            found, took = alone(load(url, bodies, "/v1/predict", room, seconds / 2))
-            rounds.append(sum(status == 200 for status, _ in found) / took)
-        peak, cores = max(rounds), spent(pid) - before
-        before = spent(pid)
-        batches.append(computed(url))
-        found, took, missed = pool.submit(offered, url, requests, 10 * peak, seconds).result()
-        cores_then = spent(pid) - before
-        batches.append(computed(url))
+        best, full = Counter[str](), Counter[str]()  # of the peak, and of overload
+        found: list[tuple[int, float]] = []
+        missed, shares = 0, []
+        for _ in range(ROUNDS):
+            with counted(best, url, pid):
+                answers, took = alone(load(url, bodies, "/v1/predict", room, seconds / ROUNDS))
+            n = sum(status == 200 for status, _ in answers)
+            best.update({"answered": n, "seconds": took})
+            rate = n / took
+            with counted(full, url, pid):
+                work = pool.submit(offered, url, requests, 10 * rate, seconds / ROUNDS)
+                answers, took, late = work.result()
+            n = sum(status == 200 for status, _ in answers)
+            full.update({"answered": n, "seconds": took})
+            shares.append(n / took / rate)
+            found, missed = found + answers, missed + late
         calm, _ = alone(load(url, bodies[:32], "/v1/predict", 1))
+    took, peak = full["seconds"], best["answered"] / best["seconds"]
     good = [seconds for status, seconds in found if status == 200]
-    together = [
-        (late[0] - early[0]) / max(1.0, late[1] - early[1])
-        for early, late in itertools.pairwise(batches)
-    ]
     refused = sorted(seconds for status, seconds in found if status == 429)
     assert len(good) + len(refused) == len(found)
     return {
         "room": room, "peak_requests_per_s": peak, "offered_requests_per_s": 10 * peak,
         "sent_requests_per_s": len(found) / took, "not_sent": missed,
         "accepted_requests_per_s": len(good) / took,
-        "share_of_peak": len(good) / took / peak, "refused": len(refused),
-        "inputs_together_at_the_peak": together[0], "inputs_together_in_overload": together[1],
-        "cores_at_the_peak": cores / seconds, "cores_in_overload": cores_then / took,
+        "share_of_peak": len(good) / took / peak, "shares_of_rounds": shares,
+        "share_of_peak_in_core_time":
+            full["answered"] / full["cores"] * best["cores"] / best["answered"],
+        "refused": len(refused),
+        "inputs_together_at_the_peak": best["inputs"] / max(1.0, best["batches"]),
+        "inputs_together_in_overload": full["inputs"] / max(1.0, full["batches"]),
+        "cores_at_the_peak": best["cores"] / best["seconds"],
+        "cores_in_overload": full["cores"] / took,
         "accepted_p99_ms": 1e3 * sorted(good)[int(0.99 * len(good))],
         "p50_ms_afterwards": 1e3 * statistics.median(seconds for _, seconds in calm),
         "refused_p50_ms": 1e3 * statistics.median(refused) if refused else 0.0,
@@ -558,8 +584,11 @@ def growth(
 # Without HTTP
 
 
-async def worker_seconds(run: Run, texts: Sequence[str], options: Mapping[str, Any]) -> float:
-    """Of all texts, each a request of its own, through the batching worker."""
+@contextlib.contextmanager
+def asked_worker(
+    run: Run, texts: Sequence[str], options: Mapping[str, Any]
+) -> Iterator[Callable[[], None]]:
+    """All texts, each a request of its own, through the batching worker."""
     from headway.serve.limits import Limits
     from headway.serve.metrics import Metrics
     from headway.serve.worker import Ticket, Worker
@@ -567,45 +596,41 @@ async def worker_seconds(run: Run, texts: Sequence[str], options: Mapping[str, A
     worker = Worker(run, Limits(queue=len(texts)), Metrics())
     worker.start()
     worker.is_open.wait(120)
-    loop = asyncio.get_running_loop()
-    took = 0.0
-    for some in (texts, texts):  # once to warm it, as the others are
-        start = time.perf_counter()
-        tickets = []
-        for text in some:
+
+    async def ask() -> None:
+        loop, tickets = asyncio.get_running_loop(), []
+        for text in texts:
             worker.reserve(1)
-            ticket = Ticket([run.question(text)], run.use(options), "", loop, loop.create_future())
-            worker.put(ticket)
-            tickets.append(ticket)
+            use = run.use(options)
+            tickets.append(Ticket([run.question(text)], use, "", loop, loop.create_future()))
+            worker.put(tickets[-1])
         await asyncio.gather(*(ticket.future for ticket in tickets))
-        took = time.perf_counter() - start
+
+    yield lambda: alone(ask())
     worker.stop()
-    return took
 
 
 def without_http(run: Run, folder: Path, texts: Sequence[str], tokens: int) -> dict[str, Any]:
-    """Tokens a second of the worker, of `generate` in one padded batch, of `generate_batch`."""
+    """Tokens a second of the worker, of `generate` in one padded batch, of `generate_batch`: in
+    turns, the median of several."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
     options = {"beam": 1, "sample": False, "max_len": tokens}
     device = run.device
-    work = len(texts) * tokens
-    took = alone(worker_seconds(run, texts, options))
-    result: dict[str, Any] = {"systems": {"headway worker": {"tokens_per_s": work / took}}}
-    result["failed"] = {}
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind).to(device).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer(text)["input_ids"] for text in texts]
 
     @torch.inference_mode()
-    def padded() -> None:
+    def padded(**more: Any) -> None:
         longest = max(map(len, ids))
         given = torch.tensor([[0] * (longest - len(one)) + one for one in ids], device=device)
         mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in ids],
                             device=device)  # fmt: skip
         model.generate(given, attention_mask=mask, do_sample=False, min_new_tokens=tokens,
-                       max_new_tokens=tokens, eos_token_id=None, pad_token_id=0)  # fmt: skip
+                       max_new_tokens=tokens, eos_token_id=None, pad_token_id=0,
+                       **more)  # fmt: skip
 
     def continuous() -> None:
         config = GenerationConfig(
@@ -613,18 +638,36 @@ def without_http(run: Run, folder: Path, texts: Sequence[str], tokens: int) -> d
         )
         model.generate_batch(inputs=ids, generation_config=config)
 
-    for name, act in {"generate": padded, "generate_batch": continuous}.items():
-        try:
-            act()
-            start = time.perf_counter()
-            act()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            row = {"tokens_per_s": work / (time.perf_counter() - start)}
-            result["systems"][f"transformers {name}"] = row
-        except Exception as error:
-            result["failed"][f"transformers {name}"] = f"{type(error).__name__}: {error}"
-    return result
+    with asked_worker(run, texts, options) as worker:
+        systems = {
+            "headway worker": worker,
+            "transformers generate": padded,
+            "transformers generate, static": partial(padded, cache_implementation="static"),
+            "transformers generate_batch": continuous,
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in systems}
+        failed: dict[str, str] = {}
+        for turn in range(2 + TURNS):  # the first two warm it: graphs are recorded, code is made
+            for name, act in systems.items():
+                if name in failed:
+                    continue
+                start = time.perf_counter()
+                try:
+                    act()
+                except Exception as error:
+                    failed[name] = f"{type(error).__name__}: {error}"
+                    continue
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                if turn >= 2:
+                    seconds[name].append(time.perf_counter() - start)
+    work = len(texts) * tokens
+    rows = {
+        name: {"tokens_per_s": work / statistics.median(took), "seconds": took}
+        for name, took in seconds.items()
+        if name not in failed
+    }
+    return {"systems": rows, "failed": failed}
 
 
 def texts_of(words: str, n: int, most: int) -> list[str]:
