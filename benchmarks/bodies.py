@@ -15,6 +15,7 @@ the number that each really has is saved too. N-grams have the counts that they 
   step keeps in memory, counted.
 - `growth`: one sequence of 64 … 8,192 tokens, forward and backward (`bodies_growth.py`).
 
+`--seeds 1 2 3` trains each three times; speeds are those of the first.
 `--lanes 5 --cores 2` trains five at a time, each on two cores of its own. On a GPU those of one
 set that have equal minutes all run at the same time, so that they have the same device; no other
 set's run beside them. A piece is kept in `--work` as soon as it is measured, and not made again;
@@ -135,7 +136,7 @@ def asked(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="of equal trainings; 0: none")
     parser.add_argument("--layers", type=int, help="of every model; else those of its set")
     parser.add_argument("--width", type=int, help="of the Transformer; else that of its set")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of trainings")
     parser.add_argument("--set", nargs="*", default=[], help="KEY=VALUE, of all trainings")
     parser.add_argument("--examples", type=int, default=0, help="of training and test; 0: all")
     parser.add_argument("--lengths", type=int, nargs="*", default=list(bodies_growth.LENGTHS))
@@ -159,10 +160,11 @@ Job = tuple[str, dict[str, Any]]
 def trainings(part: str, options: argparse.Namespace) -> list[list[Job]]:
     """Stages one after another, the pieces of each side by side."""
     sets = [
-        [(piece_name(name, arm, part, options), {"part": "train", "task": name, "arm": arm,
-                                                 "kind": part})
-         for arm in chosen(TASKS[name].arms, options.bodies)
-         if part == "tokens" or not ARMS[arm].get("order")]  # counted: minutes change nothing
+        [(piece_name(name, arm, part, options, seed),
+          {"part": "train", "task": name, "arm": arm, "kind": part, "seed": seed})
+         for seed in options.seeds for arm in chosen(TASKS[name].arms, options.bodies)
+         # Counted: neither minutes nor seeds change anything.
+         if (part == "tokens" and seed == options.seeds[0]) or not ARMS[arm].get("order")]
         for name in options.sets
     ]  # fmt: skip
     apart = part == "minutes" and options.device == "cuda"
@@ -213,9 +215,12 @@ def chosen(arms: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
     return [arm for arm in arms if not wanted or any(arm.startswith(one) for one in wanted)]
 
 
-def piece_name(of: str, arm: str, kind: str, options: argparse.Namespace) -> str:
-    seed = f"-{options.seed}" if of != "growth" else ""
-    return f"{of}-{arm.replace(', ', '-')}" + (f"-{kind}" if kind else "") + seed
+def piece_name(
+    of: str, arm: str, kind: str, options: argparse.Namespace, seed: int | None = None
+) -> str:
+    """`seed`: None is the first."""
+    last = f"-{seed or options.seeds[0]}" if of != "growth" else ""
+    return f"{of}-{arm.replace(', ', '-')}" + (f"-{kind}" if kind else "") + last
 
 
 def place(name: str, options: argparse.Namespace) -> Path:
@@ -239,8 +244,8 @@ def made(options: argparse.Namespace, name: str, what: dict[str, Any]) -> None:
     """A piece, in a process of its own, unless it is there."""
     if place(name, options).exists():
         return
-    given = ("tokens", "minutes", "layers", "width", "seed", "examples", "device", "work",
-             "rounds", "lanes", "cores")  # fmt: skip
+    given = ("tokens", "minutes", "layers", "width", "examples", "device", "work", "rounds",
+             "lanes", "cores")  # fmt: skip
     own = {key: getattr(options, key) for key in given}
     try:
         said = machine.python(
@@ -248,6 +253,7 @@ def made(options: argparse.Namespace, name: str, what: dict[str, Any]) -> None:
             "--piece", json.dumps({**what, "name": name}),
             *(word for key, value in own.items() if value is not None
               for word in (f"--{key}", str(value))),
+            "--seeds", str(what.get("seed", options.seeds[0])),
             "--lengths", *map(str, options.lengths), "--set", *options.set,
         )  # fmt: skip
     except subprocess.CalledProcessError as error:  # the others go on
@@ -302,7 +308,7 @@ def train(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings_of(task: Task, arm: str, options: argparse.Namespace) -> dict[str, Any]:
-    said: dict[str, Any] = {**task.said, **matched(task, arm), "train.seed": options.seed}
+    said: dict[str, Any] = {**task.said, **matched(task, arm), "train.seed": options.seeds[0]}
     if not ARMS[arm].get("order"):
         said |= {**ALIKE, "train.batch_tokens": task.tokens}
         if options.device == "cpu" and options.lanes > 1:
@@ -357,16 +363,25 @@ def save(options: argparse.Namespace) -> Path:
             sets[name] = {"task": task.task, "score": task.score, "shape": task.shape, "rows": rows}
     lengths = {arm: json.loads(place(piece_name("growth", arm, "", options), options).read_text())
                for arm in bodies_growth.ARMS if there("growth", arm, "", options)}  # fmt: skip
-    said = ("tokens", "minutes", "layers", "width", "seed", "examples", "set", "lanes", "cores")
+    said = ("tokens", "minutes", "layers", "width", "seeds", "examples", "set", "lanes", "cores")
     asked = {key: getattr(options, key) for key in said}
     result = {"sets": sets, "growth": lengths, "options": asked}
     return machine.save(options.name, torch.device(options.device), result)
 
 
 def row_of(name: str, arm: str, options: argparse.Namespace) -> dict[str, Any]:
-    paths = {kind: place(piece_name(name, arm, kind, options), options)
-             for kind in ("tokens", "minutes", "speed")}  # fmt: skip
-    return {kind: json.loads(path.read_text()) for kind, path in paths.items() if path.exists()}
+    """What the first seed gave, and in it what others did."""
+    row: dict[str, Any] = {}
+    for kind in ("tokens", "minutes", "speed"):
+        paths = {str(seed): place(piece_name(name, arm, kind, options, seed), options)
+                 for seed in options.seeds}  # fmt: skip
+        found = {seed: json.loads(path.read_text()) for seed, path in paths.items()
+                 if path.exists()}  # fmt: skip
+        if found:
+            row[kind], *_ = found.values()
+            others = dict(list(found.items())[1:])
+            row[kind] |= {"other_seeds": others} if others else {}
+    return row
 
 
 def remember(result: dict[str, Any], options: argparse.Namespace) -> None:
@@ -374,7 +389,10 @@ def remember(result: dict[str, Any], options: argparse.Namespace) -> None:
     pieces = {piece_name("growth", arm, "", options): x for arm, x in result["growth"].items()}
     for name, found in result["sets"].items():
         for arm, row in found["rows"].items():
-            pieces |= {piece_name(name, arm, kind, options): x for kind, x in row.items()}
+            for kind, known in row.items():
+                others = known.pop("other_seeds", {})
+                for seed, one in ((str(options.seeds[0]), known), *others.items()):
+                    pieces[piece_name(name, arm, kind, options, int(seed))] = one
     for name, value in pieces.items():
         if not place(name, options).exists():
             keep(name, value, options)

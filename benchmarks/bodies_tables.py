@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,11 @@ def of_set(result: Result, name: str) -> str:
         minutes, rates = row.get("minutes", {}), row.get("speed", {})
         cells = [named(arm), f"{any_kind['parameters'] / 1e6:.2f} M" if any_kind else ""]
         for kind, top in tops.items():
-            value = score(row, kind, found["score"])
+            value, several = score(row, kind, found["score"]), of_seeds(row, kind, found["score"])
             text = "" if value is None else f"{value:.{digits}f}"
-            cells.append(f"**{text}**" if text and value == top else text)
+            text = f"**{text}**" if text and value == top else text
+            spread = f" ± {statistics.stdev(several):.{digits}f}" if len(several) > 1 else ""
+            cells.append(text + spread)
         written = rates.get("characters_per_s" if writes else "texts_per_s")
         memory = rates.get("step_bytes") or any_kind.get("train_bytes")
         trained = rates.get("train_tokens_per_s")
@@ -88,6 +91,9 @@ def of_set(result: Result, name: str) -> str:
         "minutes": f"{60 * asked['minutes']:g} seconds, {beside(found)}",
     }
     made = ", or ".join(amounts[kind] for kind, top in tops.items() if top is not None)
+    most = max(len(of_seeds(row, kind, found["score"])) for row in found["rows"].values()
+               for kind in tops)  # fmt: skip
+    made += f"; ± the standard deviation of {most} seeds" if most > 1 else "; one seed"
     return f"{marked(table)}\n\n{made}; {where(result)}\n"
 
 
@@ -111,8 +117,15 @@ def beside(found: Result) -> str:
 
 
 def score(row: Result, kind: str, name: str) -> float | None:
-    value = row.get(kind, {}).get("scores", {}).get(name)
-    return None if value is None else float(value)
+    """The mean over seeds."""
+    values = of_seeds(row, kind, name)
+    return statistics.mean(values) if values else None
+
+
+def of_seeds(row: Result, kind: str, name: str) -> list[float]:
+    found = row.get(kind, {})
+    every = [found, *found.get("other_seeds", {}).values()]
+    return [float(one["scores"][name]) for one in every if name in one.get("scores", {})]
 
 
 def named(arm: str) -> str:

@@ -362,9 +362,15 @@ def test_bodies_that_were_measured_are_not_made_again_and_others_go_on(
     known = ["--known", str(tmp_path / "out/bodies-cpu.json")]
     bodies.main([*words[:2], str(tmp_path / "elsewhere"), *words[3:], *known])
     assert len(asked) == first + 2
-    assert "| LSTM | 0.00 M | **1.0** |" in importlib.import_module(
-        "benchmarks.bodies_tables"
-    ).table("sst2", tmp_path / "out")
+    tables = importlib.import_module("benchmarks.bodies_tables")
+    assert "| LSTM | 0.00 M | **1.0** |" in tables.table("sst2", tmp_path / "out")
+    more = [*words, "--seeds", "1", "2", "3"]
+    bodies.main(more)
+    assert {name[-1] for name in asked[first + 2 :]} == {"2", "3"}
+    assert "| LSTM | 0.00 M | **1.0** ± 0.0 |" in tables.table("sst2", tmp_path / "out")
+    n_asked = len(asked)
+    bodies.main([*more[:2], str(tmp_path / "again"), *more[3:], *known])
+    assert len(asked) == n_asked  # other seeds are remembered, too
 
 
 def test_equal_minutes_on_a_gpu_are_had_by_one_set_at_a_time() -> None:
