@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from headway.data import workers
+from headway.nn.devices import pick_device
 from headway.progress import Progress
 
 if not torch.cuda.is_available():
@@ -64,7 +65,7 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request: pytest.FixtureRequest) -> torch.device:
     torch.manual_seed(0)
-    return torch.device(request.param)
+    return pick_device(request.param)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from headway.nn.layout import Layout, loss_weights
 from .variants import (
     EVERY,
     FAMILIES,
+    VARIANTS,
     VOCAB,
     Sample,
     flat,
@@ -308,7 +309,7 @@ def test_every_back_end_gives_the_scores_and_gradients_of_the_written_out_one(
 
 @pytest.mark.gpu
 @every_family
-@every_variant
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("back_end", ["short", "varlen"])
 @torch.no_grad()
 def test_a_gpu_kernel_gives_the_scores_of_the_written_out_one_to_bf16(

@@ -101,12 +101,14 @@ class ManyHeads(Experiment):
                              settings={**usual, **more})
             for arm, more in arms.items()
         }  # fmt: skip
-        own = bench.once("pruned", lambda: pruned(runs["4"].opened, pairs, unseen, bench.seed))
+        own = bench.once(
+            "pruned", lambda: pruned(runs["4"].opened.twin(), pairs, unseen, bench.seed)
+        )
         known = list(beds.unseen())
         some = known[60 * bench.seed : 60 * bench.seed + 60]
         other = bench.once(
             "comes-along",
-            lambda: pruned(headway.load(COMES_ALONG, device=bench.device).opened, known[-40:],
+            lambda: pruned(headway.load(COMES_ALONG, device="cpu").opened.twin(), known[-40:],
                            some, bench.seed, gates=False),
         )  # fmt: skip
         return {

@@ -48,11 +48,11 @@ class ValuesFromDecoder(Attention):
         cache: LayerCache | None = None,
     ) -> Tensor:
         assert memory is not None
+        _, v_NHK = self.keys_of(Memory(x_ND, layout))
+        if cache is not None:  # a recorded search keeps no rows of the source
+            return self.to_out(v_NHK.flatten(1))
         q_NHK = self._project_q(x_ND)
         k_MHK, _ = self.keys_of(memory)
-        _, v_NHK = self.keys_of(Memory(x_ND, layout))
-        if cache is not None:
-            return self.to_out(v_NHK.flatten(1))
         q_BTHK, may_BT = in_grid(q_NHK, layout)
         v_BTHK, _ = in_grid(v_NHK, layout)
         k_BSHK, may_BS = in_grid(k_MHK, memory.layout)

@@ -26,5 +26,8 @@ def pick_device(name: str, local: int = 0) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
+        # fp32 is fp32: of convolutions and recurrences cuDNN would round what it multiplies to ten
+        # bits (TF32), which torch's own products do not.
+        torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", local if device.index is None else device.index)
     return device
