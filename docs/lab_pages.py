@@ -186,11 +186,18 @@ def in_full() -> str:
              if results_of(entry) and results_of(entry)[0]["size"] == "full"}  # fmt: skip
     if not found:
         return "None was run in full."
-    said = ", ".join(
-        f"`{name}` ({one['seeds']} seeds from {one['first_seed']} on)"
-        for name, one in found.items()
+    on: dict[tuple[int, int, str], list[str]] = {}
+    for name, one in found.items():
+        place = one["machine"].partition(";")[0] if ";" in one["machine"] else "a CPU"
+        on.setdefault((one["seeds"], one["first_seed"], place), []).append(f"`{name}`")
+    said = "; ".join(
+        f"{', '.join(names)} ({n} seeds from {first} on, {place})"
+        for (n, first, place), names in on.items()
     )
-    return f"Run in full, with bars and measures as they are for the quick ones: {said}."
+    return (
+        f"Run in full, with bars and measures as they are for the quick ones: {said}. Several ran "
+        "side by side there, a core each, and shared the GPU."
+    )
 
 
 def index() -> str:
