@@ -299,6 +299,7 @@ def train(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
         "d_model": run.settings.model.d_model,
         "seconds": seconds,
         "lanes": options.lanes,
+        "asked": options.tokens if what["kind"] == "tokens" else options.minutes,
         "steps": memory.step,
         "train_tokens_per_s": memory.rate,
         "train_bytes": memory.most,

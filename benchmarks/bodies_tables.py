@@ -22,6 +22,7 @@ DEVICES = ("cuda", "cpu")
 NAMES = {
     "transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
     "sha-rnn": "SHA-RNN", "n-grams": "7-grams, counted",
+    "counted": "n-grams, counted",
 }  # fmt: skip
 SCORES = {"bleu": ("BLEU", 1, max), "loss": ("loss", 3, min), "accuracy": ("accuracy", 1, max)}
 """How a score is written, with how many digits, and which one is the best."""
@@ -52,7 +53,10 @@ def table(name: str, folder: Path) -> str:
 
 
 def of_set(result: Result, name: str) -> str:
-    found, asked = result["sets"][name], result["options"]
+    found, rows = result["sets"][name], result["sets"][name]["rows"]
+    asked = {kind: next((row[kind]["asked"] for row in rows.values()
+                         if "asked" in row.get(kind, {})), result["options"][kind])
+             for kind in ("tokens", "minutes")}  # fmt: skip
     title, digits, best = SCORES[found["score"]]
     writes = any("characters_per_s" in row.get("speed", {}) for row in found["rows"].values())
     heads = [
@@ -61,13 +65,15 @@ def of_set(result: Result, name: str) -> str:
         f"{'characters' if writes else 'texts'} a second in decoding", "memory of a step",
     ]  # fmt: skip
     table = [heads]
-    tops = {kind: best((score(row, kind, found["score"]) for row in found["rows"].values()
+    rows = rows | counted(found)
+    tops = {kind: best((score(row, kind, found["score"]) for row in rows.values()
                         if score(row, kind, found["score"]) is not None), default=None)
             for kind in ("tokens", "minutes")}  # fmt: skip
-    for arm, row in found["rows"].items():
+    for arm, row in rows.items():
         any_kind = row.get("tokens") or row.get("minutes") or {}
         minutes, rates = row.get("minutes", {}), row.get("speed", {})
-        cells = [named(arm), f"{any_kind['parameters'] / 1e6:.2f} M" if any_kind else ""]
+        size = any_kind.get("parameters")
+        cells = [named(arm), f"{size / 1e6:.2f} M" if size else ""]
         for kind, top in tops.items():
             value, several = score(row, kind, found["score"]), of_seeds(row, kind, found["score"])
             text = "" if value is None else f"{value:.{digits}f}"
@@ -80,7 +86,7 @@ def of_set(result: Result, name: str) -> str:
         if not trained and minutes.get("lanes", 1) == 1:  # it was alone then, too
             trained = minutes.get("train_tokens_per_s")
         cells += [
-            f"{minutes['steps']:,}" if minutes else "",
+            f"{minutes['steps']:,}" if "steps" in minutes else "",
             f"{trained:,.0f}" if trained else "",
             f"{written:,.0f}" if written else "",
             f"{memory / 2**20:,.0f} MiB" if memory else "",
@@ -95,6 +101,18 @@ def of_set(result: Result, name: str) -> str:
                for kind in tops)  # fmt: skip
     made += f"; ± the standard deviation of {most} seeds" if most > 1 else "; one seed"
     return f"{marked(table)}\n\n{made}; {where(result)}\n"
+
+
+def counted(found: Result) -> Result:
+    """What n-grams reach that were counted in the same text, as every training of a language model
+    compares itself with them: neither tokens nor minutes change it."""
+    rows = found["rows"].values()
+    kinds = [kind for kind in ("tokens", "minutes") if any(kind in row for row in rows)]
+    every = [row[kind]["baselines"]["n-grams"] for kind in kinds for row in rows
+             if "n-grams" in row.get(kind, {}).get("baselines", {})]  # fmt: skip
+    if not every or "n-grams" in found["rows"]:
+        return {}
+    return {"counted": {kind: {"scores": every[0]} for kind in kinds}}
 
 
 def marked(table: list[list[str]]) -> str:

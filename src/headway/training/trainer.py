@@ -58,9 +58,6 @@ COMPILE_S = 60.0
 CELLS = 8
 """Cells of a grid for each row of a batch, beyond which a recorded step gains nothing by it."""
 
-PAIRS = 2**30
-"""Numbers that additive attention may make of all pairs of a recorded step: 2 GiB."""
-
 
 class Worker:
     """The model, its objective, and all that trains it."""
@@ -141,7 +138,9 @@ class Worker:
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
         cells = fixed.n_sequences * fixed.longest
         for part in shape.modules():
-            on_grid = isinstance(part, Recurrence | AdditiveAttention)
+            if isinstance(part, AdditiveAttention):
+                return False  # all pairs of a grid: half as fast, at twice the memory
+            on_grid = isinstance(part, Recurrence)
             if isinstance(part, Attention | SingleHead):
                 width = part.d_head
                 on_grid = width > 128
@@ -149,8 +148,6 @@ class Worker:
                 if not on_grid and not kernel:
                     return False
             if on_grid and cells > CELLS * fixed.most_rows:
-                return False
-            if isinstance(part, AdditiveAttention) and cells * fixed.longest * part.d_head > PAIRS:
                 return False
         return True
 
