@@ -3,7 +3,9 @@
 A decoder of GPT-2's size beside `transformers serve`, with and without its continuous batching, and
 a translator of the size of the first Transformer beside LitServe with its own batching around
 `MarianMTModel.generate`, sorted and padded; both with random weights and vocabularies of shipped
-models. Lengths are fixed: no output ends early. Then what an operator asks, of the shipped
+models. Lengths are fixed: no output ends early. Once all outputs are as long, which suits who
+computes in batches; once (`-mixed`) they and the prompts differ as sentences of news do, 26 ± 14
+tokens, scaled to the mean that is asked for. Then what an operator asks, of the shipped
 translator: overload, idle connections, growth. Clients are in this process, on the same cores, and
 do little but wait. `--only` measures some parts and keeps the others of an earlier run.
 
@@ -65,7 +67,16 @@ ROUNDS = 4
 """Of the peak and of overload."""
 
 OURS = "headway serve"
-PARTS = ("decoder", "translator", "overload", "overload-base", "idle", "growth")
+PARTS = (
+    "decoder",
+    "translator",
+    "decoder-mixed",
+    "translator-mixed",
+    "overload",
+    "overload-base",
+    "idle",
+    "growth",
+)
 ENGLISH = "Once upon a time there was little girl dog park big happy day went saw"
 GERMAN = "Ich gehe heute mit Tom nach Hause und wir essen dort ein Brot"
 
@@ -179,12 +190,12 @@ def transformers_server(
 
 @contextlib.contextmanager
 def lit_server(
-    python: str, folder: Path, tokens: int, beam: int
+    python: str, folder: Path, together: int, beam: int
 ) -> Iterator[tuple[str, int]]:  # fmt: skip
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     words = [python, "-m", "benchmarks.lit_translator", str(folder), str(port)]
-    with process([*words, str(tokens), str(beam)], url, "/health") as started:
+    with process([*words, str(together), str(beam)], url, "/health") as started:
         yield url, started.pid
 
 
@@ -267,8 +278,8 @@ def spent(pid: int) -> float:
 
 
 def rates(
-    server: tuple[str, int], bodies: Sequence[Mapping[str, Any]], path: str, tokens: int,
-    concurrent: Sequence[int],
+    server: tuple[str, int], bodies: Sequence[Mapping[str, Any]], path: str,
+    lengths: Sequence[int], concurrent: Sequence[int],
 ) -> dict[str, Any]:  # fmt: skip
     """Throughput and latency at each number of clients, and what the server took of the cores,
     which depends little on what else they do."""
@@ -277,6 +288,7 @@ def rates(
     result: dict[str, Any] = {}
     for n in concurrent:
         some = bodies[: max(8, min(len(bodies), 4 * n))]
+        tokens = sum(lengths[: len(some)])
         rounds = []
         while not rounds or (len(rounds) < 2 and rounds[0][1] < LONG_ROUND):
             before = spent(pid)
@@ -286,10 +298,10 @@ def rates(
         assert {status for status, _ in found} == {200}, {status for status, _ in found}
         times = sorted(seconds for _, seconds in found)
         result[str(n)] = {
-            "requests_per_s": len(found) / took, "tokens_per_s": len(found) * tokens / took,
+            "requests_per_s": len(found) / took, "tokens_per_s": tokens / took,
             "p50_ms": 1e3 * statistics.median(times),
             "p99_ms": 1e3 * times[min(len(times) - 1, int(0.99 * len(times)))],
-            "core_ms_per_token": 1e3 * cores / (len(found) * tokens),
+            "core_ms_per_token": 1e3 * cores / tokens,
         }  # fmt: skip
     return result
 
@@ -298,7 +310,7 @@ def beside(
     systems: Mapping[str, Callable[[], contextlib.AbstractContextManager[tuple[str, int]]]],
     bodies: Mapping[str, Sequence[Mapping[str, Any]]],
     paths: Mapping[str, str],
-    tokens: int,
+    lengths: Sequence[int],
     concurrent: Sequence[int],
 ) -> dict[str, Any]:
     """One server after another: they would take each other's cores."""
@@ -307,7 +319,7 @@ def beside(
         try:
             with start() as server:
                 result["servers"][name] = rates(
-                    server, bodies[name], paths[name], tokens, concurrent
+                    server, bodies[name], paths[name], lengths, concurrent
                 )
         except Exception as error:
             if name.startswith("headway"):
@@ -331,9 +343,9 @@ def offline(
     return {"tokens_per_s": work / min(times), "core_ms_per_token": 1e3 * min(cores) / work}
 
 
-def products(run: Run, inputs: Sequence[str], tokens: int, beam: int) -> float:
-    """Operations of a request at the median: of products with weights alone, and twice their
-    numbers for each row. Attention, norms and the search are not in it."""
+def products(run: Run, inputs: Sequence[str], lengths: Sequence[int], beam: int) -> float:
+    """Operations of a request, the mean: of products with weights alone, and twice their numbers
+    for each row. Attention, norms and the search are not in it."""
 
     def of(part: Any, *but: str) -> int:
         found = part.named_parameters()
@@ -342,7 +354,8 @@ def products(run: Run, inputs: Sequence[str], tokens: int, beam: int) -> float:
 
     model: Any = run.model
     shape: Any = run.settings.model
-    read = statistics.median(len(run.tokenizer.encode(text)) + 1 for text in inputs)
+    read = statistics.mean(len(run.tokenizer.encode(text)) + 1 for text in inputs)
+    tokens = statistics.mean(lengths)
     words = shape.vocab_size * shape.d_model
     if not hasattr(model, "encoder"):
         return 2 * (of(model.stack) * (read + tokens - 1) + words * tokens)
@@ -360,14 +373,25 @@ def overhead(
     times: list[tuple[float, float]] = []
     with socket.create_connection(_place(url), 10) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for text in [inputs[0], *inputs]:  # the first one warms both
+
+        def ask(text: str) -> float:
             body = json.dumps({"input": text, "options": dict(options)}).encode()
             start = time.perf_counter()
-            run(text, **options)
-            middle = time.perf_counter()
             raw.sendall(posted("/v1/predict", body))
             assert answered(raw) == 200
-            times.append((middle - start, time.perf_counter() - middle))
+            return time.perf_counter() - start
+
+        def call(text: str) -> float:
+            start = time.perf_counter()
+            run(text, **options)
+            return time.perf_counter() - start
+
+        for turn, text in enumerate([inputs[0], *inputs]):  # the first one warms both
+            if turn % 2:  # who comes second has the other's memory behind it, or its clock
+                served = ask(text)
+                times.append((call(text), served))
+            else:
+                times.append((call(text), ask(text)))
     bare, served = ([1e3 * pair[n] for pair in times[1:]] for n in (0, 1))
     more = [one - other for other, one in zip(bare, served, strict=True)]
     return {
@@ -675,6 +699,22 @@ def texts_of(words: str, n: int, most: int) -> list[str]:
     return [" ".join(draw.choice(words.split(), draw.integers(3, most))) for _ in range(n)]
 
 
+def as_news(n: int, mean: int, seed: int) -> list[int]:
+    """Lengths with the spread of news: 26 ± 14 tokens, none below a quarter of the mean."""
+    drawn = np.random.default_rng(seed).normal(mean, mean * 14 / 26, n)
+    return [int(one) for one in np.clip(drawn, mean / 4, 3 * mean).round()]
+
+
+def requests_of(words: str, said: Any, most: int, mixed: bool) -> tuple[list[str], list[int]]:
+    """Inputs, and how many tokens each is answered with."""
+    n = said.requests
+    if not mixed:
+        return texts_of(words, n, most), [said.tokens] * n
+    draw = np.random.default_rng(2)
+    texts = [" ".join(draw.choice(words.split(), size)) for size in as_news(n, said.tokens, 0)]
+    return texts, as_news(n, said.tokens, 1)
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="gpt2")
@@ -735,10 +775,9 @@ def kept(device: torch.device) -> dict[str, Any]:
 
 
 def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
-    if name == "decoder":
-        return decoder(said, folder, layers)
-    if name == "translator":
-        return translator(said, folder, layers)
+    for what, of in {"decoder": decoder, "translator": translator}.items():
+        if name.startswith(what):
+            return of(said, folder / name, layers, mixed=name.endswith("-mixed"))
     run = Run(["tatoeba-de-en"], device="cpu")
     if name == "overload-base":  # of the size that the throughput is measured with
         made = random_run(folder / name, "tatoeba-de-en", said.translator, **layers)
@@ -752,13 +791,18 @@ def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> di
     return growth(run, bodies, said.inside, said.minutes)
 
 
-def decoder(said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
+def decoder(
+    said: Any, folder: Path, layers: Mapping[str, Any], *, mixed: bool
+) -> dict[str, Any]:  # fmt: skip
     run = Run([random_run(folder / "decoder", "stories", said.preset, **layers)], device="cpu")
-    prompts, tokens = texts_of(ENGLISH, said.requests, 12), said.tokens
+    prompts, lengths = requests_of(ENGLISH, said, 12, mixed)
     # No output of random weights ends in so few tokens.
-    options = {"beam": 1, "sample": False, "max_len": tokens}
+    options: list[dict[str, Any]] = [
+        {"beam": 1, "sample": False, "max_len": tokens} for tokens in lengths
+    ]
     systems: dict[str, Any] = {OURS: lambda: headway_server(run, said.inside)}
-    bodies: dict[str, Any] = {OURS: [{"input": text, "options": options} for text in prompts]}
+    asked = zip(prompts, options, strict=True)
+    bodies: dict[str, Any] = {OURS: [{"input": text, "options": one} for text, one in asked]}
     paths = {OURS: "/v1/predict"}
     if not said.alone:
         theirs = exported(run, folder / "hf-decoder")
@@ -770,47 +814,62 @@ def decoder(said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any
             )
             bodies[f"transformers serve{name}"] = [
                 {"model": str(theirs), "prompt": text, "max_tokens": tokens, "temperature": 0}
-                for text in prompts
+                for text, tokens in zip(prompts, lengths, strict=True)
             ]
             paths[f"transformers serve{name}"] = "/v1/completions"
-    return compared(run, prompts, options, said, systems, bodies, paths)
+    return compared(run, prompts, lengths, options, said, systems, bodies, paths)
 
 
-def translator(said: Any, folder: Path, layers: Mapping[str, Any]) -> dict[str, Any]:
+def translator(
+    said: Any, folder: Path, layers: Mapping[str, Any], *, mixed: bool
+) -> dict[str, Any]:  # fmt: skip
     made = random_run(folder / "translator", "tatoeba-de-en", said.translator, **layers)
     run = Run([made], device="cpu")
-    texts, tokens = texts_of(GERMAN, said.requests, 16), said.tokens
-    options = {"beam": said.beam, "min_len": tokens - 1, "max_len": tokens}
+    texts, lengths = requests_of(GERMAN, said, 16, mixed)
+    options: list[dict[str, Any]] = [
+        {"beam": said.beam, "min_len": tokens - 1, "max_len": tokens} for tokens in lengths
+    ]
     systems: dict[str, Any] = {OURS: lambda: headway_server(run, said.inside)}
-    bodies: dict[str, Any] = {OURS: [{"input": text, "options": options} for text in texts]}
-    paths = {OURS: "/v1/predict", "LitServe": "/predict"}
+    asked = zip(texts, options, strict=True)
+    bodies: dict[str, Any] = {OURS: [{"input": text, "options": one} for text, one in asked]}
+    paths = {OURS: "/v1/predict"}
     if not said.alone:
         theirs = exported(run, folder / "hf-translator")
-        systems["LitServe"] = partial(lit_server, said.peers, theirs, tokens, said.beam)
-        bodies["LitServe"] = [{"input": text} for text in texts]
-    return compared(run, texts, options, said, systems, bodies, paths)
+        # Of one length all go together; of several fewer are padded less: who knows what is best?
+        for together in (16, 32, 64) if mixed else (64,):
+            name = f"LitServe, {together} together"
+            systems[name] = partial(lit_server, said.peers, theirs, together, said.beam)
+            pairs = zip(texts, lengths, strict=True)
+            bodies[name] = [{"input": text, "tokens": tokens} for text, tokens in pairs]
+            paths[name] = "/predict"
+    return compared(run, texts, lengths, options, said, systems, bodies, paths)
 
 
 def compared(
-    run: Run, inputs: list[str], options: Mapping[str, Any], said: Any,
-    systems: Mapping[str, Any], bodies: Mapping[str, Any], paths: Mapping[str, str],
+    run: Run, inputs: list[str], lengths: list[int], options: Sequence[Mapping[str, Any]],
+    said: Any, systems: Mapping[str, Any], bodies: Mapping[str, Any], paths: Mapping[str, str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Servers beside each other, ours beside the bare call."""
-    bare = offline(run, inputs, options, said.tokens)
-    with headway_server(run, said.inside) as (url, _):
-        more = overhead(run, url, inputs[: max(3, min(40, said.requests))], options)
-    found = beside(systems, bodies, paths, said.tokens, said.concurrent)
+    """Servers beside each other; ours beside the bare call, which has one length for all."""
+    own: dict[str, Any] = {}
+    bare = None
+    if len(set(lengths)) == 1:
+        bare = offline(run, inputs, options[0], lengths[0])
+        with headway_server(run, said.inside) as (url, _):
+            more = overhead(run, url, inputs[: max(3, min(40, said.requests))], options[0])
+        own = {"offline": bare, "alone": more}
+    found = beside(systems, bodies, paths, lengths, said.concurrent)
     rows, most = found["servers"], str(max(said.concurrent))
     mine, peers = rows[OURS][most], [row[most] for key, row in rows.items() if key != OURS]
     cores, rate = "core_ms_per_token", "tokens_per_s"
-    work = products(run, inputs, said.tokens, options["beam"])
+    work = products(run, inputs, lengths, options[0]["beam"])
     peak = peaks(torch.device("cpu"))["tflops"] * 1e12
     for row in rows.values():
         row[most]["share_of_peak_products"] = row[most]["requests_per_s"] * work / peak
+    if bare is not None:
+        own |= {"of_offline": mine[rate] / bare[rate],
+                "of_offline_in_core_time": bare[cores] / mine[cores]}  # fmt: skip
     return {
-        "operations_a_request": work, "peak_operations_per_s": peak,
-        "offline": bare, "alone": more, "of_offline": mine[rate] / bare[rate],
-        "of_offline_in_core_time": bare[cores] / mine[cores],
+        "operations_a_request": work, "peak_operations_per_s": peak, **own,
         "of_best_peer": mine[rate] / max(row[rate] for row in peers) if peers else None,
         "of_best_peer_in_core_time": min(row[cores] for row in peers) / mine[cores] if peers
         else None,

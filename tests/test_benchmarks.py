@@ -195,7 +195,7 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
             "--seconds", "0.2", "--room", "2", "--idle", "5", "--minutes", "0", "--beam", "1",
             "--inside", "--alone", *ONE_THREAD,
         ),
-        "serve", ("decoder", "translator", "overload", "idle", "growth"),
+        "serve", ("decoder", "translator", "decoder-mixed", "overload", "idle", "growth"),
     ),
     "shortcuts": (words("--tiny", *ROUNDS), "shortcuts", ("cases",)),
     "sound_speed": (words("--seconds", "2", *ROUNDS), "sound-speed", ("seconds_of_sound",)),
