@@ -259,15 +259,34 @@ def test_scores_are_printed_with_the_baseline_in_the_same_unit(plain: Path, caps
         assert said in printed
 
 
-def test_without_the_training_data_the_baseline_says_so(plain: Path, tmp_path: Path) -> None:
+def test_without_the_training_data_n_grams_are_counted_in_the_other_half_of_the_text(
+    plain: Path, tmp_path: Path
+) -> None:
     for name in ("config.toml", "tokenizer.json", "model.safetensors"):
         (tmp_path / name).write_bytes((plain / "run" / name).read_bytes())
     settings, files = settings_and_files(tmp_path, plain / "text")
     found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
     rows = {name: (value, remark) for name, value, remark in found.rows}
-    for name in ("baseline: unigram", "baseline: n-grams"):
-        assert rows[name] == ("–", "the run's training data is not there any more")
-    assert found.facts.keys() == {"loss", "ppl", "bits_per_byte"}
+    gone = "the run's training data is not there any more"
+    assert rows["baseline: unigram"] == ("–", gone)
+    assert rows["baseline: n-grams"][1].endswith(f"other half of this text, since {gone}")
+    [(name, halves)] = found.baselines.items()
+    assert name == "n-grams of the other half"
+    assert rows["baseline: n-grams"][0] == f"{halves['ppl']:.3f}"
+    whole = evaluate_language(open_run(plain / "run", device="cpu"), settings, files.data)
+    assert whole.baselines["n-grams"]["loss"] < halves["loss"]  # which knows all of this text
+
+    def of_text(text: str) -> float | None:
+        (tmp_path / "one").write_text(text)
+        settings, files = settings_and_files(tmp_path, tmp_path / "one")
+        found = evaluate_language(open_run(tmp_path, device="cpu"), settings, files.data)
+        return found.facts.get("ngram_of_halves_loss")
+
+    assert of_text("t") is None
+    again, other = of_text("the old house " * 40), of_text("the old house " * 2)
+    assert again is not None
+    assert other is not None
+    assert again < other  # a document alone, by halves
 
 
 def settings_and_files(folder: Path, text: Path) -> tuple[RunSettings, RunSettings]:

@@ -22,6 +22,7 @@ from headway.data.example import TextKind
 from headway.data.prepare import evaluation_set, prepare
 from headway.data.sequences import ranges
 from headway.data.store import Columns, Prepared, load_prepared
+from headway.data.token_store import TokenStore
 from headway.decode.completer import Completer
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.metrics.language import token_counts, unigram_bits_per_byte
@@ -51,6 +52,7 @@ from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 
 NGRAMS = "n-grams"
+HALVES = "n-grams of the other half"
 FEW_TOKENS = 512
 
 BLOCK = 1024
@@ -450,7 +452,15 @@ def _for_nothing(
         training = load_prepared(opened.folder).train
     except (DataError, OSError):
         gone = "the run's training data is not there any more"
-        return {}, [(frequent, "–", gone), (counted, "–", gone)]
+        rows = [(frequent, "–", gone)]
+        halves = None if opened.settings.model.counts else _by_halves(items)
+        if halves is None:
+            return {}, [*rows, (counted, "–", gone)]
+        scores = language_scores(*halves, texts.n_bytes)
+        values |= {f"ngram_of_halves_{name}": value for name, value in scores.items()}
+        remark = f"perplexity a token; {scores['bits_per_byte']:.4f} bits a byte; counted in the "
+        remark += f"other half of this text, since {gone}"
+        return {HALVES: scores}, [*rows, (counted, f"{scores['ppl']:.3f}", remark)]
     size = items.tokenizer.vocab_size
     unigram = unigram_bits_per_byte(
         token_counts(training.body.tokens, size), texts.body.tokens, texts.n_bytes
@@ -470,6 +480,23 @@ def _for_nothing(
     values["ngram_order"] = ngrams.table.order
     rows.append((counted, f"{scores['ppl']:.3f}", f"perplexity a token{bits}; {ngrams.remark}"))
     return {**found, ngrams.name: scores}, rows
+
+
+def _by_halves(items: Documents) -> tuple[float, int] | None:
+    """What n-grams reach that know nothing but the other half of the documents, or of the only one:
+    a yardstick for models whose own text is elsewhere."""
+    source = items.source
+    if not isinstance(source, DocumentStream) or source.store.tokens.size < 2:
+        return None
+    texts = [source.store[i] for i in range(source.store.n)]
+    if len(texts) == 1:
+        texts = np.array_split(texts[0], 2)
+    odd, even = (
+        replace(items, source=replace(source, store=TokenStore.of(texts[first::2])))
+        for first in (0, 1)
+    )
+    found = [Counts.of(one).likelihood(other) for one, other in ((odd, even), (even, odd))]
+    return sum(total for total, _ in found), sum(count for _, count in found)
 
 
 def _body(
