@@ -8,6 +8,7 @@ state of the token before it, whichever hypothesis that is of.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -207,10 +208,14 @@ class Recurrence(nn.Module):
             cell_N = cells_N(layout, backwards=number == 1)
             one = slice(number, number + 1)
             begun = tuple(part[one] for part in state) if self.is_lstm else state[one]
-            out_TBD, *_ = call(
-                to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
-                0.0, torch.is_grad_enabled(), False, False,
-            )  # fmt: skip
+            with (
+                warnings.catch_warnings()
+            ):  # cuDNN copies the weights of one direction, and says so
+                warnings.filterwarnings("ignore", message="RNN module weights are not part")
+                out_TBD, *_ = call(
+                    to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
+                    0.0, torch.is_grad_enabled(), False, False,
+                )  # fmt: skip
             outs.append(to_rows(out_TBD, cell_N))
         return torch.cat(outs, dim=-1)
 
