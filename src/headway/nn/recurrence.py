@@ -210,7 +210,7 @@ class Recurrence(nn.Module):
             begun = tuple(part[one] for part in state) if self.is_lstm else state[one]
             with (
                 warnings.catch_warnings()
-            ):  # cuDNN copies the weights of one direction, and says so
+            ):  # cuDNN copies those of one direction, and says so
                 warnings.filterwarnings("ignore", message="RNN module weights are not part")
                 out_TBD, *_ = call(
                     to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
