@@ -208,9 +208,7 @@ class Recurrence(nn.Module):
             cell_N = cells_N(layout, backwards=number == 1)
             one = slice(number, number + 1)
             begun = tuple(part[one] for part in state) if self.is_lstm else state[one]
-            with (
-                warnings.catch_warnings()
-            ):  # cuDNN copies those of one direction, and says so
+            with warnings.catch_warnings():  # cuDNN copies those of one direction, and says so
                 warnings.filterwarnings("ignore", message="RNN module weights are not part")
                 out_TBD, *_ = call(
                     to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
