@@ -314,7 +314,10 @@ def settings_of(task: Task, arm: str, options: argparse.Namespace) -> dict[str, 
         said |= {**ALIKE, "train.batch_tokens": task.tokens}
         if options.device == "cpu" and options.lanes > 1:
             said["train.threads"] = options.cores
-    return said | {".".join(path): value for path, value in map(parse_override, options.set)}
+    more = {".".join(path): value for path, value in map(parse_override, options.set)}
+    if ARMS[arm].get("order"):  # it takes no steps, and refuses what is said of them
+        more = {key: value for key, value in more.items() if not key.startswith("train.")}
+    return said | more
 
 
 def speed(what: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
