@@ -105,7 +105,7 @@ LINES = {
 }
 
 
-GROWTH = {"bodies": "cuda", "bodies-cpu": "cpu"}
+GROWTH = {"bodies": "cuda", "bodies-cpu": "growth-cpu"}
 """Pictures of the growth with length, and the device of the result that each is drawn from."""
 
 BODIES = {
