@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import time
 from typing import Any
 from urllib.error import HTTPError
 
@@ -12,6 +14,7 @@ import headway
 from headway.run import Run
 from headway.serve.keys import Keys
 from headway.serve.routes.libretranslate import languages_of
+from headway.serve.sentences import put_back, sentences
 
 from .conftest import Here, serving
 
@@ -56,12 +59,61 @@ def test_lists_and_alternatives(here: Here, runs: dict[str, Run], source: str | 
     assert said["alternatives"] == [[other.text for other in one.others] for one in want]
 
 
+def test_every_sentence_and_every_line_break_is_there(here: Here, runs: dict[str, Run]) -> None:
+    run = runs["tatoeba-de-en"]
+    text = "Hallo.\nWie geht es dir?\n\n  Gut. Danke! – \r\nIch lese ein Buch. Es ist spät."
+    asked = {"q": [text, "", "…"], "source": "DE", "target": "en", "secret": "x"}
+    said = here.post("/translate", {**asked, "alternatives": 1}).json()
+    want = text
+    parts = ("Hallo.", "Wie geht es dir?", "Gut.", "Danke!", "Ich lese ein Buch.", "Es ist spät.")
+    for one in parts:
+        assert one in want
+        want = want.replace(one, run(one, n_best=2, beam=4).text)
+    assert said["translatedText"] == [want, "", "…"]
+    assert [len(others) for others in said["alternatives"]] == [1, 0, 0]
+    assert said["alternatives"][0][0].count("\n") == text.count("\n")
+
+
+def test_of_a_page_the_text_alone_is_translated(here: Here, runs: dict[str, Run]) -> None:
+    page = (
+        '<!DOCTYPE html><p title="Guten Tag. Ja > nein">{}\n {}<br/>{}</p><!-- Danke. -->\n'
+        '<script>let a = "Guten Morgen.";</script><STYLE>p {{}}</STYLE><b>{}</b>. {}'
+    )
+    parts = ["Guten Morgen.", "Wie geht\nes dir?", "Tom &amp; Maria schlafen.", "Danke", "Gut."]
+    asked = {"q": page.format(*parts), "source": "de", "target": "en", "format": "html"}
+    said = here.post("/translate", asked).json()["translatedText"]
+    read = [html.unescape(" ".join(one.split())) for one in parts]
+    made = [runs["tatoeba-de-en"](one).text for one in read]
+    assert said == page.format(*made)
+    assert put_back("<b>a</b>", sentences("<b>a</b>", "html"), ["x < y"], "html") == (
+        "<b>x &lt; y</b>"
+    )
+
+
+@pytest.mark.parametrize("part", ["<a ", "<!-- >", "<script", "</script a ", "<a b='>", "&#", ". "])
+def test_broken_markup_is_read_once(part: str) -> None:
+    """html.parser takes seconds for some of these, and everybody else waits meanwhile."""
+    page = part * (20_000 // len(part))
+    began = time.process_time()
+    found = sentences(page, "html")
+    assert put_back(page, found, [one.text for one in found], "html")
+    assert time.process_time() - began < 0.5
+
+
+def test_sentences_without_a_space_between_them_get_one() -> None:
+    text = "你好。再见！"
+    found = sentences(text)
+    assert [one.text for one in found] == ["你好。", "再见！"]
+    assert put_back(text, found, ["Hello.", "Bye!"], "text") == "Hello. Bye!"
+    assert put_back(text, found, ["今日は。", "またね！"], "text") == "今日は。またね！"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"alternatives": 10_000}, "from 0 to 7"),
         ({"alternatives": -1}, "from 0 to 7"),
-        ({"format": "html"}, "markup is not translated"),
+        ({"format": "pdf"}, "format must be text or html"),
         ({"q": 3}, "q must be"),
         ({"target": "fr"}, "Known: de to en"),
         ({"foo": 3}, "no field 'foo'"),

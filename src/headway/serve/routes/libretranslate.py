@@ -11,11 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headway.run import Run
-from headway.serve.asking import parse_json
+from headway.serve.asking import checked_options, inputs_of, parse_json
 from headway.serve.problems import Refused
 from headway.serve.routes.route import TEXT, Route, an, an_object
+from headway.serve.sentences import put_back, sentences
 from headway.serve.service import Service, kind_of, one_of, response
 from headway.serve.worker import Worker
+from headway.tasks.answers import Answer
 
 NAMES = {
     "ar": "Arabic", "bg": "Bulgarian", "ca": "Catalan", "cs": "Czech", "da": "Danish",
@@ -67,10 +69,11 @@ async def languages(service: Service, request: Request) -> Response:
 
 async def translate(service: Service, request: Request) -> Response:
     given = await fields(service, request)
-    given.pop("api_key", None)
+    for name in ("api_key", "secret"):  # `secret`: of its own page, against those who copy it
+        given.pop(name, None)
     texts, source = given.pop("q", None), given.pop("source", None)
     target = given.pop("target", None)
-    form = given.pop("format", None) or "text"
+    form: Any = given.pop("format", None) or "text"
     n = given.pop("alternatives", None) or 0
     if isinstance(n, str) and n.isascii() and n.isdigit() and len(n) < 9:
         n = int(n)
@@ -79,8 +82,8 @@ async def translate(service: Service, request: Request) -> Response:
             422, f"alternatives must be a whole number from 0 to {service.limits.n - 1}.",
             param="alternatives",
         )  # fmt: skip
-    if form != "text":
-        raise Refused(422, "format must be text: markup is not translated.", param="format")
+    if form not in ("text", "html"):
+        raise Refused(422, "format must be text or html.", param="format")
     if given:
         name = next(iter(given))[:60]
         raise Refused(422, f"there is no field {name!r} in this request.", param=name)
@@ -93,20 +96,36 @@ async def translate(service: Service, request: Request) -> Response:
     if n:
         beam = max(worker.run.settings.decode.beam, n + 1)
         options = {"n_best": n + 1, "beam": min(beam, service.limits.beams), "groups": 1}
-    found = await service.ask(request, worker, asked, options)
-    for answer in found.answers:
+    asked = inputs_of(worker.run, asked, service.limits)
+    known = await service.reading(lambda: [sentences(one, form) for one in asked])
+    said = [sentence.text for of_one in known for sentence in of_one]
+    options = checked_options(options, service.options(worker))
+    answers: list[Answer] = []
+    if said:
+        answers = (await service.ask(request, worker, said, options, checked=True)).answers
+    for answer in answers:
         if answer.error:
             raise Refused(422, answer.error, param="q")
-    out = [answer.text for answer in found.answers]
+    found = [[answer.text, *(other.text for other in answer.others)] for answer in answers]
+    made: list[list[str]] = []
+    for text, of_one in zip(asked, known, strict=True):
+        mine, found = found[: len(of_one)], found[len(of_one) :]
+        # The second of all, then the third; where a sentence has no more, its last once more.
+        made.append([
+            put_back(text, of_one, [outs[min(k, len(outs) - 1)] for outs in mine], form)
+            for k in range(max(map(len, mine), default=1))
+        ])  # fmt: skip
+    out = [outs[0] for outs in made]
     body: dict[str, Any] = {"translatedText": out if several else out[0]}
     if n:
-        rest = [[other.text for other in answer.others] for answer in found.answers]
+        rest = [outs[1:] for outs in made]
         body["alternatives"] = rest if several else rest[0]
     return response(body)
 
 
 def _translator(service: Service, source: object, target: object) -> Worker:
     known = translators(service)
+    source, target = (one.lower() if isinstance(one, str) else one for one in (source, target))
     shown = ", ".join(f"{one} to {other}" for one, other in known) or "none"
     if not known:
         raise Refused(
@@ -156,7 +175,7 @@ async def fields(service: Service, request: Request) -> dict[str, Any]:
 LANGUAGE = an_object(("code", "name", "targets"), code=TEXT, name=TEXT)
 BODY = an_object(
     ("q", "source", "target"), q={"description": "A text, or several."}, source=TEXT, target=TEXT,
-    format=an("string", enum=["text"]), alternatives=an("integer"), api_key=TEXT,
+    format=an("string", enum=["text", "html"]), alternatives=an("integer"), api_key=TEXT,
 )  # fmt: skip
 ROUTES = (
     Route(
