@@ -181,11 +181,13 @@ class Run:
     @property
     def needs(self) -> tuple[Need, ...]:
         """What it is given."""
-        return tuple(
-            need for need in spec_of(self.settings).needs
+        spec, data = spec_of(self.settings), self.settings.data
+        found = tuple(
+            need for need in spec.needs
             if need.role == "input"
-            and (not need.optional or bool(getattr(self.settings.data, f"{need.name}_field", None)))
+            and (not need.optional or bool(getattr(data, f"{need.name}_field", None)))
         )  # fmt: skip
+        return found[:1] if spec.reads == "texts" else found  # the other sides are for training
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -100,6 +100,79 @@ def test_translate_with_alternatives_and_lines_that_work(
     there.picture("translate")
 
 
+def test_a_translator_gives_as_many_lines_as_it_was_given(
+    there: There, here: Here, runs: dict[str, Run]
+) -> None:
+    page, lines = there.page, ["Hallo.", "Wie geht es dir?", "", "Gut."]
+    page.fill("[data-serve=input]", "\n".join(lines))
+    want = "\n".join(runs["tatoeba-de-en"](line).text if line else "" for line in lines)
+    there.send()
+    assert page.text_content("[data-serve=text]") == want
+    said: list[Any] = []
+    exec(page.inner_text("[data-serve=python]"), {"print": said.append})
+    assert [one["outputs"][0]["text"] for one in said[0]] == want.replace("\n\n", "\n").split("\n")
+    assert [one.text for one in said[1]] == want.replace("\n\n", "\n").split("\n")
+
+
+def test_embed_has_one_box_and_texts_stay_with_their_model(
+    there: There, runs: dict[str, Run]
+) -> None:
+    page = there.page
+    page.fill("[data-serve=input]", "Guten Tag.")
+    there.choose("base-en")
+    assert page.locator("[data-serve=input]").count() == 1
+    assert page.input_value("[data-serve=input]") == ""
+    page.fill("[data-serve=input]", "a small house")
+    size = len(runs["base-en"]("a small house").vector)
+    assert there.send() == f"{size} numbers"
+    there.picture("embed")
+    there.choose("tatoeba-de-en")
+    assert page.input_value("[data-serve=input]") == "Guten Tag."
+
+
+def test_nothing_is_asked_about_nothing(there: There) -> None:
+    page = there.page
+    for button in ("go", "look"):
+        page.click(f"[data-serve={button}]")
+        page.get_by_text("type a text first").wait_for()
+        assert len(there.context.pages) == 1
+    assert not any("v1/predict" in url or "v1/look" in url for url in there.asked)
+    page.fill("[data-serve=input]", "Ja.")
+    assert there.send()
+    assert page.locator("[data-serve=wrong]").count() == 0
+
+
+def test_boxes_stay_as_they_are_while_one_asks(there: There) -> None:
+    page = there.page
+    page.fill("[data-serve=input]", "Guten Tag.")
+    page.click("summary")
+    page.evaluate("document.querySelector('[data-serve=input]').setSelectionRange(3, 5)")
+    page.press("[data-serve=input]", "Control+Enter")
+    page.wait_for_selector("[data-serve=latency]")
+    box = "document.activeElement"
+    assert page.evaluate(f"[{box}.dataset.serve, {box}.selectionStart, {box}.selectionEnd]") == [
+        "input", 3, 5
+    ]  # fmt: skip
+    assert page.evaluate("document.querySelector('[data-serve=options]').open")
+    assert page.locator(".option label").first.inner_text().startswith("n best")
+    assert page.get_by_text("Outputs a line").is_visible()  # also where nothing can be hovered
+
+
+def test_by_keyboard(there: There) -> None:
+    page = there.page
+    page.focus("[role=tablist] [role=tab][aria-selected=true]")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("[data-tab=api][aria-selected=true]:focus")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("[data-tab=try][aria-selected=true]:focus")
+    there.choose("shapes")
+    page.focus("[data-serve=model]")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.serve") == "file"
+    with page.expect_file_chooser():
+        page.keyboard.press("Enter")
+
+
 def test_complete_appears_as_it_is_written_and_can_be_stopped(
     there: There, here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,14 +242,61 @@ def test_record_from_the_microphone(there: There) -> None:
     assert "-F 'file=@recording.wav'" in page.inner_text("[data-serve=curl]")
 
 
+@pytest.mark.parametrize("how", ["model", "key"])
+def test_the_microphone_is_off_when_something_else_is_wanted(there: There, how: str) -> None:
+    page = there.page
+    page.evaluate("""() => {
+      const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+      navigator.mediaDevices.getUserMedia = async (asked) => (window.heard = await real(asked));
+    }""")
+    there.choose("digits")
+    there.context.grant_permissions(["microphone"], origin=there.url)
+    page.click("[data-serve=record]")
+    page.wait_for_selector("text=Stop recording")
+    state = "heard.getTracks().map((track) => track.readyState)"
+    assert page.evaluate(state) == ["live"]
+    if how == "model":
+        there.choose("stories")
+    else:
+        page.evaluate("begin()")
+        page.wait_for_selector("[data-serve=input]")
+    assert page.evaluate(state) == ["ended"]
+    there.choose("digits")
+    assert page.inner_text("[data-serve=record]") == "● Record"
+    assert page.locator(".drop audio").count() == 0
+
+
+def test_files_that_are_not_shown_any_more_are_let_go(there: There) -> None:
+    page = there.page
+    page.evaluate("""() => {
+      window.kept = new Set();
+      const make = URL.createObjectURL, drop = URL.revokeObjectURL;
+      URL.createObjectURL = (file) => { const url = make(file); kept.add(url); return url; };
+      URL.revokeObjectURL = (url) => { kept.delete(url); drop(url); };
+    }""")
+    there.choose("shapes")
+    for _ in range(3):
+        page.set_input_files("[data-serve=file]", str(PNG))
+        page.wait_for_selector(".drop img")
+    there.send()
+    assert page.evaluate("kept.size") == 1
+    there.choose("stories")
+    assert page.evaluate("kept.size") == 0
+
+
 def test_look_inside_opens_the_page_of_this_very_input(there: There) -> None:
     page = there.page
     page.fill("[data-serve=input]", "Der Hund schläft.")
+    page.click("summary")
+    page.fill("[data-option=beam]", "2")
+    page.fill("[data-option=alpha]", "0.25")
     with there.context.expect_page() as opened:
         page.click("[data-serve=look]")
     look = opened.value
     look.wait_for_selector("#root[data-drawn]", timeout=60_000)
     assert look.input_value("[data-live=text]") == "Der Hund schläft."
+    asked = look.evaluate("LIVE.draft")
+    assert (asked["beam"], asked["alpha"], asked["temperature"]) == (2, 0.25, None)
     look.fill("[data-live=text]", "Die Katze schläft.")
     look.press("[data-live=text]", "Enter")
     look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)

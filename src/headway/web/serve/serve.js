@@ -2,7 +2,7 @@
 // The page at `/` of `headway serve`: what the server says of its models decides what is shown, and
 // no task is known by its name. Whatever a model wrote becomes text, never markup.
 const KEY = "headway-key";
-const APP = { models: [], model: null, file: null, texts: {}, options: {}, last: null, stop: null, version: "", wrong: "", recorder: null };
+const APP = { models: [], model: null, file: null, url: null, typed: {}, texts: {}, options: {}, last: null, stop: null, version: "", wrong: "", recorder: null };
 
 const keyHeader = () => (sessionStorage.getItem(KEY) ? { Authorization: "Bearer " + sessionStorage.getItem(KEY) } : {});
 const $ = (name) => document.querySelector(`[data-serve=${name}]`);
@@ -41,42 +41,72 @@ function theInput() {
   return APP.texts[names[0] || "text"] || "";
 }
 
+// A translator has learnt from single lines: each line of the box is an input of its own.
+const byLine = (given) => own().writes && !own().continues && typeof given === "string" && given.trim().includes("\n");
+const isLine = (line) => line.trim() !== "";
+
 function theRequest() {
-  const options = shownOptions(), more = Object.keys(options).length ? { options } : {};
-  return { model: APP.model.id, input: theInput(), ...more };
+  const options = shownOptions(), more = Object.keys(options).length ? { options } : {}, given = theInput();
+  const asked = byLine(given) ? { inputs: given.split("\n").filter(isLine) } : { input: given };
+  return { model: APP.model.id, ...asked, ...more };
+}
+
+// What is still to be given; a text that is gone on with may be empty.
+function missing() {
+  if (isMedia()) return APP.file ? "" : `choose a ${KINDS[own().reads][0]} first.`;
+  const names = inputNames().length ? inputNames() : ["text"], empty = names.filter((name) => !(APP.texts[name] || "").trim());
+  if (own().fields.length ? empty.length < names.length : !empty.length) return "";
+  return names.length > 1 && empty.length < names.length ? `type a text first: ${empty.join(", ")}.` : "type a text first.";
+}
+
+// Of several lines one answer with as many lines.
+function together(answers, given) {
+  const failed = answers.find((answer) => answer.error);
+  if (failed) throw new Error(failed.error);
+  const lined = (k) => {
+    const outputs = answers.map((answer) => answer.outputs[Math.min(k, answer.outputs.length - 1)]), texts = outputs.map((output) => output.text);
+    return { text: given.split("\n").map((line) => (isLine(line) ? texts.shift() : "")).join("\n"), token_log_probs: outputs.flatMap((output) => output.token_log_probs || []) };
+  };
+  return { outputs: answers.reduce((a, b) => (a.outputs.length > b.outputs.length ? a : b)).outputs.map((_, k) => lined(k)) };
 }
 
 async function send() {
+  const given = theInput();
   if (APP.stop) return;
-  const begun = performance.now(), control = new AbortController();
-  Object.assign(APP, { stop: control, wrong: "", last: { pieces: {}, answer: null, first: null, took: null, body: null, file: APP.file } });
-  draw();
+  APP.wrong = own().continues ? "" : missing();
+  if (APP.wrong) { APP.last = null; refresh(); return; }
+  const begun = performance.now(), control = new AbortController(), last = { pieces: {}, answer: null, whole: null, first: null, took: null, body: null, file: APP.file };
+  Object.assign(APP, { stop: control, last });
+  refresh();
   try {
     let answer;
     if (isMedia()) {
-      if (!APP.file) throw new Error(`choose a ${KINDS[own().reads][0]} first.`);
       const form = new FormData();
       form.append("model", APP.model.id);
       form.append("options", JSON.stringify(shownOptions()));
       form.append("file", APP.file, APP.file.name || "input");
-      APP.last.body = { model: APP.model.id, options: shownOptions() };
+      last.body = { model: APP.model.id, options: shownOptions() };
       answer = await ask("v1/predict", { method: "POST", body: form, signal: control.signal });
     } else {
-      APP.last.body = { ...theRequest(), ...(own().continues && { stream: true }) };
-      answer = await ask("v1/predict", { method: "POST", body: JSON.stringify(APP.last.body), signal: control.signal, headers: { "Content-Type": "application/json" } });
+      last.body = { ...theRequest(), ...(own().continues && { stream: true }) };
+      answer = await ask("v1/predict", { method: "POST", body: JSON.stringify(last.body), signal: control.signal, headers: { "Content-Type": "application/json" } });
     }
     if ((answer.headers.get("Content-Type") || "").startsWith("text/event-stream")) await follow(answer, begun);
-    else APP.last.answer = (await answer.json()).answer;
+    else {
+      const said = await answer.json();
+      last.answer = said.answers ? together(said.answers, given) : said.answer;
+      last.whole = said.answers || said.answer;
+    }
   } catch (error) {
+    if (APP.last !== last) return; // another model was chosen meanwhile
     if (error.name === "AbortError") APP.wrong = "stopped.";
     else APP.wrong = error.message + (error.wait ? ` (again in ${error.wait} s)` : "");
-    if (error.status === 401) { sessionStorage.removeItem(KEY); return begin(); }
+    if (error.status === 401) { sessionStorage.removeItem(KEY); begin(); return; }
   } finally {
-    APP.last.took = performance.now() - begun;
-    APP.stop = null;
+    last.took = performance.now() - begun;
+    if (APP.stop === control) APP.stop = null;
   }
-  draw();
-  return undefined;
+  refresh();
 }
 
 // Server-sent events: pieces as they come, the answer last.
@@ -95,6 +125,7 @@ async function follow(answer, begun) {
       if (said.error) throw new Error(said.error.message);
       if (said.answers) {
         [APP.last.answer] = said.answers;
+        APP.last.whole = APP.last.answer;
         if (APP.last.answer.error) throw new Error(APP.last.answer.error);
       } else {
         APP.last.first ??= performance.now() - begun;
@@ -151,7 +182,7 @@ function vector(host, answer) {
   bars(host, values.slice(0, 12).map((value, i) => ({ label: String(i), value, digits: 4 })), { max: most });
 }
 
-function show(host, answer) {
+function show(host, answer, whole) {
   if (answer.tags) tagged(host, answer);
   else if (answer.vector) vector(host, answer);
   else if (answer.gaps) filled(host, answer);
@@ -160,7 +191,7 @@ function show(host, answer) {
   else if (answer.outputs || "text" in answer) written(host, answer);
   else if ("number" in answer || "value" in answer) host.append(el("p", { class: "said", "data-serve": "text" }, number(answer.number ?? answer.value, 4)));
   host.append(el("details", { class: "small" }, el("summary", { class: "soft" }, "all of the answer, as JSON"),
-    el("pre", { class: "mono scroll" }, JSON.stringify(answer, null, 1))));
+    el("pre", { class: "mono scroll" }, JSON.stringify(whole, null, 1))));
 }
 
 // -- lines to copy
@@ -185,13 +216,13 @@ function curlLine() {
 
 function pythonLines() {
   const { body, file } = APP.last, options = Object.entries(body.options || {}).map(([name, value]) => `, ${name}=${python(value)}`).join("");
-  const given = file ? `open(${python(file.name)}, "rb").read()` : python(body.input);
+  const given = file ? `open(${python(file.name)}, "rb").read()` : python(body.inputs ?? body.input);
   const asked = file ? { model: body.model, options: body.options } : { ...body, stream: undefined };
   const url = new URL("v1/predict", location.href).href, key = sessionStorage.getItem(KEY) ? `, "Authorization": "Bearer " + KEY` : "";
   const fields = Object.entries(asked).filter(([, value]) => value !== undefined).map(([name, value]) => `"${name}": ${python(value)}`);
   if (file) fields.push(`"input": {"data": base64.b64encode(${given}).decode()}`);
   return `import ${file ? "base64, " : ""}json, urllib.request\n\nbody = {${fields.join(", ")}}\nasked = urllib.request.Request(\n    "${url}", json.dumps(body).encode(), {"Content-Type": "application/json"${key}})\n`
-    + `print(json.load(urllib.request.urlopen(asked))["answer"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
+    + `print(json.load(urllib.request.urlopen(asked))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
 }
 
 // Browsers have a clipboard for pages over TLS and of this machine alone; elsewhere the lines are selected.
@@ -203,12 +234,22 @@ function copyable(name, text) {
     button.textContent = navigator.clipboard ? "copied" : "selected";
   };
   const button = el("button", { class: "chip small", "aria-label": `copy the ${name} lines`, onclick: copy }, "copy");
-  return el("div", {}, el("h3", {}, name), lines, button);
+  return el("div", {}, el("header", {}, el("h3", {}, name), button), lines);
 }
 
 // -- the look page: a form that opens it beside this one
 
+// What both know of how is searched; a temperature is what draws there.
+function lookOptions() {
+  const usual = (name) => own().options.find((option) => option.name === name)?.default, now = shownOptions(), found = {};
+  for (const name of ["beam", "alpha"]) if (name in now) found[name] = now[name];
+  if (now.sample ?? usual("sample")) Object.assign(found, { temperature: now.temperature ?? usual("temperature") ?? 1, seed: now.seed ?? usual("seed") ?? 1 });
+  return found;
+}
+
 function look() {
+  APP.wrong = missing();
+  if (APP.wrong) { APP.last = null; refresh(); return; }
   const form = el("form", { method: "post", action: "v1/look", enctype: "multipart/form-data", target: "_blank", rel: "opener", hidden: true });
   const add = (name, value) => form.append(el("input", { type: "hidden", name, value }));
   add("model", APP.model.id);
@@ -218,9 +259,10 @@ function look() {
     carried.items.add(APP.file);
     box.files = carried.files;
     form.append(box);
+    add("request", JSON.stringify(lookOptions()));
   } else {
-    const given = theInput();
-    add("text", typeof given === "string" ? given : own().fields.length ? JSON.stringify(given) : Object.values(given).join("\t"));
+    const given = theInput(), text = typeof given === "string" ? given : own().fields.length ? JSON.stringify(given) : Object.values(given).join("\t");
+    add("request", JSON.stringify({ text, ...lookOptions() }));
   }
   document.body.append(form);
   form.submit();
@@ -230,21 +272,22 @@ function look() {
 // -- recording: samples as they come, and a WAV file of them
 
 async function record() {
-  if (APP.recorder) return APP.recorder();
-  const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  if (APP.recorder) { APP.recorder(true); return; }
+  const { model } = APP, stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+  if (APP.model !== model || APP.recorder) { stream.getTracks().forEach((track) => track.stop()); return; } // asked for long
   const context = new AudioContext(), source = context.createMediaStreamSource(stream);
   const node = context.createScriptProcessor(4096, 1, 1), parts = [];
   node.onaudioprocess = (event) => parts.push(event.inputBuffer.getChannelData(0).slice());
   source.connect(node);
   node.connect(context.destination);
-  APP.recorder = () => {
+  APP.recorder = (keep) => {
     node.disconnect();
     stream.getTracks().forEach((track) => track.stop());
     APP.recorder = null;
-    take(new File([wav(parts, context.sampleRate)], "recording.wav", { type: "audio/wav" }));
+    if (keep) take(new File([wav(parts, context.sampleRate)], "recording.wav", { type: "audio/wav" }));
     context.close();
   };
-  return draw();
+  drawMedia();
 }
 
 function wav(parts, rate) {
@@ -262,9 +305,22 @@ function wav(parts, rate) {
 
 async function take(file) {
   if (!file) return;
-  if (isMedia()) APP.file = file;
-  else APP.texts[inputNames()[0] || "text"] = await file.text();
-  draw();
+  if (isMedia()) { hold(file); drawMedia(); return; }
+  const name = inputNames()[0] || "text";
+  APP.texts[name] = await file.text();
+  if ($("input")) $("input").value = APP.texts[name];
+}
+
+// The one file that is asked about, and the address under which the page shows it.
+function hold(file) {
+  if (APP.url) URL.revokeObjectURL(APP.url);
+  Object.assign(APP, { file, url: file && URL.createObjectURL(file) });
+}
+
+function drawMedia() {
+  const box = $("drop"), held = box?.contains(document.activeElement) && document.activeElement.dataset.serve;
+  box?.replaceWith(mediaBox());
+  if (held) $(held)?.focus();
 }
 
 const dropping = {
@@ -274,16 +330,16 @@ const dropping = {
 };
 
 function mediaBox() {
-  const [name, accept] = KINDS[own().reads], url = APP.file && URL.createObjectURL(APP.file);
+  const [name, accept] = KINDS[own().reads], { url } = APP;
   const isVideo = APP.file?.type.startsWith("video/");
   const shown = !APP.file ? null : own().reads === "sounds" ? el("audio", { src: url, controls: true })
     : isVideo ? el("video", { src: url, controls: true, muted: true }) : el("img", { src: url, alt: "what the model is asked about" });
   return el("div", { class: "drop", "data-serve": "drop", ...dropping }, shown,
     el("span", { class: "soft" }, APP.file ? APP.file.name : `Drop a ${name} here, or choose one.`),
     el("div", { class: "row" },
-      el("label", { class: "plain" }, "Choose a file", el("input", { type: "file", accept, hidden: true, "data-serve": "file", onchange: (event) => take(event.target.files[0]) })),
+      el("label", { class: "plain" }, "Choose a file", el("input", { type: "file", accept, class: "unseen", "data-serve": "file", onchange: (event) => take(event.target.files[0]) })),
       own().reads === "sounds" && navigator.mediaDevices && el("button", { class: "plain", "data-serve": "record",
-        onclick: () => record().catch((error) => { APP.wrong = `the microphone cannot be used: ${error.message}`; draw(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
+        onclick: () => record().catch((error) => { APP.wrong = `the microphone cannot be used: ${error.message}`; refresh(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
 }
 
 function textBoxes() {
@@ -297,9 +353,13 @@ function textBoxes() {
   });
 }
 
+// What is asked for most; the others stand behind, as they are listed.
+const FIRST = ["n_best", "max_len", "temperature", "sample", "beam", "top_p", "top_k", "seed", "stop", "scores", "top", "alpha", "length_penalty", "groups", "diversity"];
+const rank = ({ name }) => (FIRST.indexOf(name) + 1 || FIRST.length + 1);
+
 function optionBox(option) {
   const set = (value) => { APP.options[option.name] = value; };
-  const now = APP.options[option.name], attrs = { "data-option": option.name, title: option.help };
+  const now = APP.options[option.name], attrs = { "data-option": option.name, "aria-describedby": `help-${option.name}` };
   let box;
   if (option.kind === "boolean" || option.kind === "choice") {
     const choices = option.kind === "choice" ? option.choices.map((one) => [one, one]) : [["yes", true], ["no", false]];
@@ -315,7 +375,7 @@ function optionBox(option) {
     box = el("input", { ...attrs, type: "text", value: many ? (now || []).join(" | ") : now ?? "", placeholder: many ? "one | another" : "",
       onchange: (event) => set(event.target.value === "" ? null : many ? event.target.value.split("|").map((one) => one.trim()).filter(Boolean) : event.target.value) });
   }
-  return el("label", { title: option.help }, option.name.replaceAll("_", " "), box);
+  return el("div", { class: "option" }, el("label", {}, option.name.replaceAll("_", " "), box), el("small", { id: `help-${option.name}` }, option.help.replaceAll("`", "")));
 }
 
 function drawAnswer() {
@@ -325,7 +385,7 @@ function drawAnswer() {
   const { last } = APP;
   if (APP.wrong) host.append(el("p", { class: "wrong", role: "alert", "data-serve": "wrong" }, APP.wrong));
   if (!last || (APP.wrong && !Object.keys(last.pieces).length)) return;
-  if (last.answer) show(host, last.answer);
+  if (last.answer) show(host, last.answer, last.whole);
   else if (APP.stop || APP.wrong) {
     const texts = Object.values(last.pieces), given = own().continues && typeof last.body?.input === "string" ? last.body.input : "";
     host.append(el("p", { class: APP.stop ? "said busy" : "said", dir: "auto", "data-serve": "growing" }, given && texts.length ? el("span", { class: "given" }, given) : null, texts[0] || ""));
@@ -337,21 +397,33 @@ function drawAnswer() {
 }
 
 function tryTab(host) {
-  const options = own().options.map(optionBox).filter(Boolean);
+  const options = [...own().options].sort((a, b) => rank(a) - rank(b)).map(optionBox).filter(Boolean);
   const chosen = el("select", { "aria-label": "model", "data-serve": "model", onchange: (event) => pick(APP.models[event.target.selectedIndex]) },
     APP.models.map((model) => el("option", { value: model.id, selected: model === APP.model }, `${model.id} (${model.headway.task})`)));
   host.append(
     el("section", { class: "card ask", "aria-label": "Ask", onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); } } },
       el("label", { class: "small soft" }, "model ", chosen),
       isMedia() ? mediaBox() : textBoxes(),
-      options.length ? el("details", { open: Object.keys(shownOptions()).length > 0 }, el("summary", { class: "small soft" }, `options (${options.length})`), el("div", { class: "options" }, options)) : null,
+      options.length ? el("details", { open: Object.keys(shownOptions()).length > 0, "data-serve": "options" }, el("summary", { class: "small soft" }, `options (${options.length})`), el("div", { class: "options" }, options)) : null,
       el("div", { class: "row" },
-        el("button", { class: "go", "data-serve": "go", disabled: Boolean(APP.stop), onclick: send }, "Ask"),
-        APP.stop && el("button", { class: "plain", "data-serve": "stop", onclick: () => APP.stop?.abort() }, "Stop"),
+        el("button", { class: "go", "data-serve": "go", onclick: send }, "Ask"),
+        el("button", { class: "plain", "data-serve": "stop", hidden: true, onclick: () => APP.stop?.abort() }, "Stop"),
         el("button", { class: "plain", "data-serve": "look", title: "What happens inside the model while it reads this very input, in another tab", onclick: look }, "Look inside"))),
-    el("section", { class: "card", "aria-label": "Answer", "aria-live": "polite", "data-serve": "answer" }));
-  drawAnswer();
-  if (APP.last?.answer) host.append(el("section", { class: "card lines", "aria-label": "The same from elsewhere" }, copyable("curl", curlLine()), copyable("python", pythonLines())));
+    el("section", { class: "card", "aria-label": "Answer", "aria-live": "polite", "data-serve": "answer" }),
+    el("section", { class: "card lines", "aria-label": "The same from elsewhere", "data-serve": "lines" }));
+  refresh();
+}
+
+// What changes while one asks. The boxes stay as they are, with the caret and what is open of them.
+function refresh() {
+  const busy = Boolean(APP.stop);
+  if ($("go")) {
+    $("go").disabled = busy;
+    $("stop").hidden = !busy;
+    drawAnswer();
+    $("lines").replaceChildren(...(APP.last?.answer ? [copyable("curl", curlLine()), copyable("python", pythonLines())] : []));
+  }
+  document.getElementById("root").dataset.drawn = `${theTab()} ${busy ? "busy" : "done"}`;
 }
 
 async function apiTab(host) {
@@ -370,27 +442,44 @@ async function apiTab(host) {
   }
 }
 
+const theTab = () => (location.hash === "#api" ? "api" : "try");
+
 function draw() {
-  const root = document.getElementById("root"), tab = location.hash === "#api" ? "api" : "try";
-  const held = document.activeElement?.dataset, other = themeName() === "dark" ? "light" : "dark";
-  const host = el("main", { id: "panel" });
+  const root = document.getElementById("root"), tab = theTab(), held = document.activeElement?.dataset;
+  const host = el("div", { id: "panel", role: "tabpanel", "aria-labelledby": `tab-${tab}` });
+  const sign = () => (themeName() === "dark" ? "☀" : "☾");
+  const turn = (event) => { ROOT.dataset.theme = themeName() === "dark" ? "light" : "dark"; event.target.textContent = sign(); };
+  const step = (event) => {
+    if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+    document.querySelector(`[data-tab]:not([data-tab="${tab}"])`).focus();
+    document.activeElement.click();
+  };
   root.replaceChildren(el("header", { class: "page" },
     el("div", { class: "top" }, el("h1", {}, "headway"), el("span", { class: "facts soft" }, APP.version && el("span", {}, APP.version), el("span", {}, `${APP.models.length} model${APP.models.length === 1 ? "" : "s"}`)),
       el("span", { class: "tools" },
         sessionStorage.getItem(KEY) && el("button", { class: "tool", "data-serve": "forget", onclick: () => { sessionStorage.removeItem(KEY); begin(); } }, "forget the key"),
-        el("button", { class: "tool", "aria-label": "dark or light", "data-serve": "theme", onclick: () => { ROOT.dataset.theme = other; draw(); } }, other === "light" ? "☀" : "☾"))),
-    el("nav", { class: "tabs", "aria-label": "Views" }, [["try", "Try it", "#"], ["api", "Routes", "#api"]].map(([key, label, hash]) =>
-      el("button", { "aria-selected": String(key === tab), role: "tab", "data-tab": key, onclick: () => { location.hash = hash; } }, label)))), host);
+        el("button", { class: "tool", "aria-label": "dark or light", "data-serve": "theme", onclick: turn }, sign()))),
+    el("div", { class: "tabs", role: "tablist", "aria-label": "Views", onkeydown: step }, [["try", "Try it", "#"], ["api", "Routes", "#api"]].map(([key, label, hash]) =>
+      el("button", { id: `tab-${key}`, role: "tab", "aria-selected": String(key === tab), "aria-controls": "panel", tabindex: key === tab ? 0 : -1, "data-tab": key, onclick: () => { location.hash = hash; } }, label)))),
+    el("main", {}, host));
   if (tab === "api") apiTab(host).catch((error) => host.append(el("p", { class: "wrong" }, error.message)));
   else tryTab(host);
   const again = held && Object.entries(held).map(([key, value]) => `[data-${key}="${CSS.escape(value)}"]`).join("");
   if (again) document.querySelector(again)?.focus();
-  root.dataset.drawn = `${tab} ${APP.stop ? "busy" : "done"}`;
+  refresh();
+}
+
+function leave() {
+  APP.stop?.abort();
+  APP.recorder?.(false);
+  hold(null);
+  Object.assign(APP, { options: {}, last: null, wrong: "", stop: null });
 }
 
 function pick(model) {
-  APP.stop?.abort();
-  Object.assign(APP, { model, file: null, options: {}, last: null, wrong: "" });
+  leave();
+  APP.typed[model.id] ??= {};
+  Object.assign(APP, { model, texts: APP.typed[model.id] });
   draw();
 }
 
@@ -406,11 +495,11 @@ function askForKey(wrong) {
 }
 
 async function begin(wrong = "") {
+  leave();
   try {
     APP.version = (await (await fetch("version")).json()).version;
     APP.models = (await (await ask("v1/models")).json()).data;
-    [APP.model] = APP.models;
-    draw();
+    pick(APP.models[0]);
   } catch (error) {
     if (error.status === 401) { sessionStorage.removeItem(KEY); askForKey(wrong); }
     else document.getElementById("root").replaceChildren(el("p", { class: "wrong", role: "alert" }, `The server does not answer: ${error.message}`));
@@ -418,5 +507,5 @@ async function begin(wrong = "") {
 }
 
 ROOT.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-addEventListener("hashchange", () => APP.model && draw());
+addEventListener("hashchange", () => { APP.recorder?.(true); if (APP.model) draw(); });
 begin();
