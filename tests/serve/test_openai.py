@@ -98,6 +98,52 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int, echo: 
     assert all(text.startswith(PROMPT) == echo for text in texts)
 
 
+@pytest.mark.parametrize(("echo", "stop"), [(False, None), (True, None), (False, ["there"])])
+def test_probabilities_come_with_their_tokens(
+    client: openai.OpenAI, echo: bool, stop: list[str] | None
+) -> None:
+    said: dict[str, Any] = {
+        "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 2,
+        "echo": echo, "stop": stop, "n": 2,
+    }  # fmt: skip
+    [choice, same] = client.completions.create(**said).choices
+    whole: Any = choice.logprobs
+    assert whole == same.logprobs
+    shown = "".join(whole.tokens).lstrip()
+    assert choice.text.lstrip().removeprefix(shown) == (" " if stop else "")  # of " there" no part
+    for token, at in zip(whole.tokens, whole.text_offset, strict=True):
+        assert choice.text[at:].startswith(token) or at == 0
+    written = [value is not None for value in whole.token_logprobs]
+    assert written == sorted(written)  # the prompt is read, not written
+    assert all(written) != echo
+    assert [one is not None for one in whole.top_logprobs] == written
+    tokens: list[list[str]] = [[], []]
+    for chunk in client.completions.create(**said, stream=True):
+        [one] = chunk.choices
+        found: Any = one.logprobs
+        tokens[one.index] += found.tokens
+        if found.tokens and not one.finish_reason:
+            assert one.text.lstrip().removeprefix("".join(found.tokens).lstrip()).strip() == ""
+    assert tokens == [whole.tokens, whole.tokens]
+
+
+@pytest.mark.parametrize(
+    "said", [{"temperature": 1e-3}, {"temperature": 1e-9}, {"top_p": 0}, {"stop": ""}]
+)
+def test_what_has_a_clear_meaning_is_taken(
+    client: openai.OpenAI, runs: dict[str, Run], said: dict[str, Any]
+) -> None:
+    found = client.completions.create(
+        **{"model": "stories", "prompt": PROMPT, "max_tokens": 6, "temperature": 0.0, **said}
+    )
+    assert found.choices[0].text == greedy(runs["stories"], PROMPT, 6)
+    drawn: Any = {"model": "stories", "prompt": PROMPT, "max_tokens": 6, "temperature": 1.0}
+    once, again = (
+        client.completions.create(**drawn, seed=-1, n=2, best_of=2).choices for _ in range(2)
+    )
+    assert [one.text for one in once] == [one.text for one in again]
+
+
 def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
     found = client.completions.create(
         model="stories", prompt=PROMPT, temperature=0, extra_body={"max_tokens": None, "n": None}
@@ -114,7 +160,11 @@ def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
         ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens must be"),
         ({"temperature": -1}, openai.UnprocessableEntityError, "temperature must be"),
         ({"logprobs": 6}, openai.UnprocessableEntityError, "logprobs must be"),
-        ({"best_of": 3}, openai.UnprocessableEntityError, "best_of is not known"),
+        ({"best_of": 3}, openai.UnprocessableEntityError, "best_of must be n"),
+        ({"top_p": 2, "temperature": 0}, openai.UnprocessableEntityError, "top_p must be"),
+        ({"seed": 2**60}, openai.UnprocessableEntityError, "from 0 to 9,007,199,254,740,992"),
+        ({"prompt": 5}, openai.UnprocessableEntityError, "prompt must be a text"),
+        ({"prompt": {"text": "a"}}, openai.UnprocessableEntityError, "prompt must be a text"),
         ({"presence_penalty": 1}, openai.UnprocessableEntityError, "presence_penalty is not"),
         ({"prompt": [99_999_999]}, openai.UnprocessableEntityError, "tokens must be"),
         ({"prompt": ["a"] * 99}, openai.APIStatusError, "1 to 32 prompts"),
@@ -129,6 +179,27 @@ def test_mistakes_are_errors_of_the_client(
     asked: Any = {"model": "stories", "prompt": "a", "max_tokens": 2, **said}
     with pytest.raises(error, match=message):
         client.completions.create(**asked)
+
+
+def test_errors_name_the_field_as_it_was_sent(here: Here) -> None:
+    asked = {"model": "stories", "prompt": "a" * 20_001}
+    assert here.post("/v1/completions", asked).json()["error"]["param"] == "prompt"
+    asked = {"model": "base-en", "input": "a" * 20_001}
+    assert here.post("/v1/embeddings", asked).json()["error"]["param"] == "input"
+
+
+def test_embeddings_of_tokens(client: openai.OpenAI, runs: dict[str, Run]) -> None:
+    texts = ["a small house", "a tree"]
+    ids = [runs["base-en"].tokenizer.encode(text) for text in texts]
+    want = client.embeddings.create(model="base-en", input=texts)
+    found = client.embeddings.create(model="base-en", input=ids)
+    [one] = client.embeddings.create(model="base-en", input=ids[0]).data
+    assert [row.embedding for row in found.data] == [row.embedding for row in want.data]
+    np.testing.assert_allclose(one.embedding, want.data[0].embedding, atol=1e-5)
+    assert found.usage == want.usage
+    for wrong in ([[10**9]], [], 5, [True]):
+        with pytest.raises(openai.UnprocessableEntityError):
+            client.embeddings.create(model="base-en", input=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["float", "base64"])

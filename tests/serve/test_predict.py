@@ -143,7 +143,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
         ({"max_len": 100_000}, "from 1 to 2,048"),
         ({"max_len": "5"}, "whole number"),
         ({"max_len": True}, "whole number"),
-        ({"temperature": 0}, "from 0.01 to 100"),
+        ({"temperature": 0}, "from 0.0001 to 100"),
         ({"temperature": 1e400}, "no JSON"),
         ({"repetition_penalty": -1}, "from 0.01"),
         ({"stop": [""]}, "1 to 500 characters"),

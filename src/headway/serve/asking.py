@@ -64,7 +64,7 @@ def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
     return {
         "beam": (1, limits.beams), "n_best": (1, limits.n), "groups": (1, limits.beams),
         "max_len": (1, tokens), "extra_len": (0, tokens), "min_len": (0, tokens),
-        "temperature": (0.01, 100), "top_k": (0, 1_000_000), "top_p": (0.0001, 1),
+        "temperature": (0.0001, 100), "top_k": (0, 1_000_000), "top_p": (0.0001, 1),
         "min_p": (0, 1), "alpha": (0, 10), "coverage": (0, 10), "diversity": (0, 100),
         "repetition_penalty": (0.01, 100), "no_repeat_ngram": (0, 64), "seed": (0, 2**53),
         "top": (1, 1000),
@@ -137,8 +137,10 @@ def _checked(option: Declared, value: Any) -> Any:
             raise _wrong(name, "a whole number")
         if not whole and not (isinstance(value, float) and math.isfinite(value)):
             raise _wrong(name, "a number")
-        if option.low is not None and not option.low <= value <= (option.high or 0):
-            raise _wrong(name, f"from {option.low:,g} to {option.high:,g}")
+        low, high = option.low, option.high
+        if low is not None and high is not None and not low <= value <= high:
+            shown = [f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in (low, high)]
+            raise _wrong(name, f"from {shown[0]} to {shown[1]}")
         return value if option.kind == "integer" else float(value)
     if option.kind == "boolean":
         if not isinstance(value, bool):

@@ -17,6 +17,7 @@ from headway import __version__
 from headway.decode.continuous import Member
 from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
 from headway.serve.chat import checked_messages, has_template, prompt_of
+from headway.serve.logprobs import Step, Steps, of_names, stopped
 from headway.serve.problems import Refused
 from headway.serve.routes.own import event
 from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
@@ -28,7 +29,7 @@ MAX_TOKENS = 16
 """Where a request of `/v1/completions` does not say: as OpenAI has it."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (None, 1), "suffix": (None, ""), "logit_bias": (None, {}),
+    "suffix": (None, ""), "logit_bias": (None, {}),
     "presence_penalty": (None, 0), "frequency_penalty": (None, 0), "tools": (None, []),
     "tool_choice": (None, "none", "auto"), "functions": (None, []),
     "response_format": (None, {"type": "text"}),
@@ -60,6 +61,10 @@ def fingerprint(worker: Worker) -> str:
     return f"headway-{__version__}-{getattr(settings, 'fingerprint', '')[:8]}".rstrip("-")
 
 
+COLDEST = 1e-4
+"""The lowest temperature that is drawn at."""
+
+
 class Wanted:
     """What a request about text says of how it is written."""
 
@@ -77,23 +82,31 @@ class Wanted:
         self.echo = _flag(given, "echo")
         limits, known = service.limits, service.options(worker)
         self.n = _whole(given, "n", 1, 1, limits.n)
+        if given.pop("best_of", None) not in (None, 1, self.n):
+            raise Refused(422, "best_of must be n: all outputs are shown.", param="best_of")
         said: dict[str, Any] = {}
         said["max_len"] = given.pop("max_completion_tokens", None)
         tokens = given.pop("max_tokens", None)
         said["max_len"] = tokens if said["max_len"] is None else said["max_len"]
         temperature = given.pop("temperature", None)
-        for name in ("top_p", "stop", "seed"):
-            said[name] = given.pop(name, None)
-        if isinstance(said["top_p"], int) and not isinstance(said["top_p"], bool):
-            said["top_p"] = float(said["top_p"])
+        said |= {name: given.pop(name, None) for name in ("top_p", "stop", "seed")}
+        said["stop"] = _stops(said["stop"])
         drawn = worker.run.settings.decode.sample
-        if temperature is not None:
+        if _is_number(temperature):
             drawn = temperature != 0
-            said |= {"temperature": temperature} if drawn else {"top_p": None}
+            if 0 < temperature < COLDEST:  # so cold that it makes no difference
+                temperature = COLDEST
+        if _is_number(said["top_p"]) and said["top_p"] == 0:  # the likeliest token alone
+            drawn, said["top_p"] = False, None
+        said["temperature"] = None if _is_number(temperature) and not temperature else temperature
+        if isinstance(said["seed"], int) and said["seed"] < 0:
+            said["seed"] %= 2**53  # a seed as good as any, and the same each time
         if drawn:
             said |= {"sample": True, "n_best": self.n}
             said["seed"] = secrets.randbelow(2**31) if said["seed"] is None else said["seed"]
         else:
+            # Checked all the same: what is wrong is said, also where it would change nothing.
+            checked_options({name: said.pop(name) for name in ("temperature", "top_p")}, known)
             said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
         try:
             self.options = checked_options(said, known)
@@ -114,7 +127,7 @@ async def completions(service: Service, request: Request) -> Response:
     top = given.pop("logprobs", None)
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 5):
         raise Refused(422, "logprobs must be a whole number from 0 to 5.", param="logprobs")
-    prompts = _prompts(given.pop("prompt", ""), worker, service)
+    prompts = _prompts(given.pop("prompt", None), worker, service, "prompt")
     wanted = Wanted(given, service, worker)
     _nothing_else(given)
     return await _written(service, request, worker, prompts, wanted, Completions(top, wanted.echo))
@@ -146,18 +159,15 @@ class Completions:
         """`prompt`: of the first piece of an output, None of all others."""
         return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
-    def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
+    def probs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
         if self.top is None:
             return None
-        tokens = [_readable(token) for token in out.tokens]
-        offsets, at = [], 0
-        for token in tokens:
-            offsets.append(at)
-            at += len(token)
-        best = [dict(decode(step)) for step in tops[: len(tokens)]] if self.top and tops else None
+        best = [None if one.best is None else dict(one.best) for one in steps]
         return {
-            "tokens": tokens, "token_logprobs": list(out.token_log_probs[: len(tokens)]),
-            "top_logprobs": best, "text_offset": offsets,
+            "tokens": [one.name for one in steps],
+            "token_logprobs": [one.log_prob for one in steps],
+            "top_logprobs": best if any(best) else None,
+            "text_offset": [one.start for one in steps],
         }  # fmt: skip
 
 
@@ -171,18 +181,19 @@ class Chat(Completions):
         role = {"role": "assistant"} if prompt is not None else {}
         return {"delta": {**role, "content": text} if text or role else {}, "logprobs": probs}
 
-    def probs(self, out: TextAnswer, tops: Sequence[Any], decode: Any) -> dict[str, Any] | None:
+    def probs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
         if self.top is None:
             return None
-        rows = []
-        for place, token in enumerate(out.tokens):
-            best = decode(tops[place]) if place < len(tops) else []
-            rows.append({
-                "token": _readable(token), "bytes": None, "logprob": out.token_log_probs[place],
+        rows = [
+            {
+                "token": one.name, "bytes": None, "logprob": one.log_prob,
                 "top_logprobs": [
-                    {"token": name, "logprob": value, "bytes": None} for name, value in best
+                    {"token": name, "logprob": value, "bytes": None}
+                    for name, value in one.best or ()
                 ],
-            })  # fmt: skip
+            }
+            for one in steps
+        ]  # fmt: skip
         return {"content": rows, "refusal": None}
 
 
@@ -209,8 +220,15 @@ async def _written(
     for number, (answer, member) in enumerate(zip(asked.answers, asked.members, strict=True)):
         if answer.error:
             raise Refused(422, answer.error, param="prompt")
-        for out, probs in _outputs(worker, answer, member, shape) * wanted.copies:
-            said = shape.whole(_prompt_text(worker, prompts[number]), out.text, probs)
+        prompt = _prompt_text(worker, prompts[number])
+        before = prompt if shape.echo else None
+        for w, out in _outputs(answer, member) * wanted.copies:
+            probs = None
+            if shape.top is not None and member is not None:
+                probs = shape.probs(Steps(worker, member, w, before).rest(out))
+            elif shape.top is not None:
+                probs = shape.probs(of_names(out, len(before or "")))
+            said = shape.whole(prompt, out.text, probs)
             choices.append({"index": len(choices), **said, "finish_reason": _reason(out)})
     usage = _usage(worker, asked.answers, asked.members, wanted.copies)
     return response({**common, "object": shape.kind, "choices": choices, "usage": usage})
@@ -221,11 +239,25 @@ async def _chunks(
     shape: Completions, common: Mapping[str, Any], prompts: Sequence[Any],
 ) -> AsyncIterator[bytes]:  # fmt: skip
     sent: dict[int, str] = {}
+    steps: dict[int, Steps] = {}
 
-    def chunk(index: int, text: str, reason: str | None = None, probs: Any = None) -> bytes:
-        prompt = None if index in sent else _prompt_text(worker, prompts[index // wanted.n])
-        said = shape.piece(text, probs, prompt)
+    def chunk(
+        index: int, w: int, text: str, out: TextAnswer | None = None, reason: str | None = None
+    ) -> bytes:
+        """`out`: what was written as a whole, with its last piece."""
+        number, probs = index // wanted.n, None
+        before = _prompt_text(worker, prompts[number])
+        prompt = None if index in sent else before
         sent[index] = sent.get(index, "") + text
+        member = ticket.members[number]
+        if shape.top is not None and member is not None:
+            if index not in steps:
+                steps[index] = Steps(worker, member, w, before if shape.echo else None)
+            given = steps[index].until(len(sent[index])) if out is None else steps[index].rest(out)
+            probs = shape.probs(given)
+        elif shape.top is not None and out is not None:
+            probs = shape.probs(of_names(out, len(before) if shape.echo else 0))
+        said = shape.piece(text, probs, prompt)
         choice = {"index": index, **said, "finish_reason": reason}
         more = {"usage": None} if wanted.usage else {}
         return event({**common, "object": shape.chunk_kind, "choices": [choice], **more})
@@ -237,16 +269,15 @@ async def _chunks(
                 continue
             number, w, text = piece
             for copy in range(wanted.copies):
-                yield chunk(number * wanted.n + w + copy, text)
+                yield chunk(number * wanted.n + w + copy, w, text)
         answers = result_of(ticket)
         for number, answer in enumerate(answers):
             if answer.error:
                 raise Refused(422, answer.error, param="prompt")
-            outputs = _outputs(worker, answer, ticket.members[number], shape) * wanted.copies
-            for w, (out, probs) in enumerate(outputs):
-                index = number * wanted.n + w
+            outputs = _outputs(answer, ticket.members[number]) * wanted.copies
+            for index, (w, out) in enumerate(outputs, number * wanted.n):
                 rest = out.text[len(sent.get(index, "")) :]
-                yield chunk(index, rest, _reason(out), probs)
+                yield chunk(index, w, rest, out, _reason(out))
         if wanted.usage:
             usage = _usage(worker, answers, ticket.members, wanted.copies)
             yield event({**common, "object": shape.chunk_kind, "choices": [], "usage": usage})
@@ -255,32 +286,16 @@ async def _chunks(
     yield b"data: [DONE]\n\n"
 
 
-def _outputs(
-    worker: Worker, answer: Answer, member: Member | None, shape: Completions
-) -> list[tuple[TextAnswer, dict[str, Any] | None]]:
-    """Of one prompt, in the order in which they grew."""
+def _outputs(answer: Answer, member: Member | None) -> list[tuple[int, TextAnswer]]:
+    """Of one prompt, each with the number under which it grew, in that order."""
     assert isinstance(answer, TextAnswer)
     found = [answer, *answer.others]
-    if member is None:
-        return [(out, shape.probs(out, [], dict)) for out in found]
-    tokenizer = worker.run.tokenizer
-
-    def readable(step: Sequence[tuple[int, float]]) -> list[tuple[str, float]]:
-        names = tokenizer.tokens([token for token, _ in step])
-        return [(_readable(name), value) for name, (_, value) in zip(names, step, strict=True)]
-
-    pairs = sorted(zip(member.order, found, strict=True), key=lambda pair: pair[0])
-    return [(out, shape.probs(out, member.tops[w], readable)) for w, out in pairs]
-
-
-def _readable(token: str) -> str:
-    return token.replace("▁", " ")
+    order = range(len(found)) if member is None else member.order
+    return sorted(zip(order, found, strict=True), key=lambda pair: pair[0])
 
 
 def _reason(out: TextAnswer) -> str:
-    stopped = out.finished
-    facts = out.to_dict().get("outputs") or [{}]
-    return "stop" if stopped or facts[0].get("stopped_by") else "length"
+    return "stop" if out.finished or stopped(out) else "length"
 
 
 def _prompt_text(worker: Worker, prompt: Any) -> str:
@@ -301,33 +316,53 @@ def _usage(
     return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
 
 
-def _prompts(given: Any, worker: Worker, service: Service) -> list[Any]:
+def _prompts(given: Any, worker: Worker, service: Service, param: str) -> list[Any]:
     """A text, several, the ids of one, or of several."""
+    given = "" if given is None else given
     several = given if isinstance(given, list) else [given]
-    if several and all(isinstance(one, int) and not isinstance(one, bool) for one in several):
-        several = [several]
-    found: list[Any] = []
+    if isinstance(given, list) and given and all(map(_is_whole, given)):
+        several = [given]
+    if not several or len(several) > service.limits.inputs:
+        raise Refused(
+            413 if several else 422, f"1 to {service.limits.inputs:,} {param}s a request.",
+            param=param,
+        )  # fmt: skip
     size = worker.run.tokenizer.vocab_size
+    found: list[Any] = []
     for one in several:
-        if not isinstance(one, list):
-            found += inputs_of(worker.run, [one], service.limits)
-            continue
-        if (
+        if isinstance(one, str):
+            try:
+                found += inputs_of(worker.run, [one], service.limits)
+            except Refused as error:
+                raise Refused(error.status, str(error), param=param) from error
+        elif not isinstance(one, list):
+            raise Refused(
+                422, f"{param} must be a text, a list of texts, or lists of tokens.", param=param
+            )
+        elif (
             not one
             or len(one) > service.limits.characters
-            or not all(
-                isinstance(token, int) and not isinstance(token, bool) and 0 <= token < size
-                for token in one
-            )
+            or not all(_is_whole(token) and 0 <= token < size for token in one)
         ):
-            raise Refused(422, f"tokens must be whole numbers below {size:,}.", param="prompt")
-        found.append(Tokens(tuple(one)))
-    if not found or len(found) > service.limits.inputs:
-        raise Refused(
-            413 if found else 422, f"1 to {service.limits.inputs:,} prompts a request.",
-            param="prompt",
-        )  # fmt: skip
+            raise Refused(422, f"tokens must be whole numbers below {size:,}.", param=param)
+        else:
+            found.append(Tokens(tuple(one)))
     return found
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or isinstance(value, float)
+
+
+def _stops(given: Any) -> Any:
+    """Nothing stops at an empty text."""
+    if isinstance(given, list):
+        return [one for one in given if one != ""] or None
+    return None if given == "" else given
 
 
 async def embeddings(service: Service, request: Request) -> Response:
@@ -341,9 +376,11 @@ async def embeddings(service: Service, request: Request) -> Response:
     for name in UNHEARD:
         given.pop(name, None)
     _nothing_else(given)
-    several = texts if isinstance(texts, list) else [texts]
-    if not all(isinstance(one, str) for one in several):
-        raise Refused(422, "input must be a text, or a list of texts.", param="input")
+    if texts is None:
+        raise Refused(422, "there is no input.", param="input")
+    # A text is read as it is written: the ids of one are those of the model's own vocabulary.
+    given_texts = _prompts(texts, worker, service, "input")
+    several = [_prompt_text(worker, one) for one in given_texts]
     asked = await service.ask(request, worker, several, {})
     rows = []
     for index, answer in enumerate(asked.answers):
@@ -498,7 +535,7 @@ ROUTES = (
     Route(
         method="POST", path="/v1/embeddings", queues=True, answer=embeddings,
         summary="Vectors of texts.",
-        body=an_object(("input",), model=TEXT, input={"description": "A text, or several."},
+        body=an_object(("input",), model=TEXT, input={"description": "A text, several, or tokens."},
                        encoding_format=TEXT, dimensions=an("integer", nullable=True)),
         gives={"application/json": an_object(
             ("object", "data"), object=TEXT, data=an("array", items=an_object()), model=TEXT,
