@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -169,8 +170,6 @@ def test_by_keyboard(there: There) -> None:
     page.focus("[data-serve=model]")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.serve") == "file"
-    with page.expect_file_chooser():
-        page.keyboard.press("Enter")
 
 
 def test_complete_appears_as_it_is_written_and_can_be_stopped(
@@ -379,6 +378,10 @@ def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Any, runs: dict[str, 
         look.press("[data-live=text]", "Enter")
         look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)
         assert "computed in" in look.text_content("[data-live=said]")
+        page.click("[data-tab=api]")
+        with page.expect_download() as saved:  # which a link could not, without the key
+            page.click("[data-serve=openapi]")
+        assert "/translate" in json.loads(saved.value.path().read_text())["paths"]
         page.click("[data-serve=forget]")
         page.wait_for_selector("[data-serve=key]")
         there.close()
@@ -393,7 +396,20 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
     assert wide <= 390
     there.picture("phone-dark")
     page.click("[data-tab=api]")
-    page.get_by_text("POST /v1/predict").wait_for()
+    page.get_by_text("POST /v1/completions").click()
+    route = page.locator("details.route[open]")
+    shown = route.inner_text()
+    for said in (
+        "max_tokens\tinteger or null",
+        "choices\tlist of object required",
+        "429 The queue",
+    ):
+        assert said in shown
+    words = shlex.split(route.locator("[data-serve=example]").inner_text())
+    body = words[words.index("-d") + 1]
+    kind = {"Content-Type": "application/json"}
+    assert here.post("/v1/completions", content=body, headers=kind).status_code == 200
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     there.picture("routes")
     page.click("[data-tab=try]")
     page.wait_for_selector("[data-serve=input]")

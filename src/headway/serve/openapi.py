@@ -34,6 +34,17 @@ SAID = {
     504: "Not answered in time, and given up.",
 }
 
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/predict": {"input": "Guten Morgen."},
+    "/v1/look": {"text": "Guten Morgen."},
+    "/v1/completions": {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0.8},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Tell me a story."}]},
+    "/v1/embeddings": {"input": ["a small house", "a tall tree"]},
+    "/translate": {"q": ["Guten Tag.", "Danke."], "source": "de", "target": "en"},
+    "/detect": {"q": "Guten Tag."},
+}
+"""Of bodies, by path. The model is for who asks to say."""
+
 
 def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
@@ -68,7 +79,8 @@ def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
         found["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": TEXT}]
     bodies: dict[str, Any] = {}
     if route.body is not None:
-        bodies["application/json"] = {"schema": route.body}
+        example = {"example": EXAMPLES[route.path]} if route.path in EXAMPLES else {}
+        bodies["application/json"] = {"schema": route.body, **example}
         if route.urlencoded:
             bodies["application/x-www-form-urlencoded"] = {"schema": route.body}
     if route.form is not None:

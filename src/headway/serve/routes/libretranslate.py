@@ -174,14 +174,18 @@ async def fields(service: Service, request: Request) -> dict[str, Any]:
 
 LANGUAGE = an_object(("code", "name", "targets"), code=TEXT, name=TEXT)
 BODY = an_object(
-    ("q", "source", "target"), q={"description": "A text, or several."}, source=TEXT, target=TEXT,
-    format=an("string", enum=["text", "html"]), alternatives=an("integer"), api_key=TEXT,
+    ("q", "source", "target"), q={"description": "A text, or several."}, target=TEXT,
+    source={**TEXT, "description": "auto: where one model translates into the target."},
+    format=an("string", enum=["text", "html"]), api_key=TEXT,
+    alternatives=an("integer", description="Other translations of each."),
 )  # fmt: skip
 ROUTES = (
     Route(
         method="POST", path="/translate", queues=True, answer=translate, body=BODY, urlencoded=True,
         key_in_body=True, plain_errors=True, summary="Translate, as LibreTranslate does.",
-        gives={"application/json": an_object(("translatedText",))},
+        gives={"application/json": an_object(
+            ("translatedText",), translatedText={"description": "As many as q."},
+            alternatives={"description": "Of each as many as were asked for."})},
     ),
     Route(
         method="GET", path="/languages", answer=languages, key_in_body=True, plain_errors=True,

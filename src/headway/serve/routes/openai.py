@@ -505,12 +505,22 @@ def _nothing_else(given: Mapping[str, Any]) -> None:
 
 
 USAGE = an_object(prompt_tokens=an("integer"), total_tokens=an("integer"))
+
+
+def _said(kind: str, text: str) -> dict[str, Any]:
+    return an(kind, nullable=True, description=text)
+
+
 DRAWN = {
-    "max_tokens": an("integer", nullable=True), "temperature": an("number", nullable=True),
-    "top_p": an("number", nullable=True), "n": an("integer", nullable=True),
-    "seed": an("integer", nullable=True), "stop": {"description": "A text or several."},
-    "stream": an("boolean", nullable=True), "stream_options": {"nullable": True},
-}  # fmt: skip
+    "max_tokens": _said("integer", "At most so many; of completions 16 where it is not said."),
+    "temperature": _said("number", "0: the likeliest token each time. Else as the run is set."),
+    "top_p": _said("number", "Draw from the likeliest that have this probability together."),
+    "n": _said("integer", "Outputs of a prompt."),
+    "seed": _said("integer", "Of the draws; without one each request draws anew."),
+    "stop": {"description": "A text, or several, that ends an output and is not part of it."},
+    "stream": _said("boolean", "Pieces as they are written, as server-sent events."),
+    "stream_options": {"nullable": True, "description": '{"include_usage": true}'},
+}
 CHOICES = an_object(
     ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
     choices=an("array", items=an_object()), usage=USAGE,
@@ -520,8 +530,8 @@ ROUTES = (
         method="POST", path="/v1/completions", queues=True, answer=completions,
         summary="What follows a prompt, as OpenAI's legacy completions.",
         body=an_object(model=TEXT, prompt={"description": "A text, several, or tokens."},
-                       logprobs=an("integer", nullable=True), echo=an("boolean", nullable=True),
-                       **DRAWN),
+                       logprobs=_said("integer", "Log-probabilities, and of so many others."),
+                       echo=_said("boolean", "The prompt stands before its output."), **DRAWN),
         gives={"application/json": CHOICES, "text/event-stream": TEXT},
     ),
     Route(
@@ -536,7 +546,8 @@ ROUTES = (
         method="POST", path="/v1/embeddings", queues=True, answer=embeddings,
         summary="Vectors of texts.",
         body=an_object(("input",), model=TEXT, input={"description": "A text, several, or tokens."},
-                       encoding_format=TEXT, dimensions=an("integer", nullable=True)),
+                       encoding_format={**TEXT, "description": "float or base64."},
+                       dimensions=an("integer", nullable=True)),
         gives={"application/json": an_object(
             ("object", "data"), object=TEXT, data=an("array", items=an_object()), model=TEXT,
             usage=USAGE)},

@@ -426,19 +426,75 @@ function refresh() {
   document.getElementById("root").dataset.drawn = `${theTab()} ${busy ? "busy" : "done"}`;
 }
 
+// -- the routes, as the server describes them
+
+const FITS = {
+  "/v1/completions": (model) => model.continues, "/v1/chat/completions": (model) => model.continues,
+  "/v1/embeddings": (model) => model.answers === "vector" && model.reads === "text", "/v1/audio/transcriptions": (model) => model.writes && model.reads === "sounds",
+};
+
+function typeOf(schema) {
+  const kind = schema.enum ? schema.enum.join(" | ") : schema.type === "array" ? `list of ${typeOf(schema.items || {})}` : schema.format === "binary" ? "file" : schema.type || "any";
+  return kind + (schema.nullable ? " or null" : "");
+}
+
+function fieldsOf(schema) {
+  const rows = Object.entries(schema.properties || {});
+  if (!rows.length) return el("p", { class: "small" }, typeOf(schema));
+  const needed = (name) => (schema.required || []).includes(name) && el("b", {}, " required");
+  return el("div", { class: "scroll" }, el("table", { class: "small" }, el("tbody", {}, rows.map(([name, one]) =>
+    el("tr", {}, el("td", { class: "mono" }, name), el("td", {}, typeOf(one), needed(name)), el("td", { class: "soft" }, one.description || ""))))));
+}
+
+// Schemas, each with the media types that have it.
+function alike(content) {
+  const found = new Map();
+  for (const [kind, { schema }] of Object.entries(content || {})) {
+    const key = JSON.stringify(schema);
+    found.set(key, found.has(key) ? `${found.get(key)}, ${kind}` : kind);
+  }
+  return [...found].map(([key, kinds]) => [JSON.parse(key), kinds]);
+}
+
+function exampleOf(method, path, about) {
+  const fits = FITS[path] || (path === "/v1/predict" || path === "/v1/look" ? (model) => model.reads === "text" : null);
+  const named = fits && APP.models.find((model) => fits(model.headway)), url = new URL(path.slice(1).replace("{model}", APP.models[0].id), location.href).href;
+  const key = about.security ? ` -H "Authorization: Bearer $KEY"` : "", kinds = about.requestBody?.content || {};
+  if (fits && !named) return null; // no model here answers it
+  if (method === "get") return `curl ${url}${key}`;
+  if (kinds["application/json"]) {
+    const body = { ...(named && { model: named.id }), ...kinds["application/json"].example };
+    return `curl ${url}${key} -H 'Content-Type: application/json' -d ${quoted(JSON.stringify(body))}`;
+  }
+  return `curl ${url}${key}${named ? ` -F ${quoted("model=" + named.id)}` : ""} -F 'file=@example.wav'`;
+}
+
+function routeOf(method, path, about) {
+  const bodies = alike(about.requestBody?.content), answers = alike(about.responses["200"]?.content);
+  const others = Object.entries(about.responses).filter(([code]) => code !== "200"), example = exampleOf(method, path, about);
+  return el("details", { class: "route" },
+    el("summary", {}, el("code", { class: "mono" }, `${method.toUpperCase()} ${path}`), " ", el("span", { class: "soft" }, about.summary.replaceAll("`", ""))),
+    bodies.map(([schema, kinds]) => [el("h3", {}, "Send ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
+    answers.map(([schema, kinds]) => [el("h3", {}, "Answer ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
+    example && el("div", { class: "lines" }, copyable("example", example)),
+    el("h3", {}, "Or a status"), el("ul", { class: "small soft" }, others.map(([code, one]) => el("li", {}, `${code} ${one.description}`))));
+}
+
+// A link could not bring the key along.
+function save(text, name) {
+  const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  el("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
 async function apiTab(host) {
   const card = el("section", { class: "card", "aria-label": "Routes" });
   host.append(card);
-  const said = await (await ask("openapi.json")).json();
-  card.append(el("p", { class: "small soft" }, "The whole description is ", el("a", { href: "openapi.json" }, "openapi.json"), "."));
-  for (const [path, methods] of Object.entries(said.paths)) {
-    for (const [method, about] of Object.entries(methods)) {
-      const bodies = Object.entries(about.requestBody?.content || {});
-      const codes = Object.entries(about.responses).map(([code, one]) => `${code} ${one.description}`);
-      card.append(el("details", { class: "route" }, el("summary", {}, el("code", { class: "mono" }, `${method.toUpperCase()} ${path}`), " ", el("span", { class: "soft" }, about.summary)),
-        bodies.map(([kind, { schema }]) => el("p", { class: "small" }, el("b", {}, kind), ": ", Object.keys(schema.properties || {}).join(", "))),
-        el("ul", { class: "small soft" }, codes.map((one) => el("li", {}, one)))));
-    }
+  const text = await (await ask("openapi.json")).text();
+  card.append(el("div", { class: "row saved small soft" }, el("span", {}, "All of this as a program reads it:"),
+    el("button", { class: "chip small", "data-serve": "openapi", onclick: () => save(text, "openapi.json") }, "save openapi.json")));
+  for (const [path, methods] of Object.entries(JSON.parse(text).paths)) {
+    for (const [method, about] of Object.entries(methods)) card.append(routeOf(method, path, about));
   }
 }
 
