@@ -58,3 +58,15 @@ def test_the_container_starts_what_there_is() -> None:
     assert any(route.path == checked and route.is_open for route in ROUTES)
     [stop] = re.findall(r"--stop-timeout (\d+)", CONTAINER)
     assert int(stop) > Limits().drain
+
+
+def test_the_container_can_read_its_keys_and_its_layers_hold_none() -> None:
+    """A file of keys is its owner's alone, and in the container another user reads it."""
+    [user] = re.findall(r"useradd .*--uid (\d+)", CONTAINER)
+    [secret] = re.findall(r"--secret (\S+)", CONTAINER)
+    assert {f"uid={user}", "target=/keys.txt"} <= set(secret.split(","))
+    assert "-v ./keys.txt" not in CONTAINER
+    left_out = (EXAMPLES.parents[1] / ".containerignore").read_text().split("\n")
+    assert {".git", ".venv", "**/keys*.txt", "runs*"} <= set(left_out)
+    [build] = re.findall(r"^# (podman build .*)$", CONTAINER, re.M)
+    assert ("HEALTHCHECK" in CONTAINER) == ("--format docker" in build)  # else it is left out
