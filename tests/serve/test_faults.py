@@ -444,6 +444,55 @@ def test_bodies_have_a_limit_together_and_a_smaller_one_without_a_key(
         assert here.post("/translate", content=body, headers=kind).status_code == 200
 
 
+def quick(here: Here, path: str, body: bytes, kind: str) -> int:
+    """The status, which must be there soon: the event loop stands still while it is found."""
+    began = time.perf_counter()
+    said = here.client.post(path, content=body, headers={"Content-Type": kind})
+    assert time.perf_counter() - began < 1.0
+    return int(said.status_code)
+
+
+def test_a_key_is_looked_for_before_a_body_is_read(runs: dict[str, Run]) -> None:
+    form, js = "application/x-www-form-urlencoded", "application/json"
+    with serving(runs["tatoeba-de-en"], keys=Keys.of("a secret+")) as here:
+        for path in ("/translate", "/detect"):
+            assert quick(here, path, b"q=" + b"%41" * 8_000_000, form) == 413
+            assert quick(here, path, b"q=" + b"%41" * 600_000, form) == 401
+            assert quick(here, path, b'{"q": [' + b"[]," * 600_000 + b"0]}", js) == 401
+        asked = b"q=Ja.&source=de&target=en&api_key="
+        assert quick(here, "/translate", asked + b"a+secret%2b", form) == 200
+        assert quick(here, "/translate", asked + b"another", form) == 401
+        asked = b'{"q": "\\"api_key\\": 1", "source": "de", "target": "en", "api_key" : "%b"}'
+        assert quick(here, "/translate", asked % b"a \\u0073ecret+", js) == 200
+        assert quick(here, "/translate", asked % b"another", js) == 401
+        many = b"a&" * 1000 + b"api_key=a+secret%2b"
+        assert quick(here, "/translate", many, form) == 400
+
+
+def test_forms_of_text_are_read_as_people_write_them(here: Here) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for q in (b"Guten+Tag%2E", "Über".encode(), b"%C3%9Cber"):
+        said = here.post("/translate", content=b"source=de&target=en&q=" + q, headers=form)
+        assert said.status_code == 200
+    said = here.post("/translate", content=b"source=de&target=en&q=\xff", headers=form)
+    assert said.status_code == 400
+    long = b"source=de&target=en&q=" + b"%41" * 19_000  # read by a thread
+    assert here.post("/translate", content=long, headers=form).status_code == 200
+
+
+def test_large_json_is_for_media_and_has_few_values(runs: dict[str, Run], here: Here) -> None:
+    js = "application/json"
+    lists = b'{"model": "shapes", "input": [' + b"[]," * 8_000_000 + b"0]}"
+    assert quick(here, "/v1/predict", lists, js) == 413
+    text = b'{"model": "stories", "input": "' + b"a" * 3_000_000 + b'"}'
+    assert quick(here, "/v1/predict", text, js) == 413
+    with serving(runs["stories"]) as texts:
+        assert quick(texts, "/v1/predict", text, js) == 413
+        said = texts.post("/v1/predict", files={"file": b"a" * 3_000_000})
+        assert said.status_code == 413
+        assert "2,000,000" in said.text
+
+
 def test_media_have_limits(runs: dict[str, Run]) -> None:
     from headway.settings.folder import SHIPPED
 

@@ -8,10 +8,13 @@ users: the route, the status, the time, the name of the key.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote_plus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -31,7 +34,7 @@ from headway.serve.openapi import description
 from headway.serve.problems import Refused
 from headway.serve.routes import libretranslate, openai, operations, own
 from headway.serve.routes.route import Route, an_object
-from headway.serve.service import Gone, Service, response
+from headway.serve.service import FORM, Gone, Service, kind_of, response
 
 log = logging.getLogger("headway.serve")
 
@@ -45,6 +48,12 @@ POLICY = (
     "frame-ancestors 'none'"
 )
 """What a browser lets the page at `/` do: nothing inline, nothing from elsewhere."""
+
+KEY_IN = {
+    FORM: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
+    "application/json": re.compile(rb'"api_key"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'),
+}
+"""How the key of a client stands in a body, by its kind."""
 
 NOTHING_SAID = 499
 """The status in logs and metrics of a request whose client left before it was answered."""
@@ -121,8 +130,6 @@ async def _find_body_key(service: Service, request: Request) -> None:
     if request.scope.get("headway_key") is not None:
         return
     assert service.keys is not None
-    limits = service.limits
-    await service.body(request, limits.media if request.method == "POST" else 10_000)
     key = await _body_key(service, request)
     name = None if key is None else service.keys.name_of(key)
     if name is None:
@@ -131,15 +138,23 @@ async def _find_body_key(service: Service, request: Request) -> None:
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
-    with contextlib.suppress(Refused):
-        kind = request.headers.get("content-type", "")
-        if request.method == "GET" and not kind:
-            return None
-        if kind.startswith("multipart/form-data"):
+    """Looked for in the bytes: to make values of all of them takes long, and is for who may."""
+    kind = kind_of(request)
+    if kind == "multipart/form-data":  # files are found as they lie there
+        with contextlib.suppress(Refused):
             found = (await service.form(request)).get("api_key", [None])[0]
-        else:
-            found = (await libretranslate.fields(service, request)).get("api_key")
-        return found if isinstance(found, str) else None
+            return found if isinstance(found, str) else None
+        return None
+    if kind not in KEY_IN:
+        return None
+    body = await service.body(request, service.limits.body if request.method == "POST" else 10_000)
+    match = KEY_IN[kind].search(body)
+    if match is None:
+        return None
+    if kind == FORM:
+        return unquote_plus(match[1].decode("latin-1"))
+    with contextlib.suppress(ValueError):
+        return str(json.loads(match[1]))
     return None
 
 

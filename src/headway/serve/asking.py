@@ -33,6 +33,9 @@ WISHES = {
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
 MOST_SHOTS = 64
+MOST_VALUES = 10_000
+"""In JSON that is larger than requests of text may be."""
+
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 """Halves of characters, as JSON writes them."""
 
@@ -191,6 +194,13 @@ def parse_json(body: bytes) -> dict[str, Any]:
     except (UnicodeEncodeError, RecursionError) as error:
         raise Refused(400, "a text in the body is no Unicode: half of a character.") from error
     return found
+
+
+def check_few_values(body: bytes) -> None:
+    """Of a body that is large because of media: they are a few long texts. To make millions of
+    values would stop the event loop for seconds."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise Refused(413, f"so large a body may have {MOST_VALUES:,} values at most.")
 
 
 def _no_number(name: str) -> float:

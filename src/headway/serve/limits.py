@@ -17,7 +17,8 @@ class Limits(Made):
     """Bytes of a request of text; more: 413."""
 
     media: int = 25_000_000
-    """Bytes of a request with pictures, videos or recordings; more: 413."""
+    """Bytes of a request that may have pictures, videos or recordings in it (a form with files, or
+    JSON for `/v1/predict`), where a model is served that reads them; more: 413."""
 
     bodies: int = 256_000_000
     """Bytes of all requests that are being answered; more: 429. Those whose key is still to be

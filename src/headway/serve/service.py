@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
@@ -29,6 +31,10 @@ from headway.serve.problems import Broken, Refused
 from headway.serve.worker import OnPiece, Ticket, Worker
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked as Question
+
+FORM = "application/x-www-form-urlencoded"
+AT_ONCE = 50_000
+"""Bytes of a form that are read without a thread for it."""
 
 SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 WITHOUT_KEY = 4
@@ -386,7 +392,9 @@ class Service:
 
     async def form(self, request: Request) -> dict[str, list[str | Upload]]:
         """The fields of a form; files with their names and bytes."""
-        body = await self.body(request, self.limits.media)
+        if kind_of(request) == FORM:
+            return await self._text_form(await self.body(request, self.limits.body))
+        body = await self.body(request, self.most_bytes)
         sent = False
 
         async def again() -> dict[str, Any]:
@@ -401,7 +409,7 @@ class Service:
         try:
             copy = Request(request.scope, again)
             async with copy.form(
-                max_files=most + 1, max_fields=most + 32, max_part_size=self.limits.media
+                max_files=most + 1, max_fields=most + 32, max_part_size=self.most_bytes
             ) as form:
                 for name, value in form.multi_items():
                     if isinstance(value, UploadFile):
@@ -413,6 +421,26 @@ class Service:
             detail = getattr(error, "detail", None) or str(error)
             raise Refused(400, f"the form cannot be read ({str(detail)[:120]}).") from error
         return found
+
+    async def _text_form(self, body: bytes) -> dict[str, list[str | Upload]]:
+        """Of fields that are written as in an address."""
+        most = self.limits.inputs + 32
+        parse = partial(parse_qsl, keep_blank_values=True, max_num_fields=most)
+        try:
+            text = body.decode("utf-8")
+            pairs = await self.reading(parse, text) if len(body) > AT_ONCE else parse(text)
+        except ValueError as error:
+            raise Refused(400, f"the form cannot be read ({str(error)[:120]}).") from error
+        found: dict[str, list[str | Upload]] = {}
+        for name, value in pairs:
+            found.setdefault(name, []).append(value)
+        return found
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a request that may hold media, if a model is here that reads them."""
+        media = any(one.spec.modality != "text" for one in self.workers.values())
+        return self.limits.media if media else self.limits.body
 
 
 END = object()

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from headway.errors import UserError
-from headway.serve.asking import Upload, as_refused, parse_json
+from headway.serve.asking import Upload, as_refused, check_few_values, parse_json
 from headway.serve.problems import Refused
 from headway.serve.routes.route import ANY, TEXT, Route, an, an_object
 from headway.serve.service import Events, Service, kind_of, one_of, response, result_of, to_json
@@ -27,6 +27,8 @@ async def predict(service: Service, request: Request) -> Response:
     """The same answers as `run(…)` and `headway predict --json`."""
     given = await _asked(service, request)
     worker = service.worker(given.pop("model", None), any_model, "answers")
+    if worker.spec.modality == "text":
+        await service.body(request, service.limits.body)  # which is known: is it too much?
     options = given.pop("options", None)
     if options is not None and not isinstance(options, dict):
         raise Refused(422, "options must be an object.", param="options")
@@ -63,7 +65,10 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
     """The fields of the request, of JSON or of a form."""
     kind = kind_of(request)
     if kind == "application/json":
-        return parse_json(await service.body(request, service.limits.media))
+        body = await service.body(request, service.most_bytes)
+        if len(body) > service.limits.body:
+            check_few_values(body)
+        return parse_json(body)
     if kind != "multipart/form-data":
         raise Refused(415, "send application/json, or multipart/form-data with files.")
     form = await service.form(request)
