@@ -20,6 +20,8 @@ import httpx2
 import pytest
 
 from headway.decode.continuous import Continuous, Member
+from headway.decode.search.hypothesis import Hypothesis
+from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.run import Run
 from headway.serve import door
@@ -204,6 +206,91 @@ def test_a_translation_that_nobody_waits_for_ends(
     raw.close()
     assert settled(here, 3.0)
     assert len(steps) < 30
+
+
+EMPTY = Hypothesis([], -1.0, -1.0, [], finished=False)
+LONG = ("Ich gehe nach Hause. " * 900)[:18_000]
+"""A text of many batches."""
+
+
+@contextmanager
+def slow_batches(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[list[int]]:
+    """Every search of a translator takes longer; how many sources each had."""
+    seen, real = [], Writer._search
+
+    def search(self: Writer, parts: Any, wishes: Any) -> Any:
+        seen.append(len(parts))
+        time.sleep(seconds)
+        return [[EMPTY] for _ in parts] if len(parts[0].given) > 50 else real(self, parts, wishes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "_search", search)
+        yield seen
+
+
+def test_of_many_long_texts_that_nobody_waits_for_no_further_batch_is_computed(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with slow_batches(monkeypatch, 0.1) as seen:
+        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 32})
+        wait_for(lambda: len(seen) > 2)
+        raw.close()
+        wait_for(lambda: not here.service.workers["tatoeba-de-en"].accepted, 5)
+        ended = len(seen)
+        time.sleep(0.3)
+        assert len(seen) == ended < 20
+
+
+def test_a_short_request_comes_between_the_batches_of_a_long_one(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {"model": "tatoeba-de-en", "input": "Ja."}
+    want = text_of(here.post("/v1/predict", short))
+    with slow_batches(monkeypatch, 0.05) as seen:
+        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 8})
+        other = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 8})
+        wait_for(lambda: len(seen) > 2)
+        for _ in range(3):
+            before = len(seen)
+            assert text_of(here.post("/v1/predict", short)) == want
+            assert len(seen) - before <= 5  # its own, and the one that it met
+        assert here.service.workers["tatoeba-de-en"].accepted == 2
+        for one in (raw, other):
+            one.close()
+        assert settled(here)
+
+
+def test_a_text_that_grows_beside_a_beam_search_is_as_alone(
+    here: Here, runs: dict[str, Run]
+) -> None:
+    worker = here.service.workers["stories"]
+    much = {"model": "stories", "inputs": [PROMPTS[0]] * 8,
+            "options": {"beam": 4, "max_len": 100}}  # fmt: skip
+    want = runs["stories"](PROMPTS[1], **GREEDY).text
+    found = []
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(here.post, "/v1/predict", much)
+        wait_for(lambda: worker.accepted)
+        for _ in range(2):
+            found.append(text_of(ask(here, PROMPTS[1])))
+        assert found == [want] * 2
+        assert long.result().status_code == 200
+
+
+def test_one_request_does_not_take_all_rows(
+    here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    much = {"model": "stories", "inputs": PROMPTS * 6,
+            "options": {"sample": True, "n_best": 8, "min_len": 150, "max_len": 150}}  # fmt: skip
+    want = runs["stories"](PROMPTS[1], **GREEDY).text
+    with slow_steps(monkeypatch, 0.01) as rows:
+        raw = open_raw(here, much)
+        wait_for(lambda: rows and rows[-1] >= 40)
+        before = len(rows)
+        assert text_of(ask(here, PROMPTS[1])) == want
+        assert len(rows) - before < 40
+        raw.close()
+        assert settled(here)
 
 
 @pytest.mark.slow
@@ -476,7 +563,7 @@ def test_forms_of_text_are_read_as_people_write_them(here: Here) -> None:
         assert said.status_code == 200
     said = here.post("/translate", content=b"source=de&target=en&q=\xff", headers=form)
     assert said.status_code == 400
-    long = b"source=de&target=en&q=" + b"%41" * 19_000  # read by a thread
+    long = b"source=de&target=en&q=" + b"%20" * 19_000  # read by a thread
     assert here.post("/translate", content=long, headers=form).status_code == 200
 
 
@@ -654,8 +741,9 @@ def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
     monkeypatch.setattr(own, "model_facts", bug)
     with caplog.at_level("INFO", "headway.serve"):
         said = here.get("/v1/models", headers={"X-Request-Id": "mine"})
+        counted = here.get("/metrics").text  # by then the line is written, too
     assert (said.status_code, said.headers["x-request-id"]) == (500, "mine")
-    assert 'headway_requests_total{path="/v1/models",status="500"}' in here.get("/metrics").text
+    assert 'headway_requests_total{path="/v1/models",status="500"}' in counted
     assert "GET /v1/models 500" in caplog.text
     assert "someone" not in caplog.text + said.text
 

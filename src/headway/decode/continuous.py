@@ -7,6 +7,7 @@ seed, never on who stands beside it.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ MOST_ROWS = 64
 READ_AT_ONCE = 4096
 """Tokens of prompts that are read between two steps; all who are being answered wait meanwhile."""
 
+SPARED = 4
+"""One in so many rows is only for callers who have none."""
+
 FIRST_ROOM = 64
 """Tokens a text that there is room for at first; it doubles when they are used up."""
 
@@ -65,6 +69,10 @@ class Member:
     log_probs: list[list[float]] = field(default_factory=list)
     tops: list[list[list[tuple[int, float]]]] = field(default_factory=list)
     """Of each output, of each step: tokens and their log-probabilities."""
+
+    whose: object = None
+    """Who asked for it: members of one caller take turns with those of others. None: nobody else's
+    is."""
 
     left: bool = False
     """Nobody waits for it any more: it goes at the next step."""
@@ -263,17 +271,9 @@ class Continuous:
     def _read_new(self) -> list[Tensor]:
         """The prompts of those who wait, as many as there is room for, read in one flat pass: of
         each model the vectors behind them."""
-        some: list[Member] = []
-        rows, tokens = len(self.rows), 0
-        for member in self.waiting:
-            rows += member.width
-            tokens += len(member.prompt)
-            if rows > self.most_rows or (some and tokens > READ_AT_ONCE):
-                break
-            some.append(member)
+        some = self._admitted()
         if not some:
             return []
-        self.waiting = self.waiting[len(some) :]
         prompts = [member.prompt for member in some]
         repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
         found = []
@@ -288,6 +288,36 @@ class Continuous:
             member.begin()
             self.rows += [(member, w) for w in range(member.width)]
         return found
+
+    def _admitted(self) -> list[Member]:
+        """Out of those who wait, as many as there is room for. Whoever has fewest rows comes first,
+        and who has some leaves a part of them all to those who come."""
+        some: list[Member] = []
+        rows, tokens = len(self.rows), 0
+        if rows >= self.most_rows or not self.waiting:
+            return some
+        held = Counter(_caller(member) for member, _ in self.rows)
+        lines: dict[object, deque[Member]] = {}
+        for member in self.waiting:
+            lines.setdefault(_caller(member), deque()).append(member)
+        while lines:
+            caller = min(lines, key=held.__getitem__)  # of equal ones who came first
+            member = lines[caller][0]
+            left = self.most_rows - rows - (self.most_rows // SPARED if held[caller] else 0)
+            if member.width > left and held[caller]:
+                del lines[caller]
+                continue
+            tokens += len(member.prompt)
+            if member.width > left or (some and tokens > READ_AT_ONCE):
+                break
+            some.append(lines[caller].popleft())
+            rows += member.width
+            held[caller] += member.width
+            if not lines[caller]:
+                del lines[caller]
+        taken = set(some)
+        self.waiting = [member for member in self.waiting if member not in taken]
+        return some
 
     def _scores(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
         """The log-probabilities of the next token of each; of several models their mean."""
@@ -366,6 +396,10 @@ class Continuous:
             found = never(member.settings, member.job.specials)
             self.never[key] = torch.tensor(found, dtype=torch.long, device=self.device)
         return self.never[key]
+
+
+def _caller(member: Member) -> object:
+    return member if member.whose is None else member.whose
 
 
 def _is_plain(member: Member) -> bool:

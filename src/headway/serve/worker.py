@@ -2,8 +2,9 @@
 
 Requests that wait together are one flat batch, where they are told the same. What grows a token at
 a time grows in one continuous batch: a new request joins at the next step, a finished one leaves at
-once, and one that nobody waits for any more leaves too. A request that breaks the computation is
-found by computing each alone, and is the only one to hear of it.
+once, and one that nobody waits for any more leaves too. One that asks for much is several batches:
+between two of them others are answered. A request that breaks the computation is found by computing
+each alone, and is the only one to hear of it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 INPUTS_EACH = 8
 """So many times as many inputs as requests may wait."""
 
+MUCH = 8192
+"""Characters of a request that fill batches of their own, so that it is computed alone."""
+
+
+class Abandoned(Exception):
+    """Nobody waits any more for what is being computed."""
+
 
 @dataclass(eq=False)
 class Ticket:
@@ -69,6 +77,7 @@ class Ticket:
     joining: Joining | None = None
     """What it grows by, if it does."""
 
+    asks_much: bool = False
     given_up: bool = False
     ended: bool = False
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -220,9 +229,17 @@ class Worker:
             for one in ticket.questions
         ]
         ticket.members = [None] * len(ticket.questions)
+        ticket.asks_much = self._asks_much(ticket)
         with self._wake:
             self._queue.append(ticket)
             self._wake.notify()
+
+    def _asks_much(self, ticket: Ticket) -> bool:
+        decode = ticket.use.settings.decode
+        if self.spec.continues and decode.walks:
+            return False  # it joins others, row by row
+        written = 4 * decode.width * (decode.max_len or 0) if self.spec.continues else 0
+        return sum(_size(one.question) + written for one in ticket.questions) > MUCH
 
     def stop(self) -> None:
         with self._wake:
@@ -295,28 +312,41 @@ class Worker:
         self._flush()
 
     def _work(self) -> None:
-        while True:
-            tickets = self._take()
-            if tickets is None:
-                return
-            self._current = tickets
-            batches: dict[Hashable, list[Ticket]] = {}
-            for ticket in tickets:
-                self._waited(time.perf_counter() - ticket.begun, model=self.name)
-                if ticket.use.opened is not self.run.opened:  # it was read anew meanwhile
-                    ticket.use = replace(ticket.use, opened=self.run.opened)
-                if ticket.is_whole or ticket.given_up:
-                    self._end(ticket)
-                elif not self._join(ticket):
-                    # What is drawn depends on its place in a batch: it has one of its own.
-                    drawn = ticket.use.settings.decode.sample
-                    batches.setdefault(id(ticket) if drawn else ticket.key, []).append(ticket)
-            for batch in batches.values():
-                self._together(batch)
-            self._current = []
-            if self._growing is not None and not self._growing.is_empty:
-                self._step(self._growing)
-            self._flush()
+        while (tickets := self._take()) is not None:
+            self._answer(tickets)
+
+    def _answer(self, tickets: Sequence[Ticket]) -> None:
+        """These, and one step of those who grow."""
+        outer, self._current = self._current, [*self._current, *tickets]
+        batches: dict[Hashable, list[Ticket]] = {}
+        for ticket in tickets:
+            self._waited(time.perf_counter() - ticket.begun, model=self.name)
+            if ticket.use.opened is not self.run.opened:  # it was read anew meanwhile
+                ticket.use = replace(ticket.use, opened=self.run.opened)
+            if ticket.is_whole or ticket.given_up:
+                self._end(ticket)
+            elif not self._join(ticket):
+                # What is drawn depends on its place in a batch: it has one of its own.
+                alone = ticket.use.settings.decode.sample or ticket.asks_much
+                batches.setdefault(id(ticket) if alone else ticket.key, []).append(ticket)
+        for batch in batches.values():
+            self._together(batch)
+        self._current = outer
+        if self._growing is not None and not self._growing.is_empty:
+            self._step(self._growing)
+        self._flush()
+
+    def _between(self, tickets: Sequence[Ticket]) -> None:
+        """Two batches of these. If they are one that asks for much, whoever does not comes in
+        between, so that nobody waits for longer than a batch because of another."""
+        if threading.current_thread() is not self._thread:
+            return  # one that reads files ahead
+        if all(ticket.given_up for ticket in tickets):
+            raise Abandoned
+        if tickets[0].asks_much:
+            with self._wake:
+                others = self._little()
+            self._answer(others)
 
     def _take(self) -> list[Ticket] | None:
         """What waits; a moment longer, where several came together lately."""
@@ -332,14 +362,30 @@ class Worker:
                     left = until - time.perf_counter()
                     if left <= 0 or not self._wake.wait(left):
                         break
-            found: list[Ticket] = []
-            inputs = 0
-            while self._queue and (not found or inputs < self.limits.batch):
-                found.append(self._queue.popleft())
-                inputs += len(found[-1].questions)
+            found = self._little()
+            much = next((one for one in self._queue if one.asks_much), None)
+            if much is not None:  # at the end: for those who come meanwhile there is `_between`
+                self._queue.remove(much)
+                found.append(much)
             if not busy:
                 self._crowd = len(found)
             return found
+
+    def _little(self) -> list[Ticket]:
+        """Those who wait and do not ask for much, as many as are computed together; and whom nobody
+        waits for any more."""
+        found: list[Ticket] = []
+        later: deque[Ticket] = deque()
+        inputs = 0
+        for ticket in self._queue:
+            much = ticket.asks_much and not ticket.given_up
+            if much or (found and inputs >= self.limits.batch):
+                later.append(ticket)
+            else:
+                found.append(ticket)
+                inputs += len(ticket.questions)
+        self._queue = later
+        return found
 
     def _predictor(self, use: Use, key: Hashable) -> Predictor:
         """What answers, kept for the next who says the same."""
@@ -398,7 +444,7 @@ class Worker:
             ticket.leave()  # what of it has joined already
             return
         ticket.members[number] = member
-        member.left = ticket.given_up
+        member.left, member.whose = ticket.given_up, ticket
         self._owners[member] = (ticket, number)
         growing.join(member)
 
@@ -509,12 +555,16 @@ class Worker:
         told = GIVEN_UP.set(given_up)
         try:
             asked = (ticket.questions[number] for ticket, number in owners)
-            found = Stream(tickets[0].use, asked, keep=True, again=len(tickets) == 1)
+            use = replace(tickets[0].use, between=lambda *_: self._between(tickets))
+            found = Stream(use, asked, keep=True, again=len(tickets) == 1)
             for (ticket, number), answer in zip(owners, found, strict=True):
                 ticket.answers[number] = answer
                 if ticket.is_whole:
                     self._end(ticket)
                     self._flush()
+        except Abandoned:
+            for ticket in tickets:
+                self._end(ticket)
         except Exception as error:
             self._failed(tickets, error)
         finally:
@@ -586,6 +636,15 @@ class Worker:
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
+
+
+def _size(question: object) -> float:
+    """Of an input: characters, or as many thousands of pixels or samples."""
+    if isinstance(question, str):
+        return len(question)
+    if isinstance(question, list | tuple):
+        return sum(len(one) if isinstance(one, str) else 4 for one in question)
+    return float(getattr(getattr(question, "values", None), "size", 0)) / 1000
 
 
 def _with_id(answer: Answer, asked: Asked) -> Answer:

@@ -35,7 +35,7 @@ class Stream(Iterator[Answer]):
     ) -> None:
         self.use, self.keep, self.again, self.live = use, keep, again, live
         if not live:
-            use = replace(use, between=use.opened.give_way)
+            use = replace(use, between=self._give_way)
         with use.opened.lock:  # some compute something first
             self.predictor: Predictor = find_task(use.settings).predictor(use)
         self._source = iter(questions)
@@ -60,6 +60,10 @@ class Stream(Iterator[Answer]):
     def summary(self) -> str:
         """What was done so far, for people."""
         return self.predictor.summary()
+
+    def _give_way(self, done: int, total: int) -> None:
+        self.use.opened.give_way()
+        self.use.between(done, total)
 
     def _run(self) -> Iterator[Answer]:
         answers = self.predictor.answers(self._feed(), self.live)
