@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from headway.run import Run
+from headway.serve.application import service_of
 from headway.serve.asking import declared
 from headway.serve.limits import Limits
 from headway.settings.folder import SHIPPED
 
-from .conftest import Here
+from .conftest import Here, wait_for
 
 WAV, PNG = SHIPPED / "digits/example.wav", SHIPPED / "shapes/example.png"
 GREEDY = {"beam": 1, "max_len": 12}
@@ -195,8 +196,6 @@ def test_a_text_appears_while_it_is_written(here: Here, runs: dict[str, Run]) ->
     assert last["answers"][0]["outputs"][0]["text"] == want
     whole = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": "Ja.", "stream": True})
     assert [*events(whole.text)[0]] == ["model", "answers"]
-    wrong = {"model": "stories", "input": "a " * 9000, "stream": True}
-    assert "tokens" in events(here.post("/v1/predict", wrong).text)[0]["answers"][0]["error"]
 
 
 def test_bodies_that_are_no_json_or_no_form(here: Here) -> None:
@@ -235,3 +234,45 @@ def test_answers_have_an_id_and_no_cross_site_headers(here: Here) -> None:
     assert here.post("/v1/predict", {"model": "stories"}, headers=evil).status_code == 403
     own = {"Origin": here.url}
     assert here.post("/v1/predict", {"model": "stories"}, headers=own).status_code == 422
+
+
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_stream_that_cannot_be_answered_is_refused_as_others_are(here: Here, beam: int) -> None:
+    asked = {"model": "stories", "input": "The dog " * 2000, "options": {"beam": beam}}
+    plain, stream = (
+        here.post("/v1/predict", {**asked, "stream": stream}) for stream in (False, True)
+    )
+    assert (plain.status_code, stream.status_code) == (422, 422)
+    assert stream.json() == plain.json()
+    some = {"model": "stories", "inputs": ["The dog", asked["input"]], "stream": True,
+            "options": {"beam": beam, "max_len": 5}}  # fmt: skip
+    last = events(here.post("/v1/predict", some).text)[-1]
+    assert ["error" in one for one in last["answers"]] == [False, True]
+    assert "tokens" in last["answers"][1]["error"]
+
+
+def test_it_can_be_mounted_under_a_prefix(runs: dict[str, Run]) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+    from starlette.testclient import TestClient
+
+    import headway.serve
+    from headway.serve.keys import Keys
+
+    key = {"Authorization": "Bearer secret"}
+    for root, at in (("", "/ai"), ("/ai", "/ai"), ("", "")):
+        inner = app = headway.serve.app(runs["stories"], keys=Keys.of("secret"))
+        if at and not root:
+            app = Starlette(routes=[Mount(at, inner)], lifespan=inner.router.lifespan_context)
+        with TestClient(app, "http://127.0.0.1", root_path=root) as client:
+            wait_for(service_of(inner).workers["stories"].is_open.is_set)
+            page = client.get(f"{at}/")
+            assert page.status_code == 200
+            assert "script-src 'self'" in page.headers["content-security-policy"]
+            assert client.get(f"{at}/assets/serve.js").headers["cache-control"] == "no-cache"
+            assert client.get(f"{at}/health").status_code == 200
+            assert client.get(f"{at}/v1/models").status_code == 401
+            assert client.get(f"{at}/v1/models", headers=key).status_code == 200
+            said = client.get(f"{at}/docs", headers=key, follow_redirects=False)
+            assert said.headers["location"] == "./#api"
+            assert '{path="/health",status="200"}' in client.get(f"{at}/metrics").text

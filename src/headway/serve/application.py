@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_plus
 
+from starlette._utils import get_route_path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -195,7 +196,8 @@ class Gate:
         given = {name.decode("latin-1"): value.decode("latin-1", "replace")
                  for name, value in scope["headers"]}  # fmt: skip
         number = number_of(given)
-        where = (scope["method"], scope["path"])
+        path = get_route_path(scope)  # without the prefix under which someone mounted this
+        where = (scope["method"], path)
         scope["headway_key"] = None
         status = NOTHING_SAID
 
@@ -206,9 +208,9 @@ class Gate:
                 headers = message.setdefault("headers", [])
                 known = {name.lower() for name, _ in headers}
                 more = {**HEADERS, "X-Request-Id": number}
-                if scope["path"] in operations.PAGE and scope["path"] != "/":
+                if path in operations.PAGE and path != "/":
                     more["Cache-Control"] = "no-cache"
-                if scope["path"] == "/" and b"content-security-policy" not in known:
+                if path == "/" and b"content-security-policy" not in known:
                     more["Content-Security-Policy"] = self.policy(message)
                 for name, value in more.items():
                     if value and name.lower().encode() not in known:
@@ -232,7 +234,7 @@ class Gate:
                         raise  # the connection ends: there is nothing to be added
                     problem = _unexpected(error)
             if problem is not None:
-                plain = scope["path"] in self.door.plain
+                plain = path in self.door.plain
                 await refusal(problem, plain=plain)(scope, receive, sent)
         finally:
             service.in_flight -= 1

@@ -261,7 +261,28 @@ class Service:
         self._open.add(ticket)
         ticket.future.add_done_callback(lambda _: self._open.discard(ticket))
         worker.put(ticket)
+        if on_piece is not None:
+            await self._begun(ticket)
         return ticket
+
+    async def _begun(self, ticket: Ticket) -> None:
+        """A stream that cannot be answered is refused like any other request: its answer begins
+        when its texts begin to grow, or are there, or after a while."""
+        joined = asyncio.ensure_future(ticket.joined.wait())
+        both: set[asyncio.Future[Any]] = {joined, ticket.future}
+        try:
+            await asyncio.wait(
+                both, timeout=min(BEAT, self.limits.seconds), return_when=asyncio.FIRST_COMPLETED
+            )
+        except asyncio.CancelledError:
+            ticket.give_up()
+            raise
+        finally:
+            joined.cancel()
+        if ticket.future.done():
+            errors = [one.error for one in result_of(ticket)]
+            if all(errors):
+                raise Refused(422, errors[0], param="input")
 
     async def _inputs(self, worker: Worker, given: Sequence[Any]) -> list[Any]:
         """Checked. Of texts that is a matter of their lengths; media may be large."""

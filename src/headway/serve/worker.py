@@ -77,6 +77,9 @@ class Ticket:
     joining: Joining | None = None
     """What it grows by, if it does."""
 
+    joined: asyncio.Event = field(default_factory=asyncio.Event)
+    """All that can be answered of it has begun to grow."""
+
     asks_much: bool = False
     given_up: bool = False
     ended: bool = False
@@ -420,6 +423,8 @@ class Worker:
                 self._join_one(growing, ticket, number, asked)
         if ticket.is_whole:
             self._end(ticket)
+        if ticket.on_piece is not None:  # nobody else wants to know, and to tell wakes the loop
+            self._outbox.append((ticket.loop, ticket.joined.set))
         return True
 
     def _join_one(
@@ -545,7 +550,8 @@ class Worker:
         ]
         began = time.perf_counter()
         self._batched(len(owners), model=self.name)
-        exact = self.spec.modality != "sounds"  # recordings are cut into windows of their own
+        # Recordings are cut into windows of their own, and what is asked again has new numbers.
+        exact = self.spec.modality != "sounds" and len(tickets) > 1
 
         def given_up(number: int) -> bool:
             if exact and number != UNNUMBERED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -51,7 +52,7 @@ PAGE = {
 
 
 async def page(service: Service, request: Request) -> Response:
-    name, kind = PAGE[request.url.path]
+    name, kind = PAGE[get_route_path(request.scope)]
     return Response((FOLDER / name).read_bytes(), media_type=kind)
 
 
@@ -60,7 +61,7 @@ async def favicon(service: Service, request: Request) -> Response:
 
 
 async def description_page(service: Service, request: Request) -> Response:
-    return RedirectResponse("/#api")
+    return RedirectResponse("./#api")
 
 
 STATUS = an_object(("status",), status=TEXT)
