@@ -16,7 +16,7 @@ from headway.serve.asking import declared
 from headway.serve.limits import Limits
 from headway.settings.folder import SHIPPED
 
-from .conftest import Here, wait_for
+from .conftest import Here, serving, wait_for
 
 WAV, PNG = SHIPPED / "digits/example.wav", SHIPPED / "shapes/example.png"
 GREEDY = {"beam": 1, "max_len": 12}
@@ -82,7 +82,8 @@ def test_media_come_as_files_of_a_form_or_in_base64(
         given = {"data": text} if way == "base64" else f"data:image/png;base64,{text}"
         said = here.post("/v1/predict", {"model": name, "input": given})
     assert said.status_code == 200, said.text
-    assert_same(said.json()["answer"], plain(runs[name](data)))
+    want = plain(runs[name](data))
+    assert_same(said.json()["answer"], want | ({"file": path.name} if way == "upload" else {}))
 
 
 def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here) -> None:
@@ -276,3 +277,49 @@ def test_it_can_be_mounted_under_a_prefix(runs: dict[str, Run]) -> None:
             said = client.get(f"{at}/docs", headers=key, follow_redirects=False)
             assert said.headers["location"] == "./#api"
             assert '{path="/health",status="200"}' in client.get(f"{at}/metrics").text
+
+
+def test_errors_and_answers_name_inputs_by_their_places_and_files(here: Here) -> None:
+    inputs = ["Ja.", {"a": "b"}, "Nein.", {"c": "d"}]
+    found = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": inputs}).json()["answers"]
+    assert [found[place]["error"][:7] for place in (1, 3)] == ["input 2", "input 4"]
+    some = [("file", (name, PNG.read_bytes())) for name in ("a.png", "C:\\b/c\u200b.png")]
+    some.append(("file", ("no.png", b"nothing")))
+    said = here.post("/v1/predict", files=some, data={"model": "shapes"}).json()["answers"]
+    assert [one.get("file") for one in said][:2] == ["a.png", "c.png"]
+    assert said[2]["error"].startswith("no.png")
+    data = base64.b64encode(PNG.read_bytes()).decode()
+    asked = {"model": "shapes", "inputs": [{"data": data}] * 2}
+    found = here.post("/v1/predict", asked).json()["answers"]
+    assert [one["file"] for one in found] == ["input 1", "input 2"]
+
+
+def test_what_is_wrong_is_named(here: Here) -> None:
+    form = {"model": (None, "shapes"), "options": (None, "{"), "file": PNG.read_bytes()}
+    said = here.post("/v1/predict", files=form)
+    assert (said.status_code, said.json()["error"]["param"]) == (400, "options")
+    assert said.json()["error"]["message"].startswith("options is no JSON")
+    said = here.post("/v1/look", {"model": "tatoeba-de-en", "text": " "})
+    assert (said.status_code, said.json()["error"]["param"]) == (422, "text")
+    assert "--text" not in said.text
+    lengths = {"min_len": 500, "max_len": 5}
+    said = here.post("/v1/predict", {"model": "stories", "input": "a", "options": lengths})
+    assert (said.status_code, said.json()["error"]["param"]) == (422, "min_len")
+
+
+def test_the_application_takes_runs_and_names(runs: dict[str, Run]) -> None:
+    import headway.serve
+
+    for given in ("stories", ["stories"], runs["stories"], [runs["stories"]]):
+        assert [*service_of(headway.serve.app(given)).workers] == ["stories"]
+
+
+def test_counters_begin_with_nothing(runs: dict[str, Run]) -> None:
+    with serving(runs["stories"]) as here:
+        before = here.get("/metrics").text
+        for name in ("tokens", "prompt_tokens", "broken", "given_up"):
+            assert f'headway_{name}_total{{model="stories"}} 0\n' in before
+        here.post("/v1/predict", {"input": "The dog", "options": GREEDY})
+        after = here.get("/metrics").text
+        assert 'headway_tokens_total{model="stories"} 12\n' in after
+        assert 'headway_prompt_tokens_total{model="stories"} 3\n' in after

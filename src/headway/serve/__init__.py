@@ -7,6 +7,7 @@ and python-multipart come with `pip install 'headway[serve]'`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["app"]
 
 
 def app(
-    runs: Run | Iterable[Run],
+    runs: Run | str | Iterable[Run | str],
     *,
     keys: Keys | None = None,
     limits: Limits | None = None,
@@ -28,14 +29,17 @@ def app(
 ) -> Starlette:
     """The application, for any ASGI server and for tests.
 
-    `runs`: what `headway.load` gives; each is asked for by its name. `keys`: who may ask; None:
-    everybody. `limits`: how much. `hosts`: names that requests must be addressed to (None: any),
-    `languages`: of translators by their names, as `{"mine": ("de", "en")}`.
+    `runs`: what `headway.load` gives, or what it takes; each is asked for by its name. `keys`: who
+    may ask; None: everybody. `limits`: how much. `hosts`: names that requests must be addressed to
+    (None: any), `languages`: of translators by their names, as `{"mine": ("de", "en")}`.
     """
     from headway.errors import needs
 
     for module in ("starlette", "python_multipart"):
         needs(module, "serve")
+    from headway.run import load
     from headway.serve.application import make
 
-    return make([runs] if hasattr(runs, "opened") else list(runs), keys, limits, **more)  # type: ignore[list-item]
+    given = [runs] if isinstance(runs, str | PathLike) or hasattr(runs, "opened") else [*runs]
+    opened = [load(one) if isinstance(one, str | PathLike) else one for one in given]
+    return make(opened, keys, limits, **more)  # type: ignore[arg-type]

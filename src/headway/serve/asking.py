@@ -33,6 +33,7 @@ WISHES = {
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
 MOST_SHOTS = 64
+LONGEST_NAME = 100
 MOST_VALUES = 10_000
 """In JSON that is larger than requests of text may be."""
 
@@ -129,7 +130,17 @@ def checked_options(
             raise Refused(422, f"there is no option {name[:60]!r}.{near}", param=name[:60])
         if value is not None:
             found[name] = _checked(known[name], value)
+    _check_lengths(found, known)
     return found
+
+
+def _check_lengths(said: Mapping[str, Any], known: Mapping[str, Declared]) -> None:
+    """Of an output: where one of both is said, the other is what the run says."""
+    names = [name for name in ("min_len", "max_len") if name in known]
+    if len(names) == 2 and any(name in said for name in names):
+        least, most = (said.get(name, known[name].default) for name in names)
+        if least is not None and most is not None and least > most:
+            raise _wrong("min_len", f"at most max_len, which is {most:,}")
 
 
 def _checked(option: Declared, value: Any) -> Any:
@@ -179,20 +190,24 @@ def _wrong(name: str, must: str) -> Refused:
     return Refused(422, f"{name} must be {must}.", param=name)
 
 
-def parse_json(body: bytes) -> dict[str, Any]:
-    """An object. Neither NaN nor half of a character passes: nothing behind expects them."""
+def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
+    """An object, of the body or of a field of it. Neither NaN nor half of a character passes:
+    nothing behind expects them."""
+    what, param = field or "the body", field or None
     try:
         text = body.decode("utf-8")
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON ({str(error)[:120]}).") from error
+        raise Refused(400, f"{what} is no JSON ({str(error)[:120]}).", param=param) from error
     if not isinstance(found, dict):
-        raise Refused(400, "the body must be a JSON object.")
+        raise Refused(400, f"{what} must be a JSON object.", param=param)
     try:
         if HALVES.search(body):  # no other way leads to one
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (UnicodeEncodeError, RecursionError) as error:
-        raise Refused(400, "a text in the body is no Unicode: half of a character.") from error
+        raise Refused(
+            400, f"a text in {what} is no Unicode: half of a character.", param=param
+        ) from error
     return found
 
 
@@ -253,15 +268,16 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
     raise Refused(422, "an input must be a text, or an object of texts.", param="input")
 
 
-def _medium(run: Run, value: Any, limits: Limits) -> bytes:
+def _medium(run: Run, value: Any, limits: Limits) -> Upload:
     """Bytes alone: a name would be a file of this machine, an address one of another."""
+    name = ""
     if isinstance(value, dict):
         known = [value[key] for key in ("data", "bytes", "image", "video", "audio") if key in value]
         if len(value) != 1 or not known:
             raise _no_medium()
         value = known[0]
     if isinstance(value, Upload):
-        data = value.data
+        data, name = value.data, _shown(value.name)
     elif isinstance(value, str):
         data = _decoded(value)
     else:
@@ -270,7 +286,13 @@ def _medium(run: Run, value: Any, limits: Limits) -> bytes:
         raise Refused(422, "an input holds no bytes.", param="input")
     if spec_of(run.settings).modality == "sounds":
         check_seconds(data, limits)
-    return data
+    return Upload(name, data)
+
+
+def _shown(name: str) -> str:
+    """The name of a client's file, as it is said in answers: nothing is opened by it."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    return "".join(filter(str.isprintable, last))[:LONGEST_NAME]
 
 
 def _no_medium() -> Refused:

@@ -22,9 +22,12 @@ class Metrics:
         self._hists: dict[str, dict[Labels, list[float]]] = {}
         self._gauges: dict[str, list[tuple[Labels, Callable[[], float]]]] = {}
 
-    def counter(self, name: str, help: str) -> Callable[..., None]:
+    def counter(self, name: str, help: str, **known: str) -> Callable[..., None]:
+        """`known`: labels of which it is told from the beginning that nothing happened so far."""
         self._help[name] = (help, "counter")
         values = self._counts.setdefault(name, {})
+        if known:
+            values.setdefault(tuple(sorted(known.items())), 0)
 
         def add(value: float = 1, **labels: str) -> None:
             key = tuple(sorted(labels.items()))

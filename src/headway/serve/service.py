@@ -31,6 +31,7 @@ from headway.serve.problems import Broken, Refused
 from headway.serve.worker import OnPiece, Ticket, Worker
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked as Question
+from headway.tasks.inputs import Inputs
 
 FORM = "application/x-www-form-urlencoded"
 AT_ONCE = 50_000
@@ -304,10 +305,16 @@ class Service:
     ) -> Ticket:  # fmt: skip
         run = worker.run
         use = run.use(options)
-        questions = [
-            Question(list(one.ids)) if isinstance(one, Tokens) else run.question(one)
-            for one in inputs
-        ]
+        made = Inputs(run.settings, run.folder)  # which counts them, for its errors
+        questions = []
+        for one in inputs:
+            if isinstance(one, Tokens):
+                made.n += 1
+                questions.append(Question(list(one.ids)))
+            elif isinstance(one, Upload):
+                questions.append(made.asked(one.data, one.name))
+            else:
+                questions.append(made.asked(one))
         key = repr(sorted(options.items()))
         if worker.spec.continues:
             use = _bounded(use, self.limits.tokens)

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from headway.decode.continuous import Continuous, Member
 from headway.decode.search.limits import GIVEN_UP, UNNUMBERED
@@ -148,9 +149,11 @@ class Worker:
             "headway_queue_seconds", "From accepted to first computed.", SECONDS
         )  # fmt: skip
         self._batched = said("headway_batch_inputs", "Inputs that were computed together.", SIZES)
-        self._tokens = metrics.counter("headway_tokens_total", "Tokens that were written.")
-        self._broken = metrics.counter("headway_broken_total", "Computations that failed.")
-        self._left = metrics.counter("headway_given_up_total", "Requests that nobody waited for.")
+        counter = partial(metrics.counter, model=self.name)
+        self._tokens = counter("headway_tokens_total", "Tokens that were written.")
+        self._prompts = counter("headway_prompt_tokens_total", "Tokens that were continued.")
+        self._broken = counter("headway_broken_total", "Computations that failed.")
+        self._left = counter("headway_given_up_total", "Requests that nobody waited for.")
         metrics.gauge(
             "headway_queue_requests", "Accepted and not answered.", lambda: self._accepted,
             model=self.name,
@@ -451,6 +454,7 @@ class Worker:
         ticket.members[number] = member
         member.left, member.whose = ticket.given_up, ticket
         self._owners[member] = (ticket, number)
+        self._prompts(len(member.prompt), model=self.name)
         growing.join(member)
 
     def _show(self, ticket: Ticket, number: int, w: int, piece: str) -> None:

@@ -127,14 +127,18 @@ class Inputs:
     def all(self, xs: Iterable[object]) -> Iterator[Asked]:
         """In order; what cannot be read has its error in its place."""
         for x in xs:
-            try:
-                yield self.one(x)
-            except DataError as error:
-                yield Asked(None, x.get("id") if isinstance(x, Mapping) else None, error)
+            yield self.asked(x)
 
-    def one(self, x: object) -> Asked:
+    def asked(self, x: object, name: str = "") -> Asked:
+        """The next one, or its error. `name`: what it is called, if not by its place."""
+        try:
+            return self.one(x, name)
+        except DataError as error:
+            return Asked(None, x.get("id") if isinstance(x, Mapping) else None, error)
+
+    def one(self, x: object, name: str = "") -> Asked:
         self.n += 1
-        where = f"input {self.n:,}"
+        where = name or f"input {self.n:,}"
         own = None
         if isinstance(x, Mapping):
             own = x.get("id")

@@ -82,7 +82,8 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
         name = next(iter(form))
         raise Refused(422, f"there is no field {name[:60]!r} in this form.", param=name[:60])
     if "options" in found:
-        found["options"] = parse_json(str(found["options"] or "{}").encode("utf-8", "replace"))
+        said = str(found["options"] or "{}").encode("utf-8", "replace")
+        found["options"] = parse_json(said, "options")
     if "stream" in found:
         found["stream"] = {"true": True, "false": False}.get(str(found["stream"]), found["stream"])
     for one in files:
@@ -136,7 +137,8 @@ async def look(service: Service, request: Request) -> Response:
             if name == "file" and isinstance(all_of[0], Upload):
                 data = all_of[0].data or None
             elif name == "request":
-                values |= parse_json((one_of(form, name) or "{}").encode("utf-8", "replace"))
+                said = (one_of(form, name) or "{}").encode("utf-8", "replace")
+                values |= parse_json(said, name)
             else:
                 values[name] = one_of(form, name)
     else:
@@ -149,6 +151,8 @@ async def look(service: Service, request: Request) -> Response:
             "that was exported.",
         )  # fmt: skip
     text = values.get("text")
+    if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
+        raise Refused(422, "text is empty: give what is to be looked at.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
         raise Refused(
             413, f"a text has {len(text):,} characters; at most {service.limits.characters:,}.",
