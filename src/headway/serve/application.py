@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote_plus
 
-from starlette._utils import get_route_path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -34,7 +33,7 @@ from headway.serve.looking import Looks
 from headway.serve.openapi import description
 from headway.serve.problems import Refused
 from headway.serve.routes import libretranslate, openai, operations, own
-from headway.serve.routes.route import Route, an_object
+from headway.serve.routes.route import Route, an_object, path_in
 from headway.serve.service import FORM, Gone, Service, kind_of, response
 
 log = logging.getLogger("headway.serve")
@@ -196,7 +195,7 @@ class Gate:
         given = {name.decode("latin-1"): value.decode("latin-1", "replace")
                  for name, value in scope["headers"]}  # fmt: skip
         number = number_of(given)
-        path = get_route_path(scope)  # without the prefix under which someone mounted this
+        path = path_in(scope)  # without the prefix under which someone mounted this
         where = (scope["method"], path)
         scope["headway_key"] = None
         status = NOTHING_SAID

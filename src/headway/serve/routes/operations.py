@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from headway import __version__
-from headway.serve.routes.route import TEXT, Route, an, an_object
+from headway.serve.routes.route import TEXT, Route, an, an_object, path_in
 from headway.serve.service import Service, response
 from headway.web.html import FOLDER
 
@@ -52,7 +51,7 @@ PAGE = {
 
 
 async def page(service: Service, request: Request) -> Response:
-    name, kind = PAGE[get_route_path(request.scope)]
+    name, kind = PAGE[path_in(request.scope)]
     return Response((FOLDER / name).read_bytes(), media_type=kind)
 
 

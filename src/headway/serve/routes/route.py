@@ -49,6 +49,13 @@ class Route:
     """It asks for a place in the queue of a model, and does nothing without."""
 
 
+def path_in(scope: Mapping[str, Any]) -> str:
+    """The path of a request without the prefix under which someone mounted the application."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    inside = path == prefix or path.startswith(prefix + "/")
+    return path[len(prefix) :] if prefix and inside else path
+
+
 def an(kind: str, **more: Any) -> dict[str, Any]:
     """A schema in short: `an("integer", minimum=1)`."""
     return {"type": kind, **more}
