@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from headway.errors import UserError
 from headway.models.build import build_model
 from headway.nn.layout import Layout
+from headway.settings.load import model_settings
 from headway.settings.model import FAMILY_SETTINGS
 
 from .variants import EVERY, FAMILIES, samples, scores, settings_of, tiny
@@ -165,3 +166,27 @@ def test_a_model_without_memory_draws_nothing(family: str) -> None:
         build_model(FAMILY_SETTINGS[family](), device="meta")
     assert "empty" in asked.names
     assert not asked.names & {"normal_", "uniform_"}
+
+
+@pytest.mark.parametrize(
+    ("single_head", "layers"),
+    [("every", {1: [0], 4: [0, 1, 2, 3]}), ("second-last", {1: [0], 2: [0], 4: [2]}),
+     ("none", {4: []})],
+)  # fmt: skip
+def test_a_sha_rnn_has_its_head_where_it_is_told_to(
+    single_head: str, layers: dict[int, list[int]]
+) -> None:
+    for n_layers, expected in layers.items():
+        # A preset's window goes with the head; on a command line `none` is None.
+        settings = model_settings({
+            "preset": "sha-rnn", "d_model": 8, "d_ff": 16, "n_layers": n_layers,
+            "single_head": None if single_head == "none" else single_head,
+        })  # fmt: skip
+        model: Any = build_model(settings, seed=0)
+        found = [layer for layer, block in enumerate(model.stack.blocks) if block.attention]
+        assert found == expected
+    # What was saved before there was a choice has one in every layer.
+    saved = asdict(settings_of("decoder", "sha-rnn"))
+    del saved["single_head"]
+    again: Any = build_model(model_settings({"family": "decoder", **saved}), seed=0)
+    assert all(block.attention for block in again.stack.blocks)

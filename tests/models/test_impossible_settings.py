@@ -134,6 +134,12 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
     ("DecoderSettings(body='lstm', wiring='parallel')", "wiring='parallel'", "Use wiring=pre"),
     ("DecoderSettings(body='lstm', positions='rotary')", "positions='rotary'", "positions=none"),
     ("DecoderSettings(body='sha-rnn', d_ff=100)", "d_ff=100", "Try d_ff=768"),
+    ("DecoderSettings(body='lstm', single_head='none')", "single_head has no effect", "of sha-rnn"),
+    (
+        "DecoderSettings(body='sha-rnn', d_ff=1536, single_head='none', window=9)",
+        "window has no effect with single_head='none'",
+        "Leave it out",
+    ),
     (
         "EncoderSettings(body='convolution', heads=('classes',), n_labels=2)",
         "pooling='first'",

@@ -110,6 +110,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "convolution-dilated": {"body": "convolution", "kernel": 3, "dilation": 2, "wiring": "pre",
                             "memory": "additive"},
     "sha-rnn": {"body": "sha-rnn", "d_ff": 64, "window": 4},
+    "sha-rnn-one-head": {"body": "sha-rnn", "d_ff": 64, "single_head": "second-last"},
 }  # fmt: skip
 """Other bodies; a decoder alone has no memory and reads one way."""
 

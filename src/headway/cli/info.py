@@ -14,7 +14,7 @@ from headway.cli import completion
 from headway.cli.data_arguments import Json
 from headway.cli.print_table import show_table
 from headway.errors import FolderError
-from headway.settings.body import UNREAD
+from headway.settings.body import UNREAD, unread_by
 from headway.settings.folder import WEIGHTS, file_in, find_settings, run_folder
 from headway.settings.model import (
     DecoderSettings,
@@ -117,7 +117,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
     ]
     if settings.body == "transformer":
         return rows
-    unread, of = UNREAD[settings.body], {"heads": "n_heads", "feed-forward": "d_ff"}
+    unread, of = unread_by(vars(settings)), {"heads": "n_heads", "feed-forward": "d_ff"}
     if "attention_dropout" in unread:
         rows[-1] = ("dropout", f"{settings.dropout:g}", "")
     if "activation" in unread:
@@ -135,6 +135,9 @@ def _of_body(settings: ModelSettings) -> str:
         said.append(f"kernel {settings.kernel}, dilation {settings.dilation}")
     if isinstance(settings, Seq2SeqSettings) and "memory" not in unread:
         said.append(f"memory {settings.memory}")
+    if isinstance(settings, DecoderSettings) and "single_head" not in unread:
+        layers = {"every": "a head in every layer", "second-last": "one head", "none": "no head"}
+        said.append(layers[settings.single_head])
     return ", ".join(said)
 
 

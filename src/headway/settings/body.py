@@ -25,6 +25,7 @@ Positions = Literal[
 Scheme = Literal["paper", "gpt2", "bert", "small"]
 Pooling = Literal["first", "mean", "last"]
 Body = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngram"]
+HeadIn = Literal["every", "second-last", "none"]
 
 TRAINED: dict[str, dict[str, Any]] = {
     "sha-rnn": {"optimizer": "lamb", "lr": 2e-3, "schedule": "cosine", "clip": 0.25},
@@ -43,10 +44,12 @@ OF_ATTENTION = frozenset({
 """Settings of attention and of the feed-forward network behind it."""
 
 UNREAD: dict[str, frozenset[str]] = {
-    "transformer": frozenset({"bidirectional", "memory", "kernel", "dilation", "order"}),
-    "lstm": OF_ATTENTION | {"kernel", "dilation", "order"},
-    "gru": OF_ATTENTION | {"kernel", "dilation", "order"},
-    "convolution": OF_ATTENTION | {"bidirectional", "order"},
+    "transformer": frozenset(
+        {"bidirectional", "memory", "kernel", "dilation", "order", "single_head"}
+    ),
+    "lstm": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
+    "gru": OF_ATTENTION | {"kernel", "dilation", "order", "single_head"},
+    "convolution": OF_ATTENTION | {"bidirectional", "order", "single_head"},
     "sha-rnn": (OF_ATTENTION - {"d_ff", "window", "attention_dropout", "ff_dropout"})
     | {"bidirectional", "memory", "kernel", "dilation", "order"},
     "ngram": OF_ATTENTION
@@ -72,10 +75,14 @@ UNREAD: dict[str, frozenset[str]] = {
         "pooling",
         "n_labels",
         "tag_transitions",
+        "single_head",
     },
 }
 """What each body does not read: refused where it is asked for, dropped where it is a choice of
 ours."""
+
+OF_SINGLE_HEAD = frozenset({"window", "attention_dropout"})
+"""What a SHA-RNN without its head does not read either."""
 
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
 """What bodies other than the Transformer have where nobody asks: they know the order of tokens by
@@ -299,8 +306,14 @@ class BodySettings:
         """Refuse what this body does not read, or cannot be."""
         body = self.body
         usual = {one.name: one.default for one in fields(self)}
-        for name in sorted(UNREAD[body] & usual.keys()):
+        asked = {"body": body, "single_head": getattr(self, "single_head", "every")}
+        for name in sorted(unread_by(asked) & usual.keys()):
             if getattr(self, name) != usual[name] and not self._reads_anyway(name):
+                if name not in UNREAD[body]:
+                    raise ConfigError(
+                        f"{name} has no effect with single_head='none': there is no attention "
+                        "then. Leave it out, or choose another single_head."
+                    )
                 readers = [other for other in UNREAD if name not in UNREAD[other]]
                 raise ConfigError(
                     f"{name} has no effect with body={body!r}: it is of {' and '.join(readers)}. "
@@ -545,14 +558,18 @@ Settings = TypeVar("Settings", bound=BodySettings)
 
 def unread_by(model: Mapping[str, Any]) -> frozenset[str]:
     """What a model of these settings does not read, by its body."""
-    return UNREAD.get(str(model.get("body", "transformer")), frozenset())
+    unread = UNREAD.get(str(model.get("body", "transformer")), frozenset())
+    # On a command line the word none is no word yet.
+    headless = model.get("single_head", "every") in ("none", None)
+    return unread | OF_SINGLE_HEAD if headless else unread
 
 
-def with_body(settings: Settings, body: str) -> Settings:
+def with_body(settings: Settings, body: str, single_head: str | None = "every") -> Settings:
     """The same sizes with another body: what that one does not read is as if nobody had asked."""
     changes: dict[str, Any] = {"body": body}
+    unread = unread_by({"body": body, "single_head": single_head})
     for one in fields(settings):
-        if one.name in UNREAD.get(body, ()):
+        if one.name in unread:
             changes[one.name] = one.default
         elif one.name in INSTEAD and body != "transformer":
             changes[one.name] = INSTEAD[one.name]

@@ -47,9 +47,10 @@ def model_settings(
     }
     start = _start(named["preset"], named["family"], where, locate)
     body = rest.get("body", start.body)
-    if body != start.body and body in UNREAD:
+    single_head = rest.get("single_head", "every")
+    if body in UNREAD and (body != start.body or single_head in ("none", None)):
         # Classes are read from the mean of rows then, and no row stands for all of a picture.
-        start = with_body(_without_class_token(start), body)
+        start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)
     for name in rest:
         owners = [owner for owner, kind in FAMILY_SETTINGS.items() if name in setting_types(kind)]

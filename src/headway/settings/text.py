@@ -10,6 +10,7 @@ from headway.errors import ConfigError
 from headway.settings.body import (
     Activation,
     BodySettings,
+    HeadIn,
     Pooling,
     Positions,
     Scheme,
@@ -293,6 +294,9 @@ class DecoderSettings(TextSettings):
 
     order: int = 5
     """With `ngram`: how many tokens its n-grams have at most, the one that is said among them."""
+
+    single_head: HeadIn = "every"
+    """With `sha-rnn`: which layers have the single head of attention. `second-last`: one alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,7 +31,13 @@ from headway.nn.positions import (
 from headway.nn.recurrence import FirstState, Recurrence
 from headway.nn.sha_rnn import Boom, SingleHead
 from headway.nn.stack import Stack
-from headway.settings.model import BodySettings, Seq2SeqSettings, Side, TextSettings
+from headway.settings.model import (
+    BodySettings,
+    DecoderSettings,
+    Seq2SeqSettings,
+    Side,
+    TextSettings,
+)
 
 
 def norm_maker(
@@ -166,6 +172,9 @@ def _convolutional(settings: BodySettings, side: Side, norm: Norm, place: Place)
 def _sha_rnn(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Made:
     width = settings.d_model
     scope = Scope(causal=True, window=settings.window, dropout=settings.attention_dropout)
+    assert isinstance(settings, DecoderSettings)
+    layers = range(side.n_layers)
+    attending = {"every": layers, "second-last": layers[-2:][:1], "none": ()}[settings.single_head]
 
     def block(layer: int) -> MixerBlock:
         return MixerBlock(
@@ -173,7 +182,7 @@ def _sha_rnn(settings: BodySettings, side: Side, norm: Norm, place: Place) -> Ma
             Recurrence(width, "lstm"),
             norm,
             pre=settings.wiring == "pre",
-            attention=SingleHead(width, scope),
+            attention=SingleHead(width, scope) if layer in attending else None,
             feed_forward=Boom(width, side.d_ff, settings.ff_dropout),
             dropout=settings.dropout,
         )
