@@ -50,7 +50,8 @@ An experiment writes a folder (`lab/residuals`, or `--out`) with `verdict.json` 
 the effect with its spread over seeds, machine, versions, date), `numbers.json` (all that was
 measured) and `lab.html`, one page that works offline. What is stopped goes on by the same
 command; `--seeds 5` adds seeds to those that are there, `--first-seed 7` begins at another one;
-`--budget 10m` judges what is there after ten minutes. In Python:
+`--budget 10m` judges the seeds that are measured after ten minutes (with `--all`: of each). In
+Python:
 
 ```python
 from headway.lab import run_experiment

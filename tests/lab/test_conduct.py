@@ -16,7 +16,7 @@ import pytest
 from headway.cli.main import main
 from headway.errors import ConfigError, DataError, FolderError, Stopped, UserError
 from headway.lab import beds, experiments
-from headway.lab.bench import Bench
+from headway.lab.bench import Bench, OutOfTime
 from headway.lab.conduct import Result, machine, run_experiment
 from headway.lab.experiment import Experiment, Measured, Source, over
 from headway.lab.experiments import EXPERIMENTS, Entry, find
@@ -187,6 +187,66 @@ def test_too_little_time_or_data_is_undecided_and_says_why(
     assert (one.verdict, one.facts["literature"][0][2]) == ("undecided", "open")
 
 
+def test_when_time_is_over_the_seeds_that_were_measured_are_judged(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = {0: 0.0, 1: 0.0, 2: 99.0}  # time is over when the third seed begins
+    monkeypatch.setattr(Bench, "_in_time", lambda bench: _in_time(ticks[bench.seed]))
+    two = conduct(tmp_path / "x", budget_s=60.0)
+    assert (two.verdict, two.facts["seeds"], two.facts["doubts"]) == ("supported", 2, [])
+    assert "(1m 00s were over after 2 of 3 seeds.)" in two.sentence
+    ticks[1] = 99.0
+    one = conduct(tmp_path / "y", budget_s=60.0)
+    assert one.verdict == "undecided"
+    assert "One seed cannot tell" in one.sentence
+
+
+def _in_time(now: float) -> None:
+    if now > 60:
+        raise OutOfTime
+
+
+def test_fewer_seeds_than_are_there_do_not_take_a_verdict_back(
+    planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conduct(tmp_path / "x", seeds=4)
+    assert main(["lab", "planted", "--seeds", "1", "--out", str(tmp_path / "x")]) == 0
+    shown = capsys.readouterr()
+    assert "supported" in shown.out
+    assert "quick, 4 seeds" in shown.out
+    assert "4 seeds are measured in" in shown.err
+    assert main(["lab", "planted", "--seeds", "1", "--out", str(tmp_path / "y")]) == 0
+    assert "quick, 1 seed," in capsys.readouterr().out
+
+
+def test_a_folder_in_which_nothing_was_measured_is_free(planted: Planted, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="cannot read"):  # a text file was meant
+        conduct(tmp_path / "x", data=tmp_path / "folder")
+    text = tmp_path / "t.txt"
+    text.write_text("a\n" * 100)
+    assert conduct(tmp_path / "x", data=text).verdict == "supported"
+    with pytest.raises(FolderError, match="of another data"):
+        conduct(tmp_path / "x")
+
+
+def test_one_that_fails_does_not_end_the_others(
+    planted: Planted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def broken(bench: Bench) -> Measured:
+        raise ValueError("no such luck")
+
+    module = ModuleType("headway.lab.planted")
+    module.EXPERIMENT = Planted()  # type: ignore[attr-defined]
+    monkeypatch.setattr(module.EXPERIMENT, "measure", broken)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert main(["lab", "--all", "--out", str(tmp_path / "lab"), "--json"]) == 2
+    said = capsys.readouterr()
+    assert [one.get("verdict") for one in json.loads(said.out)] == [None, "supported"]
+    assert "1 of 2 failed: planted (no such luck)" in said.err
+
+
 def test_a_folder_of_something_else_is_refused(planted: Planted, tmp_path: Path) -> None:
     conduct(tmp_path / "x", seeds=1)
     with pytest.raises(FolderError, match="holds the experiment 'planted', not 'other'"):
@@ -277,6 +337,21 @@ def test_full_without_a_gpu_says_how_long_and_goes_on(
 ) -> None:
     assert main(["lab", "1", "--full", "--device", "cpu", "--out", str(tmp_path / "x")]) == 0
     assert "no GPU here: planted --full takes about 1h 00m on two cores" in capsys.readouterr().err
+    assert main(["lab", "2", "--full", "--device", "cpu", "--out", str(tmp_path / "y")]) == 0
+    said = capsys.readouterr().err
+    assert "other --full takes about 12s on two cores, and a GPU does not help" in said
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("position", "'shift' or 'frequencies' or 'concatenate' or 'slow-tail' or 'order'"), ("residual", "'residuals'"),
+     ("overfiting", "'overfitting'"), ("bert", ""), ("at", "")],
+)  # fmt: skip
+def test_nearest_are_words_of_a_question_before_names_that_look_alike(word: str, near: str) -> None:
+    with pytest.raises(UserError) as error:
+        find(word)
+    assert (f"Did you mean {near}?" in str(error.value)) == bool(near)
+    assert ("Did you mean" in str(error.value)) == bool(near)
 
 
 def test_every_experiment_is_there_and_complete() -> None:

@@ -47,7 +47,8 @@ def lab(
         bool, typer.Option("--all", help="Run all that have no verdict yet; make an index page.")
     ] = False,
     budget: Annotated[
-        str | None, typer.Option(help="Judge what is there after so long: 5m, 2h.")
+        str | None,
+        typer.Option(help="Judge what is there after so long: 5m, 2h. With --all: of each."),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -119,23 +120,35 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
     from headway.lab.conduct import default_folder, run_experiment
     from headway.lab.page import write_index
 
+    failed: dict[str, str] = {}
     for entry in EXPERIMENTS.values():
         place = default_folder(entry, full, folder)
         if _settled(place, options["seeds"], options["first_seed"]):
             continue
         say(f"E{entry.number} {entry.name}: {entry.question}")
-        result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
+        try:
+            result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
+        except Exception as error:  # whatever it is: the others can still be answered
+            failed[entry.name] = f"{error or type(error).__name__}"
+            say(f"  failed: {failed[entry.name]}")
+            continue
         say(f"  {result.verdict}: {result.sentence}")
         write_index(folder, [_known(folder, one) for one in EXPERIMENTS.values()])
     found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
     page = write_index(folder, found)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
-        return
-    rows = [(str(row["number"]), row["experiment"], row.get("verdict") or "", row.get("sentence")
-             or "") for row in found]  # fmt: skip
-    show_table(["", "experiment", "verdict", "answer"], rows, {""})
-    print(f"\n{page}")
+    else:
+        rows = [(str(row["number"]), row["experiment"], row.get("verdict") or "",
+                 row.get("sentence") or "") for row in found]  # fmt: skip
+        show_table(["", "experiment", "verdict", "answer"], rows, {""})
+        print(f"\n{page}")
+    if failed:
+        said = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in failed.items())
+        raise UserError(
+            f"{len(failed)} of {len(found)} failed: {said}. `headway lab NAME --out "
+            f"{folder}/NAME` runs one alone and says more."
+        )
 
 
 def _settled(folder: Path, seeds: int, first_seed: int) -> bool:
@@ -164,4 +177,5 @@ def _show(result: Result, as_json: bool) -> None:
     print(f"{facts['question']}\n\n{facts['verdict']}: {facts['sentence']}\n")
     for control in facts["controls"]:
         print(f"control, {'passed' if control['passed'] else 'FAILED'}: {control['said']}")
-    print(f"{facts['size']}, {facts['seeds']} seeds, {facts['minutes']:g} minutes\n{result.page}")
+    seeds = f"{facts['seeds']} seed{'s' * (facts['seeds'] != 1)}"
+    print(f"{facts['size']}, {seeds}, {facts['minutes']:g} minutes\n{result.page}")

@@ -81,12 +81,14 @@ def run_experiment(
     source = None if data is None else _data(entry, Path(data))
     progress = Progress(enabled=not quiet)
     _claim(folder, entry, full, source)
-    if full and entry.on_gpu is not None:
-        _without_gpu(entry, device, seeds, progress)
+    seeds = _with_those_there(folder, seeds, first_seed, progress)
+    if full:
+        _say_how_long(entry, device, seeds, progress)
     experiment = entry.load()
     clock = _Clock(folder)
     found: list[Measured] = []
     doubts: list[str] = []
+    over = ""
     total = seeds * experiment.pieces[full]
     with progress, progress.stage(entry.name, total, "parts") as stage:
         stage.patience = 0.0
@@ -100,12 +102,10 @@ def run_experiment(
                 )  # fmt: skip
                 found.append(_of_seed(experiment, bench))
         except OutOfTime:
-            doubts.append(
-                f"{duration(budget_s or 0)} were over after {len(found)} of {seeds} seeds"
-            )
+            over = f"{duration(budget_s or 0)} were over after {len(found)} of {seeds} seeds"
         finally:
             clock.note()
-    verdict = _judged(entry, found, doubts)
+    verdict = _judged(entry, found, doubts, over)
     facts = {
         **_facts(entry, verdict, full, source, clock, device, doubts),
         "seeds": len(found), "first_seed": first_seed,
@@ -135,12 +135,15 @@ def default_folder(entry: Entry, full: bool, within: Path = Path("lab")) -> Path
     return within / (f"{entry.name}-full" if full else entry.name)
 
 
-def _judged(entry: Entry, found: Sequence[Measured], doubts: Sequence[str]) -> dict[str, Any]:
-    """What the experiment says, unless there is a reason why nothing can be said."""
+def _judged(
+    entry: Entry, found: Sequence[Measured], doubts: Sequence[str], over: str
+) -> dict[str, Any]:
+    """What the experiment says, unless there is a reason why nothing can be said. `over`: that time
+    was; the seeds that were measured are judged as any others."""
     if not found:
         return {
             "verdict": "undecided", "effect": None, "controls": [], "more": [],
-            "sentence": f"Nothing was measured: {'; '.join(doubts)}.",
+            "sentence": f"Nothing was measured: {'; '.join([*doubts, over])}.",
             "changes": "More time: the same command goes on.",
         }  # fmt: skip
     verdict: Verdict = entry.load().judge(found)
@@ -149,6 +152,8 @@ def _judged(entry: Entry, found: Sequence[Measured], doubts: Sequence[str]) -> d
         seen = verdict.sentence
         facts["sentence"] = f"Not enough to go by: {'; '.join(doubts)}. What was seen: {seen}"
         facts["verdict"] = "undecided"
+    if over:
+        facts["sentence"] += f" ({over.capitalize()}.)"
     return facts
 
 
@@ -202,7 +207,8 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
         "data": None if data is None else str(data.resolve()),
     }  # fmt: skip
     path = folder / MARK
-    if path.is_file():
+    # What failed before anything was measured, as by a mistyped --data, locks no folder.
+    if path.is_file() and any(folder.glob("seed-*/*")):
         there = read_json(path)
         if there.get("experiment") != entry.name:
             raise FolderError(
@@ -219,7 +225,11 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
         return
     if folder.is_file():
         raise FolderError(f"{folder} is a file. Choose another --out.")
-    if folder.is_dir() and any(not one.name.startswith(".") for one in folder.iterdir()):
+    if (
+        not path.is_file()
+        and folder.is_dir()
+        and any(not one.name.startswith(".") for one in folder.iterdir())
+    ):
         raise FolderError(
             f"{folder} is not empty and holds no experiment of the lab. Choose another --out."
         )
@@ -260,15 +270,35 @@ class _Clock:
         replace_text(self.path, json.dumps({"seconds": seconds, "cpu_seconds": of_cores}))
 
 
-def _without_gpu(entry: Entry, device: str, seeds: int, progress: Progress) -> None:
-    """Say how long it takes where there is none, and go on."""
+def _with_those_there(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
+    """How many follow the first: those that are asked for, and those that are measured already. A
+    verdict over more of them is not given up for one over fewer."""
+    there = 0
+    while (folder / f"seed-{first_seed + there}" / SEED).is_file():
+        there += 1
+    if there > seeds:
+        progress.note(f"{there} seeds are measured in {folder} already: the verdict is over all.")
+    return max(seeds, there)
+
+
+def _say_how_long(entry: Entry, device: str, seeds: int, progress: Progress) -> None:
+    """A full run, where there is no GPU for it or none would help; and go on."""
     from headway.nn.devices import pick_device
 
-    if pick_device(device).type != "cuda":
-        wait = duration(60 * entry.full * seeds / SEEDS)
+    def taking(minutes: float) -> str:
+        return f"about {duration(60 * minutes * seeds / SEEDS)}"
+
+    rest = (
+        "It goes on, and the same command takes it up where it is stopped; without --full it "
+        f"takes {taking(entry.quick)}."
+    )
+    if entry.on_gpu is None:
         progress.note(
-            f"no GPU here: {entry.name} --full takes about {wait} on two cores, with one "
-            f"about {duration(60 * (entry.on_gpu or 0) * seeds / SEEDS)}. It goes on, and the same "
-            "command takes it up where it is stopped; without --full it takes about "
-            f"{duration(60 * entry.quick * seeds / SEEDS)}."
+            f"{entry.name} --full takes {taking(entry.full)} on two cores, and a GPU does not "
+            f"help. {rest}"
+        )
+    elif pick_device(device).type != "cuda":
+        progress.note(
+            f"no GPU here: {entry.name} --full takes {taking(entry.full)} on two cores, with one "
+            f"{taking(entry.on_gpu)}. {rest}"
         )

@@ -90,7 +90,7 @@ EXPERIMENTS: dict[str, Entry] = {
             data="a folder with train.de, train.en, val.de and val.en",
         ),
         Entry(
-            name="optimal", number=11, quick=4, full=70, on_gpu=30, data="a text file",
+            name="optimal", number=11, quick=6, full=200, on_gpu=60, data="a text file",
             question="Is the Transformer optimal?",
         ),
         Entry(
@@ -126,11 +126,12 @@ def find(word: str) -> Entry:
     for entry in EXPERIMENTS.values():
         if numbered and entry.number == int(numbered[1]):
             return entry
-    near = difflib.get_close_matches(text, EXPERIMENTS, n=3, cutoff=0.5)
-    near = near or [
-        one.name for one in EXPERIMENTS.values() if text and text in one.question.lower()
-    ]
-    meant = f" Did you mean {' or '.join(map(repr, near[:3]))}?" if near else ""
+    # A word of a question says more than a name that looks like it; a typing error comes close.
+    asked = [one.name for one in EXPERIMENTS.values() if text in one.question.lower()]
+    near = (asked if len(text) > 2 else []) or difflib.get_close_matches(
+        text, EXPERIMENTS, n=3, cutoff=0.7
+    )
+    meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     numbers = [entry.number for entry in EXPERIMENTS.values()]
     raise UserError(
         f"there is no experiment {word!r}.{meant} `headway lab` lists them: "
