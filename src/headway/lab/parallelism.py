@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from headway.models.decoder import Decoder
 from headway.models.summary import count, outline
 from headway.nn.devices import pick_device
 from headway.nn.layout import Layout
-from headway.settings.body import with_body
+from headway.settings.body import UNREAD, with_body
 from headway.settings.model import DecoderSettings
 
 VOCAB = 64
@@ -172,28 +173,34 @@ def crossing(found: Sequence[Measured], lengths: Sequence[str]) -> str | None:
     return first
 
 
-def shape(body: str, width: int, n_layers: int = 2, vocab: int = VOCAB) -> DecoderSettings:
-    """A language model of this body, without dropout."""
+def shape(
+    body: str, width: int, n_layers: int = 2, vocab: int = VOCAB, **more: Any
+) -> DecoderSettings:
+    """A language model of this body, without dropout; `more` are settings of the body's own."""
     usual = DecoderSettings(
-        vocab_size=vocab, d_model=width, n_heads=4, d_ff=4 * width, n_layers=n_layers, max_len=8192,
+        vocab_size=vocab, d_model=64, n_heads=4, d_ff=256, n_layers=n_layers, max_len=8192,
         wiring="pre", positions="sinusoidal", init="paper", dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
-    return with_body(usual, body)
+    made = with_body(usual, body, more.get("single_head", "every"))
+    wide: dict[str, Any] = {} if "d_ff" in UNREAD[body] else {"d_ff": 4 * width}
+    return replace(made, d_model=width, **wide, **more)
 
 
-def width_of(body: str, n_parameters: int, n_layers: int = 2, vocab: int = VOCAB) -> int:
-    """The width with which a body has as many parameters, as near as multiples of 4 come."""
+def width_of(
+    body: str, n_parameters: int, n_layers: int = 2, vocab: int = VOCAB, by: int = 4, **more: Any
+) -> int:
+    """The width with which a body has as many parameters, as near as multiples of `by` come."""
 
-    def more(width: int) -> int:
-        return count(outline(shape(body, width, n_layers, vocab))) - n_parameters
+    def extra(width: int) -> int:
+        return count(outline(shape(body, width, n_layers, vocab, **more))) - n_parameters
 
-    low, high = 2, 4  # in fours
-    while more(4 * high) < 0:
+    low, high = 2, 4  # in multiples
+    while extra(by * high) < 0:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if more(4 * middle) < 0 else (low, middle)
-    return 4 * min((low, high), key=lambda fours: abs(more(4 * fours)))
+        low, high = (middle, high) if extra(by * middle) < 0 else (low, middle)
+    return by * min((low, high), key=lambda multiple: abs(extra(by * multiple)))
 
 
 def speeds(
