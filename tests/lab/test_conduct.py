@@ -344,7 +344,8 @@ def test_full_without_a_gpu_says_how_long_and_goes_on(
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("position", "'shift' or 'frequencies' or 'concatenate' or 'slow-tail' or 'order'"), ("residual", "'residuals'"),
+    [("position", "'shift' or 'frequencies' or 'concatenate' or 'slow-tail' or 'order'"),
+     ("residual", "'residuals'"),
      ("overfiting", "'overfitting'"), ("bert", ""), ("at", "")],
 )  # fmt: skip
 def test_nearest_are_words_of_a_question_before_names_that_look_alike(word: str, near: str) -> None:
