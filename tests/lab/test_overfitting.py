@@ -60,6 +60,19 @@ def test_the_turning_point_is_where_unseen_text_costs_least() -> None:
     assert turn(FALLS) == 40
 
 
+def test_a_turning_point_at_the_first_look_is_not_divided_by() -> None:
+    found = [seed(0.5 + 0.02 * i) for i in range(3)]
+    assert any("moved by" in one.name for one in EXPERIMENT.judge(found).more)
+    for one in found:
+        one["curves"]["96-10"] = curve(2.6, 2.7, 2.9, 3.4 + 0.01 * len(found))
+    verdict = EXPERIMENT.judge(found)
+    assert not any("moved by" in one.name for one in verdict.more)
+    assert "lowest at or before step 10 (every 10" in verdict.sentence
+    rows = {row[0]: row[1] for row in EXPERIMENT.figures(found)[-1].table()[1]}
+    assert rows["width 96, 4,000 letters"] == "at most 10"
+    assert rows["width 96, 240,000 letters"] == 20
+
+
 class Few(Bench):
     """The first of each list of sizes, and eight steps."""
 

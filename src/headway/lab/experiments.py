@@ -102,7 +102,7 @@ EXPERIMENTS: dict[str, Entry] = {
             question="How much faster does a Transformer train than a recurrence?",
         ),
         Entry(
-            name="overfitting", number=14, quick=3, full=60, on_gpu=15, data="a text file",
+            name="overfitting", number=14, quick=4, full=80, on_gpu=15, data="a text file",
             question="When does a model begin to learn by heart, and what puts it off?",
         ),
         Entry(

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 LEAST = 0.1
 """Nats per letter above the turning point: that is learned by heart."""
 
+LOOKS = 20
+"""How often on the way losses are taken."""
+
 SIZE = 400
 """Letters of a piece."""
 
@@ -44,9 +47,9 @@ class Overfitting(Experiment):
     method = (
         "Language models learn Shakespeare (or the text of --data) letter by letter, all for the "
         "same number of steps: a small and a large one, each from little, more and much text. "
-        "At eight points on the way the loss is taken on the text that a model learns from and on "
+        "At twenty points on the way the loss is taken on the text that a model learns from and on "
         "text that it has not seen, both without dropout and smoothing. The turning point is "
-        "where the second is lowest.",
+        "where the second is lowest; at the first of the points it may have been before.",
         "The large model with little text is then trained again with dropout, with label "
         "smoothing, and from weights that have learned other text first (English sentences of "
         "Tatoeba, nothing of Shakespeare).",
@@ -129,9 +132,11 @@ class Overfitting(Experiment):
         more = [
             enough,
             *lower.values(),
+            # At the first look a turning point is only known to be no later.
             *(Effect.over([turn(one["curves"][name]) / turn(one["curves"][little])
                            for one in found], f"turning point, moved by {REMEDIES[name][0]}", "×")
-              for name in REMEDIES),
+              for name in REMEDIES
+              if not any(early(one["curves"][key]) for one in found for key in (name, little))),
             *(Effect.over([cost(one["curves"][name]) for one in found],
                           f"cost of missing it, {REMEDIES[name][0]}", "nats per letter")
               for name in REMEDIES),
@@ -144,10 +149,11 @@ class Overfitting(Experiment):
         order = sorted(lower, key=lambda name: -lower[name].value)
         said = ", ".join(f"{REMEDIES[name][0]} {lower[name].value:+.2f}" for name in order)
         said = said.replace("-", "−")
+        when = "at or before" if any(early(one["curves"][little]) for one in found) else "at"
         answers = Answers(
-            supported=f"With {amounts[0] * SIZE:,} letters the validation loss is lowest at step "
-            f"{sum(turns) / len(turns):.0f} (every {every:.0f} were looked at), and to train on "
-            f"costs {{effect}} more than with {amounts[-1] * SIZE:,}. What lowers the turning "
+            supported=f"With {amounts[0] * SIZE:,} letters the validation loss is lowest {when} "
+            f"step {sum(turns) / len(turns):.0f} (every {every:.0f} were looked at), and to train "
+            f"on costs {{effect}} more than with {amounts[-1] * SIZE:,}. What lowers the turning "
             f"point, in nats: {said}.",
             refuted=f"Not as was held: with {amounts[0] * SIZE:,} letters to train on costs "
             f"{{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
@@ -211,7 +217,7 @@ def settings(bench: Bench) -> dict[str, Any]:
         "train.optimizer": "adam", "train.weight_decay": 0.0, "train.lr": 4e-3, "train.clip": 1.0,
         "train.steps": steps, "train.warmup": 20, "train.schedule": "constant",
         "train.batch_tokens": 512,
-        "train.save_every": steps // 8, "train.keep": 8,
+        "train.save_every": max(1, steps // LOOKS), "train.keep": LOOKS,
     }  # fmt: skip
 
 
@@ -250,6 +256,11 @@ def turn(curve: Measured) -> float:
     return float(curve["steps"][curve["valid"].index(min(curve["valid"]))])
 
 
+def early(curve: Measured) -> bool:
+    """Whether it was lowest at the first look, or before it."""
+    return turn(curve) == float(curve["steps"][0])
+
+
 def cost(curve: Measured) -> float:
     """How much higher that loss is at the end."""
     return float(curve["valid"][-1]) - least(curve)
@@ -266,8 +277,10 @@ def course(found: Sequence[Measured], name: str, key: str) -> list[tuple[float, 
     return [(float(step), mean(found, "curves", name, key, i)) for i, step in enumerate(steps)]
 
 
-def numbers(found: Sequence[Measured], name: str) -> list[float]:
+def numbers(found: Sequence[Measured], name: str) -> list[float | str]:
     curves = [one["curves"][name] for one in found]
     every = [[turn(one), least(one), one["valid"][-1], cost(one), one["train"][-1]]
              for one in curves]  # fmt: skip
-    return [round(sum(column) / len(column), 3) for column in zip(*every, strict=True)]
+    means = [round(sum(column) / len(column), 3) for column in zip(*every, strict=True)]
+    when = f"at most {means[0]:.0f}" if any(map(early, curves)) else means[0]
+    return [when, *means[1:]]
