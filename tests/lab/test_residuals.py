@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.lab import beds
-from headway.lab.residuals import EXPERIMENT, apart, fresh, unigram
+from headway.lab.residuals import DEEP, EXPERIMENT, apart, flow, fresh, unigram
 
 
 def seed(
@@ -50,6 +50,20 @@ def test_fresh_layers_without_skips_make_all_tokens_one() -> None:
     found = fresh(0)
     assert found["none"][4] < 1e-3 < 0.3 < found["skip"][4]
     assert found["none"][0] == found["skip"][0]
+
+
+def test_without_norms_and_skips_hardly_any_gradient_comes_back() -> None:
+    found = flow(0)
+    assert found["no norms"]["none"]["back"][0] < 1e-3 < 0.5 < found["norms"]["skip"]["back"][0]
+    assert all(one["back"][-1] == 1 for arms in found.values() for one in arms.values())
+    added = found["norms"]["skip"]["added"]  # the stream grows, and what is added does not
+    assert len(added) == DEEP
+    assert added[-1] < added[0] < 1
+    # What was measured before there was a flow is drawn without it.
+    given = [seed(2.4, 3.3, jitter=0.01 * i) for i in range(2)]
+    shown = EXPERIMENT.figures([{**one, "flow": found} for one in given])
+    assert len(shown) == len(EXPERIMENT.figures(given)) + 2
+    assert all(one.data() for one in shown)
 
 
 def test_tokens_are_apart_by_what_is_not_their_mean() -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.lab import beds
 from headway.lab.bench import Bench
@@ -76,6 +77,7 @@ ARMS: dict[str, Parts | None] = {
     "half": Parts(name="lab-half-skip", block=HalfSkip),
     "none": Parts(name="lab-no-skip", block=NoSkip),
 }
+NORMS = ("norms", "no norms")
 NAMED = {"skip": "with skips", "half": "skips halved", "none": "without skips"}
 
 
@@ -86,7 +88,8 @@ class Residuals(Experiment):
     )
     method = (
         "Twelve fresh layers read 32 random tokens. Behind each layer we ask how different the "
-        "tokens still are: the length of what sets them apart from their mean, as a share of all.",
+        "tokens still are: the length of what sets them apart from their mean, as a share of all. "
+        "And how much gradient comes back to each, with norms and without, and how much each adds.",
         "Then small language models learn Shakespeare letter by letter, with 1, 3 and 6 layers "
         "(full: up to 12), with the skip of every layer as it is, halved, or taken out. All "
         "else is the same: sub-layers, norms, steps, data.",
@@ -104,12 +107,13 @@ class Residuals(Experiment):
         Source("Xiong et al. 2020", "Where the norm stands decides whether deep models train at "
                "all: residual and norm are one design.", "context"),
     )  # fmt: skip
-    pieces = (9, 16)
+    pieces = (10, 17)
 
     def measure(self, bench: Bench) -> Measured:
         depths = bench.choose((1, 3, 6), (1, 2, 4, 8, 12))
         arms = {"skip": depths, "half": depths[-1:] if bench.quick else depths[1:], "none": depths}
         found: dict[str, Any] = {"fresh": bench.once("fresh", lambda: fresh(bench.seed))}
+        found["flow"] = bench.once("flow", lambda: flow(bench.seed))
         size = bench.choose(300, 700)
         train, valid = beds.speeches(size, 40, text=bench.text(beds.shakespeare))
         loss: dict[str, dict[str, float]] = {arm: {} for arm in arms}
@@ -199,6 +203,27 @@ class Residuals(Experiment):
             *([str(layer + 1), mean(found, "lesion", "dropped", layer)]
               for layer in range(len(found[0]["lesion"]["dropped"]))),
         ]  # fmt: skip
+        flows: list[Figure] = []
+        if all("flow" in one for one in found):  # it was not measured at first
+            back = [
+                (f"{NAMED[arm]}, {norm}",
+                 [(float(layer), mean(found, "flow", norm, arm, "back", layer) or None)
+                  for layer in range(DEEP + 1)])
+                for arm in ARMS for norm in NORMS
+            ]  # fmt: skip
+            added = [
+                (norm, [(float(layer + 1), mean(found, "flow", norm, "skip", "added", layer))
+                        for layer in range(DEEP)])
+                for norm in NORMS
+            ]  # fmt: skip
+            flows = [
+                Lines(title="What gradient comes back", series=back, x="layer", log_y=True,
+                      y="share of the last", hint="In a fresh model: the length of the gradient "
+                      "behind each layer, as a share of that behind the last."),
+                Lines(title="What a layer adds", series=added, x="layer", log_y=True,
+                      y="share of the stream", hint="In a fresh model with skips: the length of "
+                      "what a layer adds, as a share of what it is given."),
+            ]  # fmt: skip
         return [
             Lines(
                 title="Loss by depth", hint="Validation loss after equal steps; lower is better.",
@@ -214,6 +239,7 @@ class Residuals(Experiment):
                 title="One layer left out", columns=["layer left out", "nats per letter"],
                 rows=lesion, hint="Of the deepest trained model with skips.",
             ),
+            *flows,
         ]  # fmt: skip
 
 
@@ -222,26 +248,48 @@ EXPERIMENT = Residuals()
 
 def fresh(seed: int) -> dict[str, list[float]]:
     """How different 32 tokens are behind each of twelve fresh layers, with skips and without."""
+    return {arm: [apart(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
+
+
+def flow(seed: int) -> dict[str, Any]:
+    """By norm and skip: the gradient behind each fresh layer as a share of that behind the last,
+    and what each adds as a share of what it is given."""
+    found: dict[str, Any] = {norm: {} for norm in NORMS}
+    for norm, arms in found.items():
+        for arm in ARMS:
+            seen = streams(arm, seed, norms=norm == NORMS[0])
+            random = torch.Generator().manual_seed(seed)
+            loss = (seen[-1] * torch.randn(seen[-1].shape, generator=random)).sum()
+            lengths = [float(one_ND.norm()) for one_ND in torch.autograd.grad(loss, seen)]
+            arms[arm] = {
+                "back": [length / lengths[-1] for length in lengths],
+                "added": [
+                    float((b - a).detach().norm() / a.detach().norm()) for a, b in pairwise(seen)
+                ],
+            }
+    return found
+
+
+def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
+    """What 32 random tokens are before twelve fresh layers and behind each of them."""
     random = torch.Generator().manual_seed(seed)
     tokens_N, layout = torch.randint(100, (32,), generator=random), Layout.of([32])
-    found = {}
-    for arm, parts in ARMS.items():
-        know(parts)
-        model: Any = build_model(
-            EncoderSettings(
-                vocab_size=100, d_model=64, n_heads=4, d_ff=256, n_layers=DEEP, dropout=0.0,
-                attention_dropout=0.0, wiring="pre", init="paper", heads=("words",),
-                parts=None if parts is None else parts.name,
-            ),
-            seed=seed,
-        ).eval()  # fmt: skip
-        with torch.no_grad():
-            x_ND = model.front(tokens_N, layout)
-            found[arm] = [apart(x_ND)]
-            for block in model.stack.blocks:
-                x_ND = block(x_ND, layout)
-                found[arm].append(apart(x_ND))
-    return found
+    parts = ARMS[arm]
+    know(parts)
+    model: Any = build_model(
+        EncoderSettings(
+            vocab_size=100, d_model=64, n_heads=4, d_ff=256, n_layers=DEEP, dropout=0.0,
+            attention_dropout=0.0, wiring="pre", init="paper", heads=("words",),
+            parts=None if parts is None else parts.name,
+        ),
+        seed=seed,
+    ).eval()  # fmt: skip
+    seen = [model.front(tokens_N, layout)]
+    for block in model.stack.blocks:
+        if not norms:
+            block.norm_attention = block.norm_feed_forward = nn.Identity()
+        seen.append(block(seen[-1], layout))
+    return seen
 
 
 def apart(x_ND: Tensor) -> float:
