@@ -460,6 +460,13 @@ def offered(
                 sent += 1
             next_due = begun + (sent + missed + 1) / rate
             for number, _ in poll.poll(max(0.0, min(0.05, next_due - time.perf_counter()))):
+                if number not in waiting:  # nobody used it for long, and the server closed it
+                    idle_one = next(raw for raw in free if raw.fileno() == number)
+                    free.remove(idle_one)
+                    opened.remove(idle_one)
+                    poll.unregister(idle_one)
+                    idle_one.close()
+                    continue
                 raw, start, text = waiting[number]
                 more = raw.recv(65536)
                 assert more, "the server closed the connection"
