@@ -24,8 +24,8 @@ class Translator(litserve.LitAPI):  # type: ignore[misc]
         self.model = AutoModelForSeq2SeqLM.from_pretrained(self.folder).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
 
-    def decode_request(self, request: dict[str, Any]) -> tuple[str, int]:
-        return request["input"], request["tokens"]
+    def decode_request(self, request: dict[str, str]) -> tuple[str, int]:
+        return request["input"], int(request["tokens"])
 
     @torch.inference_mode()
     def predict(self, asked: list[tuple[str, int]]) -> list[str]:

@@ -833,9 +833,11 @@ def translator(
     made = random_run(folder / "translator", "tatoeba-de-en", said.translator, **layers)
     run = Run([made], device="cpu")
     texts, lengths = requests_of(GERMAN, said, 16, mixed)
-    options: list[dict[str, Any]] = [
-        {"beam": said.beam, "min_len": tokens - 1, "max_len": tokens} for tokens in lengths
-    ]
+    one: dict[str, Any] = {"min_len": said.tokens - 1, "max_len": said.tokens}
+    if mixed:  # as long as its source: what is told is the same for all, as clients do
+        one = {"min_len": 1000, "extra_len": 0}
+        lengths = [len(run.tokenizer.encode(text)) + 1 for text in texts]
+    options = [{"beam": said.beam, **one}] * len(texts)
     systems: dict[str, Any] = {OURS: lambda: headway_server(run, said.inside)}
     asked = zip(texts, options, strict=True)
     bodies: dict[str, Any] = {OURS: [{"input": text, "options": one} for text, one in asked]}
@@ -847,7 +849,7 @@ def translator(
             name = f"LitServe, {together} together"
             systems[name] = partial(lit_server, said.peers, theirs, together, said.beam)
             pairs = zip(texts, lengths, strict=True)
-            bodies[name] = [{"input": text, "tokens": tokens} for text, tokens in pairs]
+            bodies[name] = [{"input": text, "tokens": str(tokens)} for text, tokens in pairs]
             paths[name] = "/predict"
     return compared(run, texts, lengths, options, said, systems, bodies, paths)
 
