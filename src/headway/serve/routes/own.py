@@ -152,7 +152,7 @@ async def look(service: Service, request: Request) -> Response:
         )  # fmt: skip
     text = values.get("text")
     if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
-        raise Refused(422, "text is empty: give what is to be looked at.", param="text")
+        raise Refused(422, "the text is empty: give what is to be looked at.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
         raise Refused(
             413, f"a text has {len(text):,} characters; at most {service.limits.characters:,}.",
