@@ -48,6 +48,17 @@ def test_help_is_quick_and_loads_no_torch() -> None:
     assert float(seconds) < 1.0  # about 0.15 on a quiet machine
 
 
+def test_prediction_does_not_import_the_compiler() -> None:
+    """Importing `torch._dynamo` takes more than a second, as long as the rest of a command."""
+    done = in_new_process(
+        "import sys\n"
+        "from headway.cli.main import main\n"
+        "main(['predict', 'tatoeba-de-en', '--text', 'Ja.'])\n"
+        "print('torch' in sys.modules, 'torch._dynamo' in sys.modules)\n"
+    )
+    assert done.stdout.splitlines()[-1] == "True False"
+
+
 @pytest.mark.parametrize("words", [["info", "gtp2"], ["info", "gpt2", "model.n_head=3"]])
 def test_a_mistake_surfaces_before_torch_loads(words: list[str]) -> None:
     done = in_new_process(

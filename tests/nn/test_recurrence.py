@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from headway.nn.attention.attention import Memory
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
 from headway.nn.recurrence import LATEST, FirstState, Packed, Recurrence
+from headway.nn.stack import Stack
 from headway.training.cuda_graph import copy_into
 
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -134,3 +137,20 @@ def test_gradients_come_back_from_a_model_that_is_not_being_trained(
     assert x_ND.grad is not None
     assert asked_ND is not None
     torch.testing.assert_close(asked_ND, x_ND.grad)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler has warnings of its own
+def test_a_compiled_stack_runs_recurrences_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    rnn, layout = Recurrence(8, "gru"), Layout.of([2, 3])
+    x_ND = torch.randn(5, 8)
+    compiling, read = [], Recurrence.read
+
+    def spy(self: Recurrence, *given: Any) -> tuple[Tensor, Tensor]:
+        compiling.append(torch.compiler.is_compiling())
+        return read(self, *given)
+
+    monkeypatch.setattr(Recurrence, "read", spy)
+    Stack([]).compile_blocks()
+    out_ND = torch.compile(rnn, backend="eager")(x_ND, layout)
+    assert compiling == [False]
+    torch.testing.assert_close(out_ND, rnn(x_ND, layout))

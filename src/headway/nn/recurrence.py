@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -187,7 +188,6 @@ class Recurrence(nn.Module):
         last_BE = torch.cat([part[0] for part in last], dim=-1)
         return out_ND[packed.place_N], last_BE[packed.rank_B]
 
-    @torch.compiler.disable  # it would write out every step
     def _read_rows(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
         if layout.lengths is None and layout.bounds is not None and not x_ND.is_meta:
             return self._in_grid(x_ND, layout, first_BE)
@@ -318,3 +318,13 @@ class Recurrence(nn.Module):
     def _weights(self, x_ND: Tensor) -> list[Tensor]:
         flat: list[Tensor] = self.cell._flat_weights  # type: ignore[assignment]
         return flat if flat[0].dtype == x_ND.dtype else [one.to(x_ND.dtype) for one in flat]
+
+
+@cache
+def exclude_from_compile() -> None:
+    """Run recurrences eagerly inside compiled blocks: the compiler would unroll every time step.
+
+    Called when a stack is compiled instead of decorating the method, because
+    `torch.compiler.disable` imports `torch._dynamo`, which takes more than a second.
+    """
+    Recurrence._read_rows = torch.compiler.disable(Recurrence._read_rows)  # type: ignore[method-assign]

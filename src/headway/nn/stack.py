@@ -10,6 +10,7 @@ from headway.nn.attention.attention import Memory
 from headway.nn.block import Layer
 from headway.nn.cache import Cache
 from headway.nn.layout import Layout
+from headway.nn.recurrence import exclude_from_compile
 from headway.nn.tap import Tap
 
 
@@ -59,6 +60,7 @@ class Stack(nn.Module):
 
     def compile_blocks(self) -> None:
         """Compile one block; all blocks of the stack share the result, since they look alike."""
+        exclude_from_compile()
         for block in self.blocks:
             if block.compiles:
                 block.compile(dynamic=False)
