@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from trove_classifiers import classifiers
+
 import headway
 
 ROOT = Path(__file__).parents[1]
@@ -20,6 +22,19 @@ def read(name: str) -> str:
 def test_the_citation_is_of_this_version_and_licence() -> None:
     said = dict(re.findall(r"^(version|license): (.*)$", read("CITATION.cff"), re.MULTILINE))
     assert said == {"version": headway.__version__, "license": PROJECT["license"]}
+
+
+def test_package_metadata_agrees_with_the_citation_and_the_tested_versions() -> None:
+    assert [author["name"] for author in PROJECT["authors"]] == re.findall(
+        r"^  - name: (.*)$", read("CITATION.cff"), re.MULTILINE
+    )
+    tested = re.findall(r'"(3\.\d+)"', WORKFLOW)
+    python = "Programming Language :: Python :: "
+    assert {f"{python}{version}" for version in tested} <= set(PROJECT["classifiers"])
+    assert set(PROJECT["classifiers"]) <= classifiers
+    assert set(re.findall(r"^  - ([a-z ]+)$", read("CITATION.cff"), re.MULTILINE)) <= set(
+        PROJECT["keywords"]
+    )
 
 
 def test_continuous_integration_runs_what_people_run() -> None:
