@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -206,51 +204,6 @@ def test_weights_of_other_libraries_are_named(tmp_path: Path) -> None:
     (source / "model.safetensors").rename(source / "tf_model.h5")
     with pytest.raises(UserError, match=r"tf_model\.h5 is of TensorFlow"):
         import_run(str(source), tmp_path / "run")
-
-
-# The hub
-
-
-def test_an_id_of_the_hub_fetches_only_what_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, _ = bert_folder(tmp_path / "snapshots" / "abc")
-    asked: list[Any] = []
-
-    def snapshot_download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
-        return str(source)
-
-    hub = SimpleNamespace(snapshot_download=snapshot_download)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    import_run("someone/some-bert", tmp_path / "run")
-    facts = json.loads((tmp_path / "run" / "import.json").read_text())
-    assert facts["name"] == "someone/some-bert"
-    (name, patterns), *rest = asked
-    assert name == "someone/some-bert"
-    assert "model.safetensors" in patterns
-    assert rest == []
-    assert not any(pattern in ("*", "*.py", "*.bin", "*.safetensors") for pattern in patterns)
-    torch.save(load_file(source / "model.safetensors"), source / "pytorch_model.bin")
-    (source / "model.safetensors").unlink()
-    import_run("someone/some-bert", tmp_path / "old")
-    assert "pytorch_model.bin" in asked[-1][1]
-
-
-def test_without_the_library_or_a_network_the_error_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"pip install .?headway\[hub\]"):
-        import_run("someone/some-bert", tmp_path / "run")
-
-    def no_network(name: str, allow_patterns: list[str]) -> str:
-        raise ConnectionError("no route to host\nmore lines")
-
-    hub = SimpleNamespace(snapshot_download=no_network)
-    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    with pytest.raises(UserError, match=r"ConnectionError: no route to host\)\. Check the name"):
-        import_run("someone/some-bert", tmp_path / "run")
 
 
 # Everything works afterwards

@@ -11,9 +11,9 @@ from typing import Any
 
 from headway.errors import FolderError, UserError
 from headway.interop.families import Architecture, family_named
-from headway.interop.folder_files import inside, read_table
+from headway.interop.folder_files import CONFIG_JSON, GENERATION_JSON, inside, read_table
 from headway.interop.foreign_config import Given
-from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, with_preprocessing
+from headway.interop.hf.preprocessing import read_preprocessor, with_preprocessing
 from headway.interop.hub import download
 from headway.interop.llama2c import read_llama2c
 from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
@@ -26,8 +26,6 @@ from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 """Old models have no owner in their name, such as gpt2."""
-CONFIG_JSON = "config.json"
-GENERATION_JSON = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,7 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
         raise given.error("quantization_config", "is not supported: fp32, fp16 and bf16 are read")
     weights = open_weights(folder)
     found = family.read(config, weights.keys(), generation)
-    preprocessor = {}
-    if (folder / PREPROCESSOR_JSON).is_file():
-        preprocessor = read_table(inside(folder, PREPROCESSOR_JSON))
+    preprocessor = read_preprocessor(folder)
     found = with_preprocessing(found, preprocessor)
     model = found.model
     source = model.source_vocab if type(model) is Seq2SeqSettings else None

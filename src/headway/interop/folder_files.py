@@ -9,6 +9,9 @@ from typing import Any
 
 from headway.errors import FolderError
 
+CONFIG_JSON = "config.json"
+GENERATION_JSON = "generation_config.json"
+
 LARGEST_JSON = 64 << 20
 """Bytes of a JSON file: the vocabulary of the largest models has 20 MB."""
 

@@ -1,18 +1,27 @@
-"""Models of the Hugging Face hub: only the files that an import reads are fetched."""
+"""Models of the Hugging Face hub: fetch the files that an import reads, and no others."""
 
 from __future__ import annotations
 
+import glob
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headway.errors import UserError, needs
+from headway.interop.folder_files import CONFIG_JSON, GENERATION_JSON
+from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, PROCESSOR_JSON
+from headway.interop.named_tokenizer import NAMES
+from headway.interop.sentence_transformers import BESIDE, MODULES, modules_of
+from headway.interop.weights import INDEX, WHOLE, shards_of
 
-SMALL = ["config.json", "generation_config.json", "tokenizer*.json", "special_tokens_map.json",
-         "added_tokens.json", "chat_template.jinja", "vocab.json", "vocab.txt", "merges.txt",
-         "*.model", "*.spm", "*.tiktoken", "modules.json", "*sentence*.json",
-         "1_Pooling/config.json"]  # fmt: skip
-WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
-OLD_WEIGHTS = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
-"""Fetched only where there are no others."""
+SMALL = (
+    CONFIG_JSON, GENERATION_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES, *BESIDE,
+    "1_Pooling/config.json",
+)  # fmt: skip
+"""Everything but weights. The pooling's usual folder is named here so that most models need only
+one request."""
+
+Fetch = Callable[[Iterable[str]], Path]
+"""Fetch the files that match any of the patterns; return the folder that holds them."""
 
 
 def download(name: str) -> Path:
@@ -25,9 +34,9 @@ def download(name: str) -> Path:
             f"`pip install 'headway[hub]'` first; or fetch it by other means and give its folder."
         ) from error
     try:
-        folder = Path(hub.snapshot_download(name, allow_patterns=[*SMALL, *WEIGHTS]))
-        if not any(folder.glob("model*.safetensors")):
-            folder = Path(hub.snapshot_download(name, allow_patterns=[*SMALL, *OLD_WEIGHTS]))
+        return _fetched(lambda files: Path(hub.snapshot_download(name, allow_patterns=[*files])))
+    except UserError:
+        raise
     except Exception as error:  # of the network, of the hub, of the name: the library has many
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
@@ -36,4 +45,36 @@ def download(name: str) -> Path:
             f"network; or fetch it where there is one (`hf download {name} --local-dir DIR`) and "
             "give its folder: headway import DIR"
         ) from error
+
+
+def _fetched(fetch: Fetch) -> Path:
+    folder = fetch([*SMALL, *_first_weights("")])
+    home = ""
+    if (folder / MODULES).is_file():
+        paths = [path for _, path in modules_of(folder)]
+        home = f"{paths[0]}/" if paths and paths[0] else ""
+        parts = {f"{path}/{CONFIG_JSON}" for path in paths if path} - {*SMALL}
+        inside_home = [home + file for file in (*SMALL, *_first_weights(""))] if home else []
+        if parts or home:
+            fetch([*map(glob.escape, parts), *inside_home])
+    _fetch_missing_weights(fetch, folder, home)
     return folder
+
+
+def _first_weights(home: str) -> list[str]:
+    """Safetensors; pickles are fetched only where there are none."""
+    return [home + WHOLE[0], home + INDEX[0], f"{home}model-*-of-*.safetensors"]
+
+
+def _fetch_missing_weights(fetch: Fetch, folder: Path, home: str) -> None:
+    here = folder / home
+    if not any((here / file).is_file() for file in (WHOLE[0], INDEX[0])):
+        fetch([home + WHOLE[1], home + INDEX[1]])
+    for whole, index in zip(WHOLE, INDEX, strict=True):
+        if (here / whole).is_file():
+            return
+        if (here / index).is_file():
+            missing = [file for file in shards_of(here, index) if not (here / file).is_file()]
+            if missing:
+                fetch([home + glob.escape(file) for file in missing])
+            return

@@ -18,8 +18,8 @@ from headway.tokens.small_files import read_table, read_text
 from headway.tokens.tokenizer import Vocabularies
 
 NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
-         "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
-         "merges.txt", CHAT_TEMPLATE)  # fmt: skip
+         "special_tokens_map.json", "added_tokens.json", "vocab.json", "target_vocab.json",
+         "vocab.txt", "merges.txt", CHAT_TEMPLATE)  # fmt: skip
 """What the files of tokenizers are called."""
 
 HINTS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")

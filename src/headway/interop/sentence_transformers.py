@@ -34,7 +34,7 @@ class SentenceFolder:
     """What the modules of a folder say. Refuses any but an encoder, a pooling, a normalisation."""
 
     def __init__(self, folder: Path) -> None:
-        modules = _modules(folder)
+        modules = modules_of(folder)
         kinds = [kind for kind, _ in modules]
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise UserError(
@@ -88,7 +88,7 @@ class SentenceFolder:
         )
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
+def modules_of(folder: Path) -> list[tuple[str, str]]:
     """The kind and the folder of each module."""
     listed = read_json(inside(folder, MODULES))
     try:

@@ -82,13 +82,25 @@ def open_weights(folder: Path) -> Weights:
     raise FolderError(f"there are no weights in {folder}: {' or '.join(WHOLE)}.{hint}")
 
 
-def _sharded(folder: Path, index: str) -> Weights:
+def shards_of(folder: Path, index: str) -> list[str]:
+    """The names of the files with weights that an index lists."""
+    return list(dict.fromkeys(_weight_map(folder, index).values()))
+
+
+def _weight_map(folder: Path, index: str) -> dict[str, str]:
+    """Tensors, each with the name of its file."""
     table = read_table(inside(folder, index)).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
         raise FolderError(f"{folder / index} has no `weight_map` from tensors to files.")
+    n_files = len(set(table.values()))
+    if n_files > MOST_SHARDS:
+        raise FolderError(f"{folder / index} names {n_files:,} files, too many.")
+    return table
+
+
+def _sharded(folder: Path, index: str) -> Weights:
+    table = _weight_map(folder, index)
     names = list(dict.fromkeys(table.values()))
-    if len(names) > MOST_SHARDS:
-        raise FolderError(f"{folder / index} names {len(names):,} files, too many.")
     suffix = Path(index.removesuffix(".index.json")).suffix
     entries: dict[str, Entry] = {}
     files = []

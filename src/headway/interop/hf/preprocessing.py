@@ -1,22 +1,30 @@
-"""`preprocessor_config.json`: how pixels and samples become what a model reads, in and out."""
+"""Preprocessing settings of `transformers`, read and written: pixels and samples to model input."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headway.interop.families import Architecture
+from headway.interop.folder_files import inside, read_table
 from headway.interop.foreign_config import Given
 from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
 from headway.settings.model import ModelSettings
 from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettings, PictureSettings
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
+PROCESSOR_JSON = "processor_config.json"
+"""What newer versions of `transformers` save for a processor: the settings of all its parts."""
+
+PARTS = ("image_processor", "feature_extractor")
 LEVELS = 255.0
 """A pixel of 8 bits that is full on."""
 
 BILINEAR = 2
+RESAMPLING = {0: "nearest", 1: "Lanczos", 3: "bicubic", 4: "box", 5: "Hamming"}
+"""Pillow's other numbers."""
 
 PROCESSORS = {
     "vit": "ViTImageProcessor",
@@ -25,11 +33,21 @@ PROCESSORS = {
 }
 
 
+def read_preprocessor(folder: Path) -> dict[str, Any]:
+    """The preprocessing settings of a folder; {} where it has none."""
+    if (folder / PREPROCESSOR_JSON).is_file():
+        return read_table(inside(folder, PREPROCESSOR_JSON))
+    if not (folder / PROCESSOR_JSON).is_file():
+        return {}
+    given = Given(read_table(inside(folder, PROCESSOR_JSON)), PROCESSOR_JSON)
+    return next(filter(None, map(given.table, PARTS)), {})
+
+
 def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Architecture:
-    """The architecture with what the file says of its input; {} changes nothing."""
+    """The architecture with the preprocessing that `values` describe."""
     given = Given(values, PREPROCESSOR_JSON)
     if not values:
-        return found
+        return _with_defaults(found)
     if isinstance(found.model, PictureEncoderSettings | PictureSeq2SeqSettings):
         picture, notes = _pictures(given, found.model.picture)
         model: ModelSettings = replace(found.model, picture=picture)
@@ -38,6 +56,22 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
         sound = _sounds(given, found.model.sound)
         return replace(found, model=replace(found.model, sound=sound))
     return found
+
+
+def _with_defaults(found: Architecture) -> Architecture:
+    """The architecture with a note on the preprocessing that is assumed."""
+    if not isinstance(found.model, PictureEncoderSettings | PictureSeq2SeqSettings):
+        return found
+    picture = found.model.picture
+    note = (
+        f"there is no {PREPROCESSOR_JSON}: pixels are normalised as usual for this kind of model, "
+        f"mean {_listed(picture.mean)}, standard deviation {_listed(picture.std)}"
+    )
+    return replace(found, notes=(*found.notes, note))
+
+
+def _listed(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, list[str]]:
@@ -53,7 +87,7 @@ def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, 
         mean, std = (0.0,), (1.0,)
     if full != 1.0:
         mean, std = tuple(m / full for m in mean), tuple(s / full for s in std)
-    notes = []
+    notes = _resizing(given)
     size = given.values.get("crop_size" if given.values.get("do_center_crop") else "size")
     wanted = _size(size)
     if wanted is not None and wanted != (picture.height, picture.width):
@@ -62,6 +96,23 @@ def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, 
             f"trained on {picture.height} × {picture.width}; they are brought to those"
         )
     return replace(picture, mean=mean, std=std), notes
+
+
+def _resizing(given: Given) -> list[str]:
+    """A note for each way to resize that differs from ours."""
+    notes = []
+    resample = given.values.get("resample")
+    if type(resample) is int and resample in RESAMPLING and given.flag("do_resize", True):
+        notes.append(
+            f"{PREPROCESSOR_JSON}: resample = {resample} ({RESAMPLING[resample]}) is not "
+            "supported; images are resized bilinearly"
+        )
+    if given.flag("do_center_crop", False):
+        notes.append(
+            f"{PREPROCESSOR_JSON}: do_center_crop cuts off a margin of every image; here the "
+            "largest part in the middle that has the model's proportions is read"
+        )
+    return notes
 
 
 def _numbers(
