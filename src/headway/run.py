@@ -519,10 +519,13 @@ class Run:
             )
 
     @InPython()
-    def look(self, x: object, /, **ask: object) -> Page:
-        """A page about what happens inside while it reads one input: shown in a notebook, kept by
-        `.save("look.html")`. Answers go on meanwhile. `output=…`: as if it had answered that;
-        `new=…`: tokens that are written; more are the options of `headway look`."""
+    def look(self, x: object = None, /, **ask: object) -> Page:
+        """Page that shows what happens inside the model while it reads one input.
+
+        Displayed in a notebook, saved by `.save("look.html")`; the run keeps answering meanwhile.
+        Without `x` it reads the example that comes with the model. `output=…` forces the answer,
+        `new=…` is the number of tokens to generate; the other options are those of `headway look`.
+        """
         from headway.inside.capture.reading import Ask
         from headway.inside.page.look import Extras, look
 
@@ -537,11 +540,16 @@ class Run:
         return look(twin, self._subject(x, twin), Ask(**said), **rest)
 
     def _subject(self, x: object, twin: Opened) -> str | Media:
-        """What a page is about."""
-        from headway.inside.capture.media import Media, open_media
+        """The input of a page, as the functions of `inside` take it."""
+        from headway.inside.capture.media import Media, example_input, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_inputs import found_file
 
+        if x is None:
+            example = example_input(twin)
+            if example is None:
+                raise UserError(f"{self.name} comes without an example input: give look() one.")
+            return example
         front = media_front(self.settings)
         if front is None:
             if isinstance(x, Mapping):

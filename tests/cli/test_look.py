@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+import headway
 from headway.cli.main import main
 from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.media import Media, example_input
 from headway.inside.capture.reading import read
 from headway.nn.tap import record
+from headway.settings.folder import SHIPPED, shipped_names
 from headway.tasks.opened import open_plain
 from headway.web.pack import unpack
 
@@ -126,3 +129,17 @@ def test_a_trace_is_kept_and_shown_again(tmp_path: Path) -> None:
         for a, b in zip(mine["layers"], other["layers"], strict=True):
             np.testing.assert_array_equal(a, b)
     assert main(["look", str(kept), "--text", "ba"]) == 2
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_models_have_an_example_to_look_at(name: str) -> None:
+    example = example_input(open_plain(name))
+    assert isinstance(example, str if (SHIPPED / name / "example.txt").is_file() else Media)
+
+
+def test_without_an_input_the_page_shows_the_models_example(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main(["look", "base-en", "--out", str(out)]) == 0
+    run, example = headway.load("base-en"), (SHIPPED / "base-en" / "example.txt").read_text()
+    assert run.look().packed == run.look(example.strip()).packed
+    assert unpack(out.read_text())["title"] == unpack(run.look().html)["title"]

@@ -329,6 +329,15 @@ def answers(browser: Any, folder: Path, figures: Any, end: Any = None) -> OpenPa
     return opened(browser, folder, "answers" if isinstance(figures, dict) else "summary")
 
 
+def test_axes_of_percentages_end_at_100(browser: Any, tmp_path: Path) -> None:
+    lines = [{"kind": "valid", "step": n, "accuracy": 100.0, "loss": 0.1 * n} for n in (1, 2)]
+    written(tmp_path, lines)
+    page = opened(browser, tmp_path, "curves")
+    ticks = page.locator("[data-card=validation-accuracy-] text.end").all_text_contents()
+    assert max(float(tick) for tick in ticks) == 100.0
+    page.close()
+
+
 def test_all_figures_are_drawn(browser: Any, tmp_path: Path) -> None:
     page = answers(browser, tmp_path, FIGURES)
     text = page.locator("main").inner_text()

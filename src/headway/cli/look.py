@@ -166,13 +166,20 @@ def _serve(
 def _subject(
     run: Opened, page: Named, which: str = "", *, serve: bool = False
 ) -> str | Media | None:
-    """What the model shall read; nothing for a server of texts, which has one to begin with."""
-    from headway.inside.capture.media import check_given, open_media
+    """The input to look at: the one given, or the example that comes with the model.
+
+    None for a server of a text model without an example: it starts from a greeting.
+    """
+    from headway.inside.capture.media import check_given, example_input, open_media
     from headway.settings.run import media_front
 
     text, file = page.get(f"{which}text"), page.get(f"{which}file")
-    if serve and text is None and file is None and media_front(run.settings) is None:
-        return None
+    if text is None and file is None and not which:
+        if (example := example_input(run)) is not None:
+            _note(f"no input given: looking at the example that comes with {run.folder.name}")
+            return example
+        if serve and media_front(run.settings) is None:
+            return None
     check_given(run, text, file)
     return text if file is None else open_media(run, file)
 

@@ -4,8 +4,9 @@
     headway lab residuals       # an answer: a verdict, a picture and a control
 
 From Python: `from headway.lab import run_experiment`, then `run_experiment("residuals")`.
-An experiment is one file beside this, which uses `headway.train`, `headway.load` and
-`headway.inside`; models that no setting describes get their parts by `headway.Parts`.
+Each experiment is one file of this package. It trains with `headway.train` and measures with
+`headway.load` and `headway.inside`; models that no setting describes are built with
+`headway.Parts` or from the layers of `headway.nn`.
 """
 
 from __future__ import annotations

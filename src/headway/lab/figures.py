@@ -38,7 +38,8 @@ class Lines(Figure):
             "kind": "lines", "title": self.title, "hint": self.hint,
             "series": [{"name": name, "points": [list(p) for p in points]}
                        for name, points in self.series],
-            "x": {"label": self.x, "log": self.log_x}, "y": {"label": self.y, "log": self.log_y},
+            "x": {"label": self.x, "log": self.log_x},
+            "y": {"label": self.y, "log": self.log_y, "most": 100 if "%" in self.y else None},
             "levels": [list(level) for level in self.levels],
         }  # fmt: skip
 

@@ -56,6 +56,15 @@ def is_shipped(folder: Path) -> bool:
     return SHIPPED in folder.parents
 
 
+EXAMPLE = "example.*"
+"""The file of a model folder that holds one input to try the model on."""
+
+
+def example_of(folder: Path) -> Path | None:
+    """The example input that comes with a model, if there is one."""
+    return next(iter(sorted(folder.glob(EXAMPLE))), None)
+
+
 RUNS = Path("runs")
 """Where people keep their runs: those too answer to their names."""
 

@@ -47,6 +47,12 @@ class Metric:
     unit: str = ""
     digits: int = 2
 
+    @property
+    def most(self) -> float | None:
+        """The largest possible value, where there is one: error rates may exceed 100 %."""
+        in_percent = self.unit == "%" or self.name in ("bleu", "chrf")
+        return 100.0 if in_percent and not self.lower else None
+
     def shown(self, value: float) -> str:
         return f"{value:.{self.digits}f}" + (f" {self.unit}" if self.unit else "")
 

@@ -347,6 +347,7 @@ class Report:
             "series": [_series(one.label, found) for one, found in zip(metrics, points, strict=True)
                        if finite(found)],
             "log": first.name == "ppl",
+            "most": first.most,
             "best": None if best is None else [*best, f"best {_digits(best[1], first)}"],
             "levels": levels,
         }  # fmt: skip

@@ -19,6 +19,7 @@ from headway.data.readers.media import is_list
 from headway.errors import UserError
 from headway.inside.capture.streams import Stream
 from headway.settings.audio import SoundSettings
+from headway.settings.folder import example_of
 from headway.settings.run import media_front
 from headway.settings.vision import PictureSettings
 from headway.tasks.media_inputs import check_kind, what_of
@@ -179,6 +180,16 @@ def open_media(run: Opened, path: Path | str) -> Media:
         if item.place == place.name:
             return Media.of(place.name, item.medium.read(form).values, settings)
     raise UserError(f"{name} has no item in line {number}.")
+
+
+def example_input(run: Opened) -> str | Media | None:
+    """The example that comes with the model: the text of example.txt, or the media file, opened."""
+    path = example_of(run.folder)
+    if path is None:
+        return None
+    if media_front(run.settings) is not None:
+        return open_media(run, path)
+    return path.read_text(encoding="utf-8").removesuffix("\n")
 
 
 def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:

@@ -63,7 +63,8 @@ function logTicks(low, high) {
 
 const WORTH_LOG = 5; // a smaller ratio reads better on a straight scale, asked for or not
 
-// An end that nobody gave is the next round number beyond the values, or with `tight` the last value.
+// An axis end that is not given is the next round number beyond the values, or with `tight` the last value.
+// `most` is the largest possible value (100 for a percentage): the axis does not go beyond it.
 function axisOf(given, values, count, tight) {
   const axis = typeof given === "string" ? { label: given } : { ...(given || {}) };
   const known = values.filter((v) => Number.isFinite(v) && (!axis.log || v > 0)), open = { low: axis.low == null, high: axis.high == null };
@@ -80,6 +81,7 @@ function axisOf(given, values, count, tight) {
     if (open.low) axis.low = Number((Math.floor(axis.low / step + 1e-9) * step).toPrecision(12));
     if (open.high) axis.high = Number((Math.ceil(axis.high / step - 1e-9) * step).toPrecision(12));
   }
+  if (open.high && axis.most != null && known.every((v) => v <= axis.most)) axis.high = Math.min(axis.high, axis.most);
   if (axis.log) {
     const ticks = logTicks(axis.low, axis.high);
     axis.ticks ||= ticks.map((v) => [v, null]);
@@ -226,7 +228,7 @@ function chips(host, items, picked, onpick) {
   }, item.label ?? item.key, item.note && el("small", {}, item.note)))));
 }
 
-// Charts as Python gives them: {title, series, log, zero, best, better, levels}, two beside each other.
+// Charts as Python gives them: {title, series, log, zero, most, best, better, levels}, two beside each other.
 function drawCharts(host, charts) {
   const grid = el("div", { class: "grid2 charts" });
   host.append(grid);
@@ -235,5 +237,5 @@ function drawCharts(host, charts) {
     title, name: title.toLowerCase().replace(/\W+/g, "-"), hint: better && `${better} is better`,
     csv: () => [["line", "step", "value"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
   }));
-  charts.forEach(({ series: all, log, zero, best, levels }, i) => lines(bodies[i], { series: all, x: { label: "step", low: 0 }, y: { log, low: zero ? 0 : null }, best, levels, height: 250 }));
+  charts.forEach(({ series: all, log, zero, most, best, levels }, i) => lines(bodies[i], { series: all, x: { label: "step", low: 0 }, y: { log, low: zero ? 0 : null, most }, best, levels, height: 250 }));
 }
