@@ -19,8 +19,10 @@ from headway.progress import SILENT, Stage
 from headway.settings.presets import preset
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.train import TrainSettings
+from headway.tasks.continue_ import Continue
 from headway.tasks.items import Pass
 from headway.tasks.scores import Scores
+from headway.tasks.specs import spec_of
 from headway.training import trainer
 from headway.training.budget import Budget, Journal, Wanted
 from headway.training.checkpoint import Checkpoints
@@ -225,9 +227,71 @@ def test_steps_of_bodies_can_be_recorded_unless_a_grid_is_mostly_empty_or_all_pa
     words += ["decode.max_len=8", "train.batch_tokens=100", "train.precision=bf16"]
     settings = resolve_run(load_run_settings(None, words), prepared, torch.device("cpu"))
     worker = Worker(settings, prepared, Ranks())
-    assert worker._can_record() == ("additive" not in body)
+    why = worker._why_not_recorded()
+    assert why.startswith("model.memory=additive") if "additive" in body else why == ""
     monkeypatch.setattr(trainer, "CELLS", 0)
-    assert not worker._can_record()
+    assert worker._why_not_recorded().startswith("model.")
+
+
+def long_documents(folder: Path) -> list[str]:
+    """Arguments that train a language model on them, with attention too long for `short`."""
+    lines = [" ".join(f"w{(i * j) % 11}" for j in range(2 + 7 * i)) for i in range(1, 30)]
+    (folder / "text.txt").write_text("".join(f"{line}\n" for line in lines))
+    shape = ["model.d_model=32", "model.n_layers=1", "model.n_heads=2", "model.d_ff=32"]
+    return [str(folder / "text.txt"), "data.unit=line", "tokenizer.kind=words", *shape,
+            "model.max_len=256", "train.batch_tokens=512", "train.steps=3", "data.valid_size=3",
+            "train.average=1"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "wanted"), [
+    ("model.attention_dropout=0.1", ""),
+    ("model.attention_dropout=0", ""),
+    ("model.positions=alibi", "model.positions=alibi"),
+    ("train.recompute=true", "train.recompute=true"),
+    ("train.precision=fp32", "train.precision=fp32"),
+    ("train.compile=no", "train.compile=no"),
+    ("model.n_heads=8", "model.d_model=32 with attention heads 4 wide"),
+])  # fmt: skip
+def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
+    tmp_path: Path, setting: str, wanted: str
+) -> None:
+    text, *words = long_documents(tmp_path)
+    settings = load_run_settings(None, ["task=complete", f"data.text={json.dumps([text])}", *words,
+                                        "train.precision=bf16", setting])  # fmt: skip
+    prepared = Continue(spec_of("complete")).prepare(settings, tmp_path / "run", SILENT)
+    settings = resolve_run(settings, prepared, torch.device("cpu"))
+    why = Worker(settings, prepared, Ranks())._why_not_recorded()
+    assert why.startswith(wanted)
+    assert bool(why) == bool(wanted)
+
+
+@pytest.mark.parametrize("why", ["", "train.precision=fp32"])
+def test_a_line_names_the_setting_because_of_which_steps_are_not_recorded(
+    tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin = Worker.__init__
+
+    def on_gpu(self: Worker, *words: Any, **more: Any) -> None:
+        begin(self, *words, **more)
+        self.not_recorded = why
+
+    monkeypatch.setattr(Worker, "__init__", on_gpu)
+    assert main(["train", "complete", *long_documents(tmp_path), "--device", "cpu",
+                 "--out", str(tmp_path / "run")]) == 0  # fmt: skip
+    shown = "".join(capsys.readouterr())
+    assert ("CUDA graph" in shown) == bool(why)
+    assert why in shown
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("setting", ["model.attention_dropout=0.1", "model.positions=alibi"])
+def test_training_with_attention_dropout_on_long_documents_is_recorded_on_a_gpu(
+    tmp_path: Path, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "complete", *long_documents(tmp_path), setting, "--device", "cuda",
+                 "train.precision=bf16", "--out", str(tmp_path / "run")]) == 0  # fmt: skip
+    shown = "".join(capsys.readouterr())
+    assert ("CUDA graph" in shown) == (setting == "model.positions=alibi")
 
 
 def test_time_is_measured_with_real_steps(tmp_path: Path) -> None:

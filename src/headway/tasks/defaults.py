@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from headway.nn.attention.attend import SHORT_LIMIT
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, Values, because
 from headway.settings.from_parent import gets_decoder
 from headway.settings.model import EncoderSettings, ModelSettings
@@ -116,9 +115,6 @@ def text_proposal(
     beside = ngram_table(settings, facts) if ngrams else {}
     if facts.begun is not None:
         kept |= _dropout(facts.begun.model, least_dropout) | beside
-        if not device.is_cpu and longest > SHORT_LIMIT:
-            why = "none of the kernels for these lengths has it"
-            kept |= because(why, "model", {"attention_dropout": 0.0})
     return Proposal(
         needs=because(OWN, "model", needs or {}),
         model=because("the usual one of the task", "model", {"family": family})

@@ -446,6 +446,11 @@ class Training:
         if steps:
             rates = schedule_line(train, steps, model.d_model)
             self.progress.note(f"{train.optimizer}, {rates}")
+            if worker.not_recorded:
+                self.progress.note(
+                    "steps run without a CUDA graph, which takes longer, because of "
+                    f"{worker.not_recorded}"
+                )
         for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
 

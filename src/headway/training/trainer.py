@@ -81,7 +81,9 @@ class Worker:
         self.objective: Objective[Any] = with_metrics(
             find_task(settings).objective(settings, prepared), own or {}, by
         )
-        self.recorded = device.type == "cuda" and train.compile != "no" and self._can_record()
+        self.not_recorded = self._why_not_recorded() if device.type == "cuda" else ""
+        """Why steps on a GPU run without a CUDA graph, for a line; empty where they have one."""
+        self.recorded = device.type == "cuda" and not self.not_recorded
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
             begin(self.model, settings, prepared, note)
@@ -126,30 +128,43 @@ class Worker:
         """The model as it is used: LoRA's changes become part of the weights."""
         return merge_adapters(self.model, self.settings)
 
-    def _can_record(self) -> bool:
-        """Whether all of a step reads lengths on the device: attention in kernels that do, and what
-        is computed on a grid of sequences on one that is not too large."""
+    def _why_not_recorded(self) -> str:
+        """The setting because of which a step is not recorded as a CUDA graph; empty if it is.
+
+        A recorded step reads all lengths on the device: attention in kernels that do, and what is
+        computed on a grid of sequences on one that is not too large."""
         train, model = self.settings.train, self.settings.model
-        if train.recompute or train.precision != "bf16" or model.positions in ("alibi", "relative"):
-            return False
+        if train.compile == "no":
+            return "train.compile=no"
+        if train.recompute:
+            return "train.recompute=true, which computes blocks again during backward"
+        if train.precision != "bf16":
+            return f"train.precision={train.precision}; the kernels compute in bf16"
+        if model.positions in ("alibi", "relative"):
+            return f"model.positions={model.positions}, which no flat attention kernel has"
         fixed, shape = self.objective.fixed(train.micro_tokens), outline(model)
-        if fixed is None or not all(s.has_fixed_shapes for _, s in stacks(shape)):
-            return False
+        if fixed is None:
+            return f"task={self.settings.task}, whose batches of this data differ in shape"
+        if not all(stack.has_fixed_shapes for _, stack in stacks(shape)):
+            return f"model.body={model.body}, which needs the lengths on the host"
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
-        cells = fixed.n_sequences * fixed.longest
+        cells, model_width = fixed.n_sequences * fixed.longest, f"model.d_model={model.d_model}"
         for part in shape.modules():
             if isinstance(part, AdditiveAttention):
-                return False  # all pairs of a grid: half as fast, at twice the memory
-            on_grid = isinstance(part, Recurrence)
+                # It scores all pairs of a grid: half as fast as unrecorded, at twice the memory.
+                return "model.memory=additive, which scores every pair of rows"
+            on_grid, grid_of = isinstance(part, Recurrence), f"model.body={model.body}"
             if isinstance(part, Attention | SingleHead):
                 width = part.d_head
-                on_grid = width > 128
-                kernel = (short and width >= 16) or (width % 8 == 0 and not model.attention_dropout)
-                if not on_grid and not kernel:
-                    return False
+                on_grid, grid_of = width > 128, f"{model_width} with heads {width} wide"
+                if not on_grid and width % 8 and not (short and width >= 16):
+                    return (
+                        f"{model_width} with attention heads {width} wide; the kernels take "
+                        "multiples of 8"
+                    )
             if on_grid and cells > CELLS * fixed.most_rows:
-                return False
-        return True
+                return f"{grid_of}, whose grid would be mostly empty with texts of these lengths"
+        return ""
 
     def _should_compile(self) -> bool:
         train = self.settings.train

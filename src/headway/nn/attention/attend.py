@@ -33,6 +33,10 @@ of short ones; where most are long, `varlen` is quicker."""
 STEP_LIMIT = 16
 """Queries of a sequence that the `step` kernel takes: each reads its keys by itself."""
 
+WIDEST_DROPPED = 192
+"""The widest heads that `varlen` takes with dropout. Above it, flash attention has a backward pass
+with dropout only on GPUs with much shared memory."""
+
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
 Refusal = Callable[[Tensor, Tensor, Layout, Layout, Scope], str | None]
@@ -233,10 +237,10 @@ def _varlen_refuses(
         return "it needs the sequences side by side, without gaps"
     if scope.bias is not None:
         return "it knows no position bias"
-    if scope.dropout:
-        return "it knows no attention dropout"
-    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 256:
-        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 256"
+    widest = WIDEST_DROPPED if scope.dropout else 256
+    if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > widest:
+        given = " with dropout" if scope.dropout else ""
+        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to {widest}{given}"
     return _kernel_refuses(q_NHK)
 
 
