@@ -10,7 +10,7 @@ import io
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -35,6 +35,35 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 # A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: tests
 # that interrupt would wait for ever, in this process and in those that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+OPTIONAL = frozenset({
+    "ctranslate2", "hatchling", "httpx2", "jiwer", "libretranslatepy", "onnx", "onnxruntime",
+    "onnxscript", "openai", "playwright", "pyarrow", "sacremoses", "schemathesis", "sentencepiece",
+    "soundfile", "starlette", "tiktoken", "tokenizers", "transformers", "uvicorn", "zensical",
+})  # fmt: skip
+"""Packages without which the test files that import them are skipped: a machine with a GPU may have
+torch and little else."""
+
+
+class TestFile(pytest.Module):
+    """A test file, skipped where it imports one of the `OPTIONAL` packages and that is missing."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            cause = error.__cause__
+            if isinstance(cause, ModuleNotFoundError) and cause.name is not None:
+                package = cause.name.partition(".")[0]
+                if package in OPTIONAL:
+                    pytest.skip(f"needs {package}, which is not installed", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    made: pytest.Module = TestFile.from_parent(parent, path=module_path)
+    return made
+
 
 # The same examples every time, and no limit on time: other work may hold all cores.
 hypothesis.settings.register_profile(

@@ -1,21 +1,24 @@
-"""One server for all tests of the service: shipped models, on 127.0.0.1, in a thread."""
+"""One server for all tests of the service: shipped models, on 127.0.0.1, in a thread.
+
+Packages of the extra `serve` are imported where they are used: without them the test files are
+skipped, and a conftest cannot be.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import pytest
 
 import headway
 from headway.run import Run
-from headway.serve.application import make, service_of
-from headway.serve.limits import Limits
-from headway.serve.server import running
-from headway.serve.service import Service
+
+if TYPE_CHECKING:
+    from headway.serve.limits import Limits
+    from headway.serve.service import Service
 
 NAMES = ("tatoeba-de-en", "stories", "digits", "shapes", "base-en")
 
@@ -30,6 +33,8 @@ class Here:
 
     def __init__(self, url: str, service: Service) -> None:
         self.url, self.service = url, service
+        import httpx2
+
         # Idle connections are cut after seconds, in the middle of a request where a test was slow.
         fresh = httpx2.Limits(max_keepalive_connections=0)
         self.client = httpx2.Client(base_url=url, timeout=60, limits=fresh)
@@ -45,6 +50,9 @@ class Here:
 
 @contextmanager
 def serving(*runs: Run, limits: Limits | None = None, **more: Any) -> Iterator[Here]:
+    from headway.serve.application import make, service_of
+    from headway.serve.server import running
+
     app = make(list(runs), limits=limits, **more)
     with running(app) as url:
         here = Here(url, service_of(app))
