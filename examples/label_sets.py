@@ -1,4 +1,4 @@
-"""Five sets of labelled English texts from Debian packages, for everybody to make again.
+"""Sets of labelled English texts from Debian packages that anybody can rebuild.
 
     python examples/label_sets.py data/sets
 
@@ -9,6 +9,8 @@
 | comments | a comment in a program | language of the program |
 | licences | a sentence of a licence | family of licences |
 | fortunes | a saying, a joke, a quotation | the file it stands in: its topic |
+| tags | the one-line description of a package | which of 24 tags it has, separated by `; ` |
+| sizes | the one-line description of a package | the decimal logarithm of its installed KiB |
 
 Each becomes `NAME/train.tsv`, `valid.tsv` and `test.tsv` with a header, and a row for every package
 in `SOURCES.tsv` with its version and licences. Texts of a package (in sections: of its source)
@@ -24,6 +26,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import hashlib
+import math
 import re
 import subprocess
 from collections import Counter, defaultdict
@@ -138,6 +141,36 @@ def sections(found: Iterable[Record]) -> Iterator[Text]:
             unnamed = re.sub("|".join(rf"\b{re.escape(n)}\b" for n in names), " ", body, flags=re.I)
             text = plain(re.sub(r"(?m)^ \.$", " ", unnamed))[:1500]
             yield Text(text, record["Section"], source(record))
+
+
+# ---- tags and sizes: one-line descriptions -----------------------------------------------------
+
+DESCRIBED = 7000
+"""Texts of `tags` and of `sizes`, about 5,000 of them to train on."""
+
+TAGS = (
+    "devel::doc", "devel::lang:perl", "devel::library", "implemented-in::c", "implemented-in::c++",
+    "implemented-in::perl", "implemented-in::python", "interface::commandline",
+    "interface::graphical", "interface::x11", "made-of::html", "role::app-data",
+    "role::devel-lib", "role::documentation", "role::plugin", "role::program", "role::shared-lib",
+    "scope::utility", "uitoolkit::gtk", "uitoolkit::ncurses", "uitoolkit::qt",
+    "use::gameplaying", "works-with::text", "x11::application",
+)  # fmt: skip
+"""The 24 most frequent tags of Debian 12."""
+
+
+def tags(found: Iterable[Record]) -> Iterator[Text]:
+    for record in found:
+        names = sorted(set(re.split(r",\s*", record.get("Tag", ""))) & set(TAGS))
+        if names:
+            yield Text(plain(record["Description"]), "; ".join(names), source(record))
+
+
+def sizes(found: Iterable[Record]) -> Iterator[Text]:
+    for record in found:
+        if int(record.get("Installed-Size", 0)):
+            size = f"{math.log10(int(record['Installed-Size'])):.3f}"
+            yield Text(plain(record["Description"]), size, source(record))
 
 
 # ---- manuals: what pages are about ---------------------------------------------------------------
@@ -327,6 +360,20 @@ def chosen(texts: Iterable[Text], fewest_words: int = 6) -> list[Text]:
     return sorted((text for found in kept for text in found), key=lambda text: chance(text.text))
 
 
+def selected(name: str, texts: Iterable[Text]) -> list[Text]:
+    """The texts of a set: balanced by label, or a draw where each label is a set or a number."""
+    return drawn(texts, DESCRIBED) if name in ("tags", "sizes") else chosen(texts)
+
+
+def drawn(texts: Iterable[Text], n: int, fewest_words: int = 3) -> list[Text]:
+    """Up to `n` texts in the order of a hash. Each text occurs once, with one of its labels."""
+    by_words: dict[str, Text] = {}
+    for text in sorted(texts, key=lambda one: chance(one.text + one.label)):
+        if len(words(text.text)) >= fewest_words and text.text.isprintable():
+            by_words.setdefault(" ".join(words(text.text)), text)
+    return sorted(by_words.values(), key=lambda text: chance(text.text))[:n]
+
+
 def split(texts: Sequence[Text]) -> Parts:
     """Three parts by the hash of the group; what shares words with an earlier part is left out."""
     parts: Parts = {"train": [], "valid": [], "test": []}
@@ -369,8 +416,8 @@ def save(folder: Path, parts: Parts) -> None:
         rows = "".join(f"{text.text}\t{text.label}\n" for text in found)
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + rows, "utf-8")
     labels = Counter(text.label for text in parts["train"])
-    sizes = ", ".join(f"{name} {len(found):,}" for name, found in parts.items())
-    print(f"{folder.name}: {len(labels)} labels; {sizes}")
+    amounts = ", ".join(f"{name} {len(found):,}" for name, found in parts.items())
+    print(f"{folder.name}: {len(labels)} labels; {amounts}")
 
 
 def licence(folder: Path, package: str) -> str:
@@ -402,9 +449,9 @@ def packages_of(name: str, found: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 def make(name: str, apt: Apt, found: Sequence[Record], sources: list[str]) -> Iterator[Text]:
-    if name == "sections":
-        sources.append("sections\tall packages\tof the lists\teach as its package")
-        yield from sections(found)
+    if name in OF_LISTS:
+        sources.append(f"{name}\tall packages\tof the lists\teach as its package")
+        yield from OF_LISTS[name](found)
         return
     for part, asked in packages_of(name, found).items():
         packages = apt.unpacked(asked)
@@ -420,7 +467,10 @@ def make(name: str, apt: Apt, found: Sequence[Record], sources: list[str]) -> It
             )
 
 
-NAMES = ("sections", "manuals", "comments", "licences", "fortunes")
+OF_LISTS = {"sections": sections, "tags": tags, "sizes": sizes}
+"""Sets made from the records of packages alone."""
+
+NAMES = ("sections", "manuals", "comments", "licences", "fortunes", "tags", "sizes")
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -432,7 +482,7 @@ def main(given: Sequence[str] | None = None) -> None:
     apt = Apt(asked.folder / "packages")
     found = apt.records()
     sources = ["set\tpackage\tversion\tlicences"]
-    sets = {name: split(chosen(make(name, apt, found, sources))) for name in asked.only}
+    sets = {name: split(selected(name, make(name, apt, found, sources))) for name in asked.only}
     for name, parts in without(sets, asked.without).items():
         save(asked.folder / name, parts)
     (asked.folder / "SOURCES.tsv").write_text("\n".join(sources) + "\n", "utf-8")

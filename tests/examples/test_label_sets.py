@@ -115,3 +115,23 @@ def test_sets_are_tables_and_their_sources_are_listed(
         "licences": ["You may copy it as often as you like.\tFree"],
     }
     assert "manuals\tfoo-gtk\t1.2-3\tMIT" in (tmp_path / "SOURCES.tsv").read_text().splitlines()
+
+
+def test_tags_are_sets_of_labels_and_sizes_are_logarithms() -> None:
+    library = {
+        "Package": "libfoo1", "Tag": "role::shared-lib, devel::library,\n suite::gnu",
+        "Description": "library for playing foo", "Installed-Size": "1000",
+    }  # fmt: skip
+    plain = {"Package": "bar", "Tag": "suite::gnu", "Description": "a bar", "Installed-Size": "0"}
+    expected = Text("library for playing foo", "devel::library; role::shared-lib", "libfoo1")
+    assert list(label_sets.tags([library, plain])) == [expected]
+    assert list(label_sets.sizes([library, plain])) == [expected._replace(label="3.000")]
+
+
+def test_a_draw_has_each_text_once() -> None:
+    texts = [Text(f"a text with number {i // 2}", f"{i % 2}", "") for i in range(20)]
+    texts += [Text("too short", "0", "")]
+    found = label_sets.drawn(texts, 6)
+    assert len({text.text for text in found}) == len(found) == 6
+    assert label_sets.drawn(reversed(texts), 6) == found
+    assert "too short" not in {text.text for text in label_sets.drawn(texts, 99)}
