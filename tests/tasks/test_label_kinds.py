@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.data.store import Columns
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError
+from headway.models.parts.output_heads import LabelHead, start_at
+from headway.nn.loss import Smoothing
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.answers import Show
-from headway.tasks.label_kinds import ANumber, SeveralLabels
+from headway.tasks.label_kinds import ANumber, OneLabel, SeveralLabels
 from headway.tasks.readout import Read, bernoulli, mean_square
 from headway.tasks.specs import spec_of
 
@@ -136,3 +138,26 @@ def test_a_scale_has_no_effect_without_a_margin() -> None:
     ):
         load_run_settings(None, ["identify.scale=20.0"], given)
     assert load_run_settings(None, ["identify.scale=20.0", "identify.margin=0.2"], given)
+
+
+def test_priors_are_the_scores_of_frequencies_alone() -> None:
+    truth = SEVERAL.truth(several([0], [0], [0, 1], []))
+    shares_C = SEVERAL.shares(torch.tensor(SEVERAL.prior(truth, None))).tolist()
+    assert shares_C == pytest.approx([4 / 6, 2 / 6, 1 / 6])
+    one = OneLabel(("a", "b"), Smoothing(1.0, 0.0))
+    labels_N = np.array([0] * 8 + [1] * 2)
+    shares_C = one.shares(torch.tensor(one.prior(labels_N, None))).tolist()
+    assert shares_C == pytest.approx([9 / 12, 3 / 12])
+    assert one.prior(labels_N, one.weights(labels_N)) == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert NUMBER.prior(np.array([16.0, 20.0], np.float32), None).tolist() == [2.0]
+
+
+def test_fresh_heads_start_at_the_priors_and_others_keep_their_biases() -> None:
+    heads = nn.ModuleDict({"classes": LabelHead(4, 3, 0.0), "tags": LabelHead(4, 3, 0.0, True)})
+    for head in heads.values():
+        nn.init.zeros_(head.linear.bias)
+    start_at(heads, np.array([1.0, 2.0, 3.0]))
+    assert heads["classes"].linear.bias.tolist() == [1.0, 2.0, 3.0]
+    assert heads["tags"].linear.bias.tolist() == [0.0, 0.0, 0.0]
+    start_at(heads, np.array([7.0, 7.0, 7.0]))
+    assert heads["classes"].linear.bias.tolist() == [1.0, 2.0, 3.0]

@@ -23,7 +23,7 @@ from headway.decode.batching import windows
 from headway.errors import ConfigError, DataError, UserError
 from headway.metrics.baselines import BagOfWords
 from headway.metrics.classification import ENOUGH
-from headway.models.parts.output_heads import remixed
+from headway.models.parts.output_heads import remixed, start_at
 from headway.progress import OnProgress, Progress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
@@ -99,6 +99,7 @@ class Labelling(Objective[Tensor]):
         self.teacher = Teacher(settings) if settings.classify.teacher else None
 
     def begin(self, model: nn.Module, note: Note) -> None:
+        start_at(model, self.target.prior(self.truth_N, self.weights_N))
         tokenizer = self.prepared.reads
         if ngrams_of(model) is None or tokenizer is None:
             return

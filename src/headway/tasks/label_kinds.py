@@ -61,6 +61,10 @@ class Sets:
             found[place, self.store[row]] = 1.0
         return found if np.ndim(rows) else found[0]
 
+    def frequencies(self) -> NDArray[np.int64]:
+        """How many examples have each label."""
+        return np.bincount(np.asarray(self.store.tokens, np.int64), minlength=self.width)
+
     def counted(self) -> Counter[tuple[int, ...]]:
         """How often each set occurs."""
         return Counter(tuple(sorted(self.store[row].tolist())) for row in range(len(self)))
@@ -96,6 +100,10 @@ class Target(Protocol):
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
         """How much each example counts where all of them are to count the same by kind."""
+        ...
+
+    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+        """Scores (C) of a model that knows only how frequent each answer is in training."""
         ...
 
     def aims(self, given: Tensor) -> Tensor:
@@ -171,6 +179,14 @@ class OneLabel:
         counts_C = np.bincount(truth_N, minlength=n)
         even_C = len(truth_N) / (n * np.maximum(counts_C, 1))
         return even_C.astype(np.float32)[truth_N]
+
+    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+        """Log-priors, with one more example of each class, less their mean. Classes that count the
+        same, as with `classify.balance`, all start at zero."""
+        labels_N = np.asarray(train_N[:], np.int64)
+        counts_C = np.bincount(labels_N, weights=weights_N, minlength=len(self.names))
+        logs_C = np.log(counts_C + 1.0)
+        return np.asarray(logs_C - logs_C.mean(), np.float64)
 
     def aims(self, given: Tensor) -> Tensor:
         """Without a look at the numbers, for recorded steps."""
@@ -336,6 +352,12 @@ class SeveralLabels:
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
         raise NotImplementedError  # `classify.balance` is refused
 
+    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+        """Log-odds of each label, with one more example that has it and one that does not."""
+        assert isinstance(train_N, Sets)
+        shares_C = (train_N.frequencies() + 1.0) / (len(train_N) + 2.0)
+        return np.asarray(np.log(shares_C / (1.0 - shares_C)), np.float64)
+
     def aims(self, given: Tensor) -> Tensor:
         return given
 
@@ -471,6 +493,11 @@ class ANumber:
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
         raise NotImplementedError  # `classify.balance` is refused
+
+    def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
+        """The mean, which is zero unless `classify.mean` is another number."""
+        mean = float(np.mean(train_N[:], dtype=np.float64))
+        return np.array([(mean - self.mean) / self.std])
 
     def aims(self, given: Tensor) -> Tensor:
         return ((given.float() - self.mean) / self.std)[:, None]

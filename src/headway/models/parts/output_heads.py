@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.errors import UserError
@@ -167,6 +169,20 @@ class LabelHead(nn.Module):
     @property
     def _table(self) -> list[Tensor]:
         return [] if self.ngrams is None else [self.ngrams.weight_GC, self.ngrams.bias_C]
+
+
+@torch.no_grad()
+def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
+    """Set the biases of fresh heads of classes to the scores that the frequencies alone give.
+
+    Otherwise most of a short training is spent on learning these from zero. A head that comes from
+    another run has biases, and keeps them.
+    """
+    for part in model.modules():
+        if isinstance(part, LabelHead) and part.transitions is None:
+            bias_C = part.linear.bias
+            if len(bias_C) == len(prior_C) and not bias_C.any():
+                bias_C.copy_(torch.from_numpy(prior_C))
 
 
 def remixed(scores_RC: Tensor, by_ngrams_RC: Tensor, share: float) -> Tensor:
