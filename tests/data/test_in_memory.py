@@ -365,3 +365,36 @@ def test_digits_of_mnist_are_pictures_without_being_told(tmp_path: Path, name: s
     (tmp_path / "train-images-idx3-ubyte.gz").touch()
     assert given("classify", str(tmp_path / name), {}).files == "media"
     assert given("classify", str(tmp_path / "texts.tsv"), {}).files == "text"
+
+
+@pytest.mark.parametrize("ending", [".pgm", ".ppm", ".pbm", ".tif", ".au", ".aif", ".oga", ".PPM"])
+def test_folders_of_every_ending_that_is_read_are_media(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / f"a{ending}").touch()
+    assert given("classify", str(tmp_path)).files == "media"
+
+
+@pytest.mark.parametrize(
+    ("lines", "files"),
+    [
+        ("clip,kind\na.wav,dog\nb.wav,cat\n", "media"),
+        ("path,label\nx/a.aif,dog\nx/b.aif,cat\n", "media"),
+        ("a.ppm,dog\nb.ppm,cat\n", "media"),
+        ("scan;label\na.pgm;dog\nb.pgm;cat\n", "media"),
+        ("text,image,label\nhello,a.png,x\nworld,b.png,y\n", "text"),
+        ("text,label\na.png,x\nb.png,y\n", "text"),
+        ("note,label\nsee a.png,x\nnothing,y\n", "text"),
+    ],
+)
+def test_a_table_of_file_names_is_a_list_of_media(tmp_path: Path, lines: str, files: str) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(lines)
+    assert given("classify", str(path)).files == files
+    assert given("classify", str(path), {"label": "label"}).files == files
+
+
+def test_a_column_of_file_names_in_memory_is_a_column_of_media() -> None:
+    found = given("classify", {"clip": ["a.wav", "b.wav"], "kind": ["x", "y"]})
+    assert {name: one.kind for name, one in found.columns.items()} == {
+        "clip": "audio", "kind": "label",
+    }  # fmt: skip

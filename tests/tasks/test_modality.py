@@ -11,7 +11,7 @@ import pytest
 
 import headway
 from headway.data.in_memory import given, in_files
-from headway.errors import UserError
+from headway.errors import ConfigError, UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.tasks.label import Label
 from headway.tasks.modality import row_of
@@ -123,7 +123,9 @@ def test_a_run_says_what_its_test_data_must_be(tmp_path: Path) -> None:
         assert found == {"media": [folder]}
     names = {"path": ["a.png"], "label": ["x"]}
     assert given("classify", names, what="pictures").files == "media"
-    assert given("classify", names, what="text").files == "text"
+    with pytest.raises(ConfigError, match="which column is the text"):
+        given("classify", names, what="text")
+    assert given("classify", names, {"text": "path"}, what="text").files == "text"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from headway.data.media.endings import is_audio, is_visual
 from headway.data.readers.delimited import IsHeader
 from headway.data.table import Table, has_column, is_missing, value_in
 from headway.errors import ConfigError, NoColumn, suggest
@@ -303,20 +304,25 @@ def _may_be(table: Table, name: str, column: Column) -> bool:
     return first is None or column.kind in _media_like(first)
 
 
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff")
-SOUNDS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff")
-
-
 def _is_media_file(text: str) -> bool:
-    return Path(text).suffix.lower() in (*PICTURES, *SOUNDS)
+    return is_audio(text) or is_visual(text)
+
+
+def holds_media(table: Table, name: str, kind: Kind) -> bool:
+    """Whether all values of a column name files of this kind by their endings."""
+    found = [row.get(name) for row in table.sample]
+    found = [value for value in found if not (is_missing(value) or is_blank(value))]
+    return bool(found) and all(
+        isinstance(value, str) and _is_media_file(value) and kind in _media_like(value)
+        for value in found
+    )
 
 
 def _media_like(value: object) -> tuple[Kind, ...]:
     if isinstance(value, str | os.PathLike):
-        ending = Path(value).suffix.lower()
-        if ending in SOUNDS:
+        if is_audio(value):
             return ("audio",)
-        return ("image", "video") if ending in PICTURES else MEDIA
+        return ("image", "video") if is_visual(value) else MEDIA
     if isinstance(value, np.ndarray):
         if value.ndim == 3:
             return ("image",) if value.shape[-1] in (1, 3, 4) else ("video",)
@@ -330,6 +336,8 @@ def _fits(table: Table, name: str, column: Column) -> bool:
     values = [plain(row.get(name)) for row in table.sample]
     values = [value for value in values if not (is_missing(value) or is_blank(value))]
     if not values:
+        return False
+    if column.kind in ("text", "label") and any(holds_media(table, name, kind) for kind in MEDIA):
         return False
     if column.kind == "text":
         strings = all(isinstance(value, str) for value in values)
@@ -345,9 +353,18 @@ def _fits(table: Table, name: str, column: Column) -> bool:
     if column.kind in ("words", "tags"):
         return all(isinstance(value, list) for value in values)
     if table.name:  # a path, whose file is there
+        if holds_media(table, name, column.kind):
+            return True
         folder = Path(table.name).parent
-        return all(isinstance(v, str) and (folder / v).exists() for v in islice(values, 3))
-    return column.kind in MEDIA and all(not isinstance(value, int | float) for value in values)
+        return all(
+            isinstance(v, str) and column.kind in _media_like(v) and (folder / v).exists()
+            for v in islice(values, 3)
+        )
+    return column.kind in MEDIA and all(
+        column.kind in _media_like(value) if isinstance(value, str)
+        else not isinstance(value, int | float)
+        for value in values
+    )  # fmt: skip
 
 
 def is_blank(value: object) -> bool:

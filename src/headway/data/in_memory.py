@@ -26,18 +26,21 @@ import numpy as np
 from headway.data.bind import (
     DEFAULTS,
     MEDIA,
-    PICTURES,
-    SOUNDS,
     Column,
     all_texts,
     bind,
     column_of,
+    holds_media,
+    is_named,
     plain,
 )
 from headway.data.media.arrays import is_idx
+from headway.data.media.endings import ARRAY, is_audio, is_visual
 from headway.data.media.in_memory import Loose
+from headway.data.readers.media import is_list
+from headway.data.readers.open import open_table
 from headway.data.table import Raw, Table, is_missing, shown_value, table_of
-from headway.errors import ConfigError, DataError, suggest
+from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import listed
 from headway.storage import sync
@@ -184,7 +187,7 @@ def given(
                 f"{suggest(name, known)}"
             )
     if table is None:
-        return _of_files(data, layouts, needs)
+        return _of_files(data, layouts, needs, usual.encoding if usual else "utf-8")
     if not table.sample:
         raise DataError("there are no rows in the data.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
@@ -315,7 +318,9 @@ def _words(layout: Layout) -> set[str]:
     return {word for column in layout[1] for word in column.words}
 
 
-def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any]) -> Given:
+def _of_files(
+    data: object, layouts: Sequence[Layout], needs: Mapping[str, Any], encoding: str = "utf-8"
+) -> Given:
     paths = tuple(os.fspath(path) for path in listed(data))
     if not paths:
         raise DataError("there is no file in the data.")
@@ -324,15 +329,17 @@ def _of_files(data: object, layouts: Sequence[Layout], needs: Mapping[str, Any])
             f"there is no file {paths[0][:60]!r}. Texts in memory have the name of their column: "
             '{"text": [...]}.'
         )
+    fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
-        layout for layout in layouts
-        if layout[0] == "media" and (len(layouts) == 1 or _looks_like_media(paths[0], layout[1][0]))
+        (kind, columns) for kind, columns in fits
+        if kind == "media" and (len(layouts) == 1 or _looks_like_media(paths[0], columns[0]))
     ]  # fmt: skip
-    named = [
-        layout for layout in layouts
-        if needs and set(needs) <= _words(layout)
-    ]  # fmt: skip
-    files, columns = (named or media or list(layouts))[0]
+    if not media and "text" not in needs and _is_list(paths[0]):
+        media = [
+            (kind, columns) for kind, columns in fits
+            if kind == "media" and _lists_media(paths[0], columns, layouts[0][1], encoding)
+        ]  # fmt: skip
+    files, columns = (media or fits)[0]
     settings = {word: one.setting for one in columns for word in one.words}
     names: dict[str, str | tuple[str, ...]] = {}
     for name, column in needs.items():
@@ -347,12 +354,30 @@ def _looks_like_media(path: str, column: Column) -> bool:
 
     def is_one(name: str) -> bool:
         if column.kind == "audio":
-            return name.lower().endswith(SOUNDS)
-        return name.lower().endswith((*PICTURES, ".npy")) or is_idx(name)
+            return is_audio(name)
+        return is_visual(name) or name.lower().endswith(ARRAY) or is_idx(name)
 
     if not Path(path).is_dir():
         return is_one(path)
     return any(is_one(name) for _, _, names in os.walk(path) for name in names)
+
+
+def _is_list(path: str) -> bool:
+    return is_list(Path(path)) and Path(path).is_file()
+
+
+def _lists_media(
+    path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str
+) -> bool:
+    """Whether a table has a column of file names with the right endings, and no column that is
+    called a text."""
+    try:
+        table = open_table(path, DataSettings(encoding=encoding), columns)
+    except UserError:
+        return False  # whoever reads it as text reports what is wrong with it
+    if any(is_named(table, one) for one in texts if one.kind == "text"):
+        return False
+    return any(holds_media(table, name, columns[0].kind) for name in table.columns)
 
 
 def _named(value: object, names: Sequence[str]) -> object:

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.example import Source, WantedMedia, sources
-from headway.data.media.audio import SUFFIXES, sound_info
+from headway.data.media.audio import sound_info
+from headway.data.media.endings import AUDIO
 from headway.data.media.open_item import UNITS, Form, What
 from headway.data.media.store import PictureStore, SoundStore
 from headway.data.prepare import check_there
@@ -139,7 +140,7 @@ def _first_rates(settings: RunSettings) -> list[int]:
     """Samples a second of some recordings, by their headers, or as a list of arrays says."""
     items = [one.medium for one in _source(settings, "sounds") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
-    paths = [path for path in found if path.suffix.lower() in SUFFIXES]
+    paths = [path for path in found if path.suffix.lower() in AUDIO]
     rates = [item.part.rate for item in items if item.part.rate]
     for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
         with suppress(DataError):

@@ -9,8 +9,8 @@ from typing import Any
 
 from headway.data.example import Target, media_examples
 from headway.data.media.audio import is_silent
-from headway.data.media.image import SUFFIXES as PICTURES
-from headway.data.media.open_item import ENDINGS, UNITS, Form, What, is_file
+from headway.data.media.endings import is_audio, is_visual
+from headway.data.media.open_item import UNITS, Form, What, is_file
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
@@ -88,8 +88,6 @@ def found_file(name: str, folder: Path) -> Path:
 
 def check_kind(path: Path, what: What) -> None:
     """A name that says clearly that it is something else is not opened."""
-    suffix = path.suffix.lower()
-    is_sound, is_picture = suffix in ENDINGS["sounds"], suffix in PICTURES
-    if (is_sound and what != "sounds") or (is_picture and what == "sounds"):
-        kind = "a recording" if is_sound else "a picture"
+    if (is_audio(path) and what != "sounds") or (is_visual(path) and what == "sounds"):
+        kind = "a recording" if is_audio(path) else "a picture"
         raise DataError(f"{path} is {kind}, and this run is for {UNITS[what]}.")

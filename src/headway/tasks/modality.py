@@ -7,7 +7,8 @@ from pathlib import Path
 
 from headway.data.example import media_examples
 from headway.data.media.arrays import stack_item
-from headway.data.media.image import MOVING, n_frames
+from headway.data.media.endings import MOVING
+from headway.data.media.image import n_frames
 from headway.data.media.open_item import ENDINGS, Medium, What
 from headway.data.readers.array_stack import CHANNELS, is_stack
 from headway.data.readers.media import is_list

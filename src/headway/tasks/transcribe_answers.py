@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.data.example import Example, media_examples
-from headway.data.media.audio import SUFFIXES, stream_windows
+from headway.data.media.audio import stream_windows
+from headway.data.media.endings import AUDIO
 from headway.data.media.open_item import WHOLE, Form, is_file
 from headway.decode.speech.audio_windows import Samples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
@@ -111,7 +112,7 @@ def named_recordings(
         try:
             path = found_file(name, folder)
             check_kind(path, "sounds")
-            if is_file(path) and path.suffix.lower() in SUFFIXES:
+            if is_file(path) and path.suffix.lower() in AUDIO:
                 yield Named(name, _reading(path, shape))
                 continue
             items = list(media_examples([str(path)], settings.data, "sounds"))
@@ -122,7 +123,7 @@ def named_recordings(
             blocks = _opening(item, form)
             if not item.problem and item.medium.part == WHOLE:
                 file = Path(item.medium.path)
-                if is_file(file) and file.suffix.lower() in SUFFIXES:
+                if is_file(file) and file.suffix.lower() in AUDIO:
                     blocks = _reading(file, shape)
             yield Named(name if len(items) == 1 else item.place, blocks)
 

@@ -22,8 +22,6 @@ from headway.errors import DataError
 if TYPE_CHECKING:
     from soundfile import SoundFile
 
-SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
-
 MOST_S = 3600.0
 """Seconds of a recording that is read as a whole: 230 MB at 16 kHz."""
 

@@ -18,17 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.files import natural
+from headway.data.media.endings import IMAGES
 from headway.data.media.pixels import Pixels, resized, to_pixels
 from headway.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
-)
-MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
-"""Those that can hold several frames."""
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 """What is tried, whatever the name says. Others of Pillow start programs, or are rare."""
@@ -115,7 +110,7 @@ def video_reading(
 
 def frame_files(folder: Path) -> list[Path]:
     """The pictures of a folder in the order of the numbers in their names: 2 before 10."""
-    found = [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and p.name[0] != "."]
+    found = [p for p in folder.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 

@@ -7,17 +7,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headway.data.media.arrays import is_idx, stack_frames, stack_item, stack_items
-from headway.data.media.audio import SUFFIXES as SOUNDS
 from headway.data.media.audio import read_sound
+from headway.data.media.endings import ENDINGS as ENDINGS
+from headway.data.media.endings import What as What
 from headway.data.media.image import (
-    MOVING,
-    SUFFIXES,
     Reading,
     Size,
     picture_reading,
@@ -29,16 +28,9 @@ from headway.errors import DataError
 from headway.settings.audio import SoundSettings
 from headway.settings.vision import PictureSettings
 
-What = Literal["pictures", "videos", "sounds"]
 Shape = PictureSettings | SoundSettings
 
 UNITS: dict[What, str] = {"pictures": "pictures", "videos": "videos", "sounds": "recordings"}
-
-ENDINGS: dict[What, frozenset[str]] = {
-    "pictures": SUFFIXES | {".npy"},
-    "videos": MOVING | {".npy"},
-    "sounds": SOUNDS,
-}
 
 SHEET_BYTES = 64_000_000
 """What decoded sheets may take, whose parts are items."""

@@ -1,0 +1,39 @@
+"""File name endings of images, videos and audio: the one list that binding and reading share.
+
+Nothing heavy is imported, so that columns can be judged without torch.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+What = Literal["pictures", "videos", "sounds"]
+
+IMAGES = frozenset(
+    {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
+"""Those that can hold several frames."""
+
+AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
+ARRAY = ".npy"
+"""An array of pixels or of samples: only its shape tells."""
+
+ENDINGS: dict[What, frozenset[str]] = {
+    "pictures": IMAGES | {ARRAY},
+    "videos": MOVING | {ARRAY},
+    "sounds": AUDIO,
+}
+"""`open_item.register` adds those of other packages."""
+
+
+def is_audio(path: str | PathLike[str]) -> bool:
+    return Path(path).suffix.lower() in ENDINGS["sounds"]
+
+
+def is_visual(path: str | PathLike[str]) -> bool:
+    """Whether it is an image or a video by its name; arrays may be anything."""
+    ending = Path(path).suffix.lower()
+    return ending != ARRAY and ending in ENDINGS["pictures"] | ENDINGS["videos"]
