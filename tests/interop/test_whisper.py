@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 import transformers
 from safetensors.torch import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
+import headway
 from headway.decode.search.hypothesis import Specials
 from headway.decode.search.searcher import Searcher
 from headway.errors import UserError
@@ -129,6 +132,47 @@ def test_transcripts_are_those_of_generate(tmp_path: Path) -> None:
     ends = [ids[: ids.index(END)] if END in ids else ids for ids in expected]
     assert mine == ends
     assert len({tuple(ids) for ids in mine}) == 3
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
+@torch.no_grad()
+def test_segments_have_whispers_own_signs_of_doubt(engine: str, tmp_path: Path) -> None:
+    """Mean log-probability, zlib ratio, and the probability of the no-speech token."""
+    theirs = whisper_folder(tmp_path / "theirs")
+    folder = import_run(str(tmp_path / "theirs"), tmp_path / "run").folder
+    if engine == "onnx":
+        export_run(str(folder), "onnx", tmp_path / "onnx")
+        folder = tmp_path / "onnx"
+    waves = sounds()
+    files = []
+    for number, wave in enumerate(waves):
+        files.append(str(tmp_path / f"{number}.wav"))
+        soundfile.write(files[-1], wave, RATE)
+    # Three times as long as a window; each window is a segment.
+    files.append(str(tmp_path / "long.wav"))
+    soundfile.write(files[-1], np.concatenate([waves[0]] * 3), RATE)
+    run = headway.load(str(folder), device="cpu", engine=engine)
+    answers = run(files)
+    given = features(hears(tmp_path), waves)
+    start = torch.full((len(waves), 1), START)
+    expected_BV = theirs(given, decoder_input_ids=start).logits[:, 0].softmax(-1)
+    no_speech = len(PIECES) + SPECIALS.index("<|nospeech|>")
+    for answer, expected_V in zip(answers[:3], expected_BV, strict=True):
+        [segment] = answer.segments
+        assert segment.no_speech_prob == pytest.approx(float(expected_V[no_speech]), abs=1e-5)
+        raw = segment.text.encode()
+        assert segment.compression_ratio == pytest.approx(len(raw) / len(zlib.compress(raw)))
+        assert segment.log_prob == pytest.approx(answer.log_prob, abs=1e-6)
+        [facts] = answer.to_dict()["segments"]
+        assert facts["no_speech_prob"] == pytest.approx(segment.no_speech_prob, abs=1e-4)
+        assert facts["log_prob"] == pytest.approx(segment.log_prob, abs=1e-4)
+    long = answers[3]
+    assert len(long.segments) > 2
+    counts = [len(one.tokens) for one in long.segments]
+    means = [one.log_prob for one in long.segments]
+    assert len(set(means)) > 1
+    assert min(means) < long.log_prob < max(means)
+    assert all(counts)
 
 
 @pytest.mark.parametrize("what", ["suppress_tokens", "begin_suppress_tokens"])

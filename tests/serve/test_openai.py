@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,7 @@ WAV = SHIPPED / "digits/example.wav"
 SAID = "three eight six eight four"
 
 
-def test_transcriptions(client: openai.OpenAI) -> None:
+def test_transcriptions(client: openai.OpenAI, runs: dict[str, Run]) -> None:
     made = client.audio.transcriptions.create
     with WAV.open("rb") as file:
         assert made(model="digits", file=file).text == SAID
@@ -241,7 +242,16 @@ def test_transcriptions(client: openai.OpenAI) -> None:
     )  # fmt: skip
     assert [word.word for word in whole.words] == SAID.split()
     assert whole.words[0].start < whole.words[0].end <= whole.words[1].start
-    assert whole.segments[0].text == SAID
+    [segment] = whole.segments
+    assert segment.text == SAID
+    heard = runs["digits"](str(WAV))
+    assert segment.avg_logprob == pytest.approx(heard.segments[0].log_prob, abs=1e-5)
+    assert segment.avg_logprob == pytest.approx(heard.log_prob, abs=1e-5)
+    assert segment.compression_ratio == pytest.approx(len(SAID) / len(zlib.compress(SAID.encode())))
+    tokenizer = runs["digits"].opened.vocab.target
+    assert tokenizer.decode(segment.tokens).strip() == SAID
+    # This model has no token for windows without speech.
+    assert "no_speech_prob" not in segment.model_dump(exclude_unset=True)
     assert 4 < whole.duration < 5
     with pytest.raises(openai.UnprocessableEntityError, match="cannot be read as sound"):
         made(model="digits", file=("a.wav", b"RIFF"))

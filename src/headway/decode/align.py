@@ -31,23 +31,25 @@ def attention_of(
     The mean over the heads of one decoder layer: the one that aligns best, if none is given.
     """
     layer = alignment_layer(model) if layer is None else layer
-    found = attention_of_heads(model, sources, [[bos, *target] for target in targets], layer)
+    found, _ = read_targets(model, sources, [[bos, *target] for target in targets], layer)
     return [weights_HTS.mean(0) for weights_HTS in found]
 
 
 @torch.no_grad()
-def attention_of_heads(
+def read_targets(
     model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
-) -> list[Tensor]:
-    """The same for each head of a layer; `inputs` are what the decoder reads."""
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Cross attention of each head of a layer (H T S) and the logits of the first token (V).
+
+    One of each per source; `inputs` are the tokens that the decoder reads.
+    """
     device = next(model.parameters()).device
     name = cross_weights(model, layer)
     with record(model, name) as seen:
-        model(
-            *model.source_front.collate(sources, device),
-            *model.target_front.collate(inputs, device),
-        )
-    return [weights_HTS.cpu() for weights_HTS in seen[name][0]]
+        tokens_N, layout = model.target_front.collate(inputs, device)
+        x_ND = model(*model.source_front.collate(sources, device), tokens_N, layout)
+    first_BV = model.scores(torch.stack([x_TD[0] for x_TD in layout.split(x_ND)])).float().cpu()
+    return [weights_HTS.cpu() for weights_HTS in seen[name][0]], [*first_BV]
 
 
 def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:

@@ -297,11 +297,22 @@ class TextAnswer(Answer):
 
 
 class Segment(NamedTuple):
-    """What was said in a stretch of a recording; seconds."""
+    """The transcript of a stretch of a recording, from `start` to `end` in seconds."""
 
     start: float
     end: float
     text: str
+    tokens: tuple[int, ...] = ()
+    log_prob: float | None = None
+    """The mean over the tokens and the end; None where nothing was decoded, as of silence."""
+
+    compression_ratio: float | None = None
+    """Bytes of the text for each byte that zlib makes of it: high where it repeats itself."""
+
+    no_speech_prob: float | None = None
+    """The probability of Whisper's no-speech token; None of models without one."""
+
+    temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

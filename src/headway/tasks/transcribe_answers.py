@@ -14,6 +14,7 @@ from headway.data.media.open_item import WHOLE, Form, is_file
 from headway.decode.speech.audio_windows import Samples
 from headway.decode.speech.recognizer import Recognizer, recognizer_of
 from headway.decode.speech.subtitles import srt, vtt
+from headway.decode.speech.transcriber import Segment as SpokenWindow
 from headway.decode.speech.transcriber import Transcriber, Transcript
 from headway.errors import DataError, UserError, suggest
 from headway.settings.listed import listed
@@ -151,7 +152,7 @@ def _failing(error: UserError) -> Iterator[Samples]:
 
 
 def answer_of(name: str, found: Transcript) -> SpokenAnswer:
-    segments = tuple(Segment(one.start, one.end, one.heard.text) for one in found.segments)
+    segments = tuple(segment_of(one) for one in found.segments)
     text = " ".join(found.text.split())
     notes = []
     if any(one.heard.is_doubtful for one in found.segments):
@@ -168,6 +169,20 @@ def answer_of(name: str, found: Transcript) -> SpokenAnswer:
         seconds=found.seconds,
         log_prob=found.log_prob,
         printed=_Printed(name, found),
+    )
+
+
+def segment_of(part: SpokenWindow) -> Segment:
+    heard = part.heard
+    return Segment(
+        start=part.start,
+        end=part.end,
+        text=heard.text,
+        tokens=heard.tokens,
+        log_prob=heard.log_prob,
+        compression_ratio=heard.compression_ratio,
+        no_speech_prob=heard.no_speech,
+        temperature=heard.temperature,
     )
 
 
@@ -201,15 +216,29 @@ def facts_of(name: str, found: Transcript) -> Facts:
             }
             for word in found.words
         ],
-        "segments": [
-            {
-                "start": round(part.start, 3),
-                "end": round(part.end, 3),
-                "text": part.heard.text,
-                **({"silent": True} if part.heard.is_silent else {}),
-                **({"doubtful": True} if part.heard.is_doubtful else {}),
-                **({"tries": part.heard.tries} if part.heard.tries > 1 else {}),
-            }
-            for part in found.segments
-        ],
+        "segments": [_segment_facts(part) for part in found.segments],
     }
+
+
+def _segment_facts(part: SpokenWindow) -> Facts:
+    """What is known about one window; keys without a value are left out."""
+    heard = part.heard
+    facts: Facts = {
+        "start": round(part.start, 3),
+        "end": round(part.end, 3),
+        "text": heard.text,
+    }
+    if heard.log_prob is not None:
+        facts["log_prob"] = round(heard.log_prob, 4)
+        facts["compression_ratio"] = round(heard.compression_ratio, 4)
+    if heard.no_speech is not None:
+        facts["no_speech_prob"] = round(heard.no_speech, 4)
+    if heard.temperature:
+        facts["temperature"] = heard.temperature
+    if heard.is_silent:
+        facts["silent"] = True
+    if heard.is_doubtful:
+        facts["doubtful"] = True
+    if heard.tries > 1:
+        facts["tries"] = heard.tries
+    return facts

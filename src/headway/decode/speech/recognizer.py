@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from headway.decode.align import attention_of_heads
+from headway.decode.align import read_targets
 from headway.decode.search.beam import beam_search
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials
 from headway.decode.search.limits import Job
@@ -36,7 +36,17 @@ DRAWS = 5
 """Outputs drawn at a temperature, of which the likeliest counts."""
 
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
-"""What Whisper says at once of a window without speech."""
+"""Whisper's token for a window without speech; its probability is that of the first token."""
+
+
+class Reading(NamedTuple):
+    """What a second pass over a window and its transcript finds."""
+
+    rows: Rows
+    """Where each token is said."""
+
+    no_speech: float | None = None
+    """The probability of the no-speech token, of models that have one."""
 
 
 class Recognizer(ABC):
@@ -55,14 +65,14 @@ class Recognizer(ABC):
         """What is said, in another way: by CTC alone, which cannot loop."""
         return [best_path(logs_SV) for logs_SV in self.heard(waves)]
 
-    def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
-        """Where the tokens are said."""
+    def read_again(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Reading]:
+        """Where the tokens of each transcript are said, by CTC."""
         pairs = zip(self.heard(waves), texts, strict=True)
-        return [said_rows(logs_SV, text) for logs_SV, text in pairs]
+        return [Reading(said_rows(logs_SV, text)) for logs_SV, text in pairs]
 
-    def silence(self, wave: Any) -> float:
-        """The probability that nobody speaks, of models that know."""
-        return 0.0
+    def no_speech(self, wave: Any) -> float | None:
+        """The probability of the no-speech token; None of models without one."""
+        return None
 
 
 class CtcRecognizer(Recognizer):
@@ -144,32 +154,46 @@ class DecoderRecognizer(Recognizer):
         found = searcher(waves, numbers=[[0]] * len(waves))
         return [self._without_begin(of_window[0]) for of_window in found]
 
-    def rows(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Rows]:
+    def read_again(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Reading]:
         if self.has_ctc:
-            return super().rows(waves, texts)
-        found = []
-        for wave, of_heads_HTS in zip(waves, self.attention(waves, texts), strict=True):
+            pairs = zip(super().read_again(waves, texts), waves, strict=True)
+            return [found._replace(no_speech=self.no_speech(wave)) for found, wave in pairs]
+        readings = []
+        attention, first = self.attention(waves, texts)
+        for wave, of_heads_HTS, first_V in zip(waves, attention, first, strict=True):
             real = self.real_rows(wave)
             of_heads_HTS = of_heads_HTS[:, :, :real]
             heads, _ = alignment_heads([of_heads_HTS.numpy()])
-            found.append(token_rows(of_heads_HTS[heads].numpy())[:-1])
-        return found
+            rows = token_rows(of_heads_HTS[heads].numpy())[:-1]
+            readings.append(Reading(rows, self._no_speech_in(first_V)))
+        return readings
 
     def real_rows(self, wave: Any) -> int:
         """Without the silence that windows are filled up with."""
         return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
-    def attention(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Tensor]:
-        """What every token and the end attend to in the sound, by the heads of the last layer."""
+    def attention(
+        self, waves: Sequence[Any], texts: Sequence[Sequence[int]]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Cross attention of the last layer's heads, from every token and the end; and the logits
+        of the first token."""
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
         last = len(self.model.decoder.blocks) - 1  # type: ignore[arg-type]
         with evaluating([self.model]):
-            found = attention_of_heads(self.model, waves, inputs, last)
-        return [weights_HTS[:, len(self.begin) :].float() for weights_HTS in found]
+            found, first = read_targets(self.model, waves, inputs, last)
+        return [weights_HTS[:, len(self.begin) :].float() for weights_HTS in found], first
 
-    def silence(self, wave: Any) -> float:
-        ids = [i for i in map(self.tokenizer.special, NO_SPEECH) if i is not None]
-        return float(self.first(wave).softmax(-1)[ids[0]]) if ids else 0.0
+    def no_speech(self, wave: Any) -> float | None:
+        return None if self.no_speech_id is None else self._no_speech_in(self.first(wave))
+
+    def _no_speech_in(self, first_V: Tensor) -> float | None:
+        token = self.no_speech_id
+        return None if token is None else float(first_V.softmax(-1)[token])
+
+    @property
+    def no_speech_id(self) -> int | None:
+        ids = map(self.tokenizer.special, NO_SPEECH)
+        return next((token for token in ids if token is not None), None)
 
     @torch.no_grad()
     def first(self, wave: Any) -> Tensor:

@@ -32,11 +32,19 @@ NO_SPEECH = 0.6
 
 @dataclass(frozen=True)
 class Heard:
-    """What was said in one window."""
+    """The transcript of one window."""
 
     text: str
-    log_prob: float = 0.0
-    """The mean over its tokens."""
+    tokens: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    """Of the tokens, and of the end where the decoder wrote one."""
+
+    temperature: float = 0.0
+    """At which it was drawn."""
+
+    no_speech: float | None = None
+    """The probability of the no-speech token, of models that have one. Known where times were
+    asked for, or the transcript is doubtful."""
 
     words: tuple[Word, ...] = ()
     """From the beginning of the window; empty where times were not asked for."""
@@ -45,6 +53,15 @@ class Heard:
     is_silent: bool = False
     is_doubtful: bool = False
     """All ways to transcribe it looped, or were unlikely."""
+
+    @property
+    def log_prob(self) -> float | None:
+        """The mean over the tokens and the end; None where nothing was decoded."""
+        return sum(self.log_probs) / len(self.log_probs) if self.log_probs else None
+
+    @property
+    def compression_ratio(self) -> float:
+        return compression_ratio(self.text)
 
 
 @dataclass(frozen=True)
@@ -78,10 +95,9 @@ class Transcript:
 
     @property
     def log_prob(self) -> float:
-        """The mean over windows with speech, weighed by their length in characters."""
-        spoken = [part.heard for part in self.segments if part.heard.text]
-        weights = [len(heard.text) for heard in spoken]
-        return float(np.average([h.log_prob for h in spoken], weights=weights)) if spoken else 0.0
+        """The mean over all tokens and ends of windows with speech."""
+        found = [one for part in self.segments if part.heard.text for one in part.heard.log_probs]
+        return sum(found) / len(found) if found else 0.0
 
 
 @dataclass
@@ -207,18 +223,28 @@ class Transcriber:
 
     def _batch(self, waves: Sequence[Samples]) -> list[Heard]:
         said = self.recognizer.recognize(waves)
-        tries = [1] * len(waves)
+        heat = self.settings.temperature if self.settings.sample else 0.0
+        tries, heats = [1] * len(waves), [heat] * len(waves)
         doubts = [self._doubt(found) for found in said]
         if self.guard:
-            self._try_again(waves, said, doubts, tries)
+            self._try_again(waves, said, doubts, tries, heats)
         heard = [
-            Heard(self._text(found), doubt.log_prob, tries=n, is_doubtful=doubt.is_doubtful)
-            for found, doubt, n in zip(said, doubts, tries, strict=True)
+            Heard(
+                self._text(found),
+                tuple(found.tokens),
+                tuple(found.token_log_probs),
+                heat,
+                tries=n,
+                is_doubtful=doubt.is_doubtful,
+            )
+            for found, doubt, n, heat in zip(said, doubts, tries, heats, strict=True)
         ]
         for place, found in enumerate(heard):
-            doubtful = self.guard and found.is_doubtful
-            if doubtful and self.recognizer.silence(waves[place]) > NO_SPEECH:
-                heard[place] = Heard("", is_silent=True, tries=found.tries)
+            if self.guard and found.is_doubtful:
+                no_speech = self.recognizer.no_speech(waves[place])
+                if no_speech is not None and no_speech > NO_SPEECH:
+                    found = Heard("", is_silent=True, tries=found.tries)
+                heard[place] = replace(found, no_speech=no_speech)
         return self._with_times(waves, said, heard) if self.times else heard
 
     def _try_again(
@@ -227,6 +253,7 @@ class Transcriber:
         said: list[Hypothesis],
         doubts: list[Doubt],
         tries: list[int],
+        heats: list[float],
     ) -> None:
         """Other ways for what is doubtful, until one is not; the least doubtful one stays."""
         for temperature in self.recognizer.temperatures:
@@ -237,8 +264,9 @@ class Transcriber:
             for place, other in zip(places, others, strict=True):
                 tries[place] += 1
                 doubt = self._doubt(other)
-                if doubt.less_than(doubts[place]):
-                    said[place], doubts[place] = other, doubt
+                same = other.tokens == said[place].tokens  # no better, but for rounding
+                if not same and doubt.less_than(doubts[place]):
+                    said[place], doubts[place], heats[place] = other, doubt, temperature
 
     def _doubt(self, found: Hypothesis) -> Doubt:
         n = max(1, len(found.token_log_probs))
@@ -254,11 +282,11 @@ class Transcriber:
         spoken = [place for place, found in enumerate(heard) if found.text]
         if not spoken:
             return list(heard)
-        rows = self.recognizer.rows(
+        readings = self.recognizer.read_again(
             [waves[place] for place in spoken], [said[place].tokens for place in spoken]
         )
         results = list(heard)
-        for place, of_tokens in zip(spoken, rows, strict=True):
+        for place, (of_tokens, no_speech) in zip(spoken, readings, strict=True):
             found = said[place]
             pieces = self.tokenizer.tokens(found.tokens)
             numbers = word_numbers(pieces)
@@ -267,7 +295,7 @@ class Transcriber:
                 self.shape.row_seconds,
             )  # fmt: skip
             exact = snapped(words, waves[place], self.shape.rate)
-            results[place] = replace(heard[place], words=tuple(exact))
+            results[place] = replace(heard[place], words=tuple(exact), no_speech=no_speech)
         return results
 
     def _words(self, found: Hypothesis, numbers: Sequence[int]) -> list[str]:

@@ -117,23 +117,29 @@ class OnnxEngine(Engine):
         return sources_of(self.graphs[READER].call, inputs)
 
     def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
-        return self.seen(CROSS, sources, [[bos, *target] for target in targets])
+        found, _ = self.seen(CROSS, sources, [[bos, *target] for target in targets])
+        return found
 
-    def seen(self, name: str, sources: Sequence[Any], texts: Tokens) -> list[Tensor]:
-        """What each token of each text saw of the rows of its source, by one of the outputs of
-        the decoder: (T S), or (H T S) by head."""
+    def seen(
+        self, name: str, sources: Sequence[Any], texts: Tokens
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Cross attention of each text, by one of the outputs of the decoder ((T S), or (H T S) by
+        head), and the logits of its first token (V)."""
         found: dict[int, Tensor] = {}
+        first: dict[int, Tensor] = {}
         lengths = [self.rows(source) for source in sources]
         sums = [length + len(text) for length, text in zip(lengths, texts, strict=True)]
         for group in batches(sums, self.settings.decode.batch_tokens):
             given = self.read([sources[i] for i in group])
             given.pop(CTC, None)
             growing = _growing(self.graphs[WRITER], len(group), given)
-            read = growing.read(*padded([texts[i] for i in group]))[name]
-            for i, read_TS in zip(group, read, strict=True):
+            read = growing.read(*padded([texts[i] for i in group]))
+            for i, read_TS, logits_TV in zip(group, read[name], read[LOGITS], strict=True):
                 seen_TS = read_TS[..., : len(texts[i]), : lengths[i]]
                 found[i] = torch.from_numpy(seen_TS.copy())
-        return [found[i] for i in range(len(sources))]
+                first[i] = torch.from_numpy(logits_TV[0].copy())
+        places = range(len(sources))
+        return [found[i] for i in places], [first[i] for i in places]
 
     def model(self) -> Encoder:
         graph = self.graphs[ALONE]
@@ -243,10 +249,10 @@ class GraphRecognizer(DecoderRecognizer):
     def search(self, settings: DecodeSettings, weight: float) -> SourceSearcher:
         return SourceSearcher(self.engine, settings, self.specials, weight)
 
-    def attention(self, waves: Sequence[Any], texts: Tokens) -> list[Tensor]:
+    def attention(self, waves: Sequence[Any], texts: Tokens) -> tuple[list[Tensor], list[Tensor]]:
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
-        found = self.engine.seen(CROSS_HEADS, waves, inputs)
-        return [weights_HTS[:, len(self.begin) :] for weights_HTS in found]
+        found, first = self.engine.seen(CROSS_HEADS, waves, inputs)
+        return [weights_HTS[:, len(self.begin) :] for weights_HTS in found], first
 
     def first(self, wave: Any) -> Tensor:
         given = self.engine.read([wave])

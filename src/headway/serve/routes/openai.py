@@ -23,7 +23,7 @@ from headway.serve.routes.own import event
 from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
 from headway.serve.service import Events, Service, Tokens, kind_of, one_of, response, result_of
 from headway.serve.worker import Ticket, Worker
-from headway.tasks.answers import Answer, Show, SpokenAnswer, TextAnswer, VectorAnswer
+from headway.tasks.answers import Answer, Segment, Show, SpokenAnswer, TextAnswer, VectorAnswer
 
 MAX_TOKENS = 16
 """Where a request of `/v1/completions` does not say: as OpenAI has it."""
@@ -458,19 +458,34 @@ async def transcriptions(service: Service, request: Request) -> Response:
         "task": "transcribe", "language": "", "duration": answer.seconds, "text": answer.text
     }  # fmt: skip
     if "segment" in times:
-        found["segments"] = [
-            {
-                "id": number, "seek": 0, "start": one.start, "end": one.end, "text": one.text,
-                "tokens": [], "temperature": heat, "avg_logprob": answer.log_prob,
-                "compression_ratio": 1.0, "no_speech_prob": 0.0,
-            }
-            for number, one in enumerate(answer.segments)
-        ]  # fmt: skip
+        spoken = [one for one in answer.segments if one.log_prob is not None]
+        found["segments"] = [_segment(number, one) for number, one in enumerate(spoken)]
     if "word" in times:
         found["words"] = [
             {"word": word.text, "start": word.start, "end": word.end} for word in answer.words
         ]
     return response(found)
+
+
+SEEK_S = 0.01
+"""OpenAI counts the beginning of a segment in frames of ten milliseconds."""
+
+
+def _segment(number: int, one: Segment) -> dict[str, Any]:
+    """A segment with OpenAI's keys. Probabilities that the model does not have are left out."""
+    facts = {
+        "id": number,
+        "seek": round(one.start / SEEK_S),
+        "start": one.start,
+        "end": one.end,
+        "text": one.text,
+        "tokens": list(one.tokens),
+        "temperature": one.temperature,
+        "avg_logprob": one.log_prob,
+        "compression_ratio": one.compression_ratio,
+        "no_speech_prob": one.no_speech_prob,
+    }
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 async def _json(service: Service, request: Request) -> dict[str, Any]:
