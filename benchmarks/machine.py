@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -146,9 +147,15 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
-def save(name: str, device: torch.device, results: dict[str, Any]) -> Path:
-    """`results/NAME-DEVICE.json`, or under $OUT where a job runner collects files there."""
-    folder = Path(os.environ.get("OUT", RESULTS))
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="folder for the result; benchmarks/results")
+
+
+def save(
+    name: str, device: torch.device, results: dict[str, Any], folder: Path | None = None
+) -> Path:
+    """Write `NAME-DEVICE.json` into the folder; where none is given, into $OUT or `results/`."""
+    folder = folder or Path(os.environ.get("OUT", RESULTS))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{device.type}.json"
     record = {"machine": describe(device), **results}

@@ -63,16 +63,18 @@ def case_table(result: dict[str, Any]) -> str:
     """For benchmarks of several cases: a row a case, a column a system, with ratios to the first
     peer."""
     cases: dict[str, dict[str, dict[str, float]]] = result["cases"]
-    names = list(next(iter(cases.values())))
+    names = list(dict.fromkeys(name for rows in cases.values() for name in rows))
     lines = [
         "| tokens / s | " + " | ".join(names) + " |",
         "|---|" + "---:|" * len(names),
     ]
     for case, rows in cases.items():
-        base = rows[names[1]]["tokens_per_s"]
+        base = rows[next(name for name in names[1:] if name in rows)]["tokens_per_s"]
         cells = [
-            f"{row['tokens_per_s']:,.0f} ({row['tokens_per_s'] / base:.2f}×)"
-            for row in rows.values()
+            f"{rows[name]['tokens_per_s']:,.0f} ({rows[name]['tokens_per_s'] / base:.2f}×)"
+            if name in rows
+            else "–"
+            for name in names
         ]
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
     if "memory_of_gpt2_bytes" in result:
@@ -84,6 +86,8 @@ def case_table(result: dict[str, Any]) -> str:
         "",
         f"{machine['device']}, Python {machine['python']}, {versions}; {machine['date']}.",
     ]
+    for name, reason in result.get("failed", {}).items():
+        lines += ["", f"{name} did not run: {reason.splitlines()[0]}"]
     return "\n".join(lines) + "\n"
 
 

@@ -34,7 +34,15 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as shape_settings
 
-from benchmarks.machine import alternating, describe, peak_of_child, peaks, pick_device, save
+from benchmarks.machine import (
+    add_out,
+    alternating,
+    describe,
+    peak_of_child,
+    peaks,
+    pick_device,
+    save,
+)
 from benchmarks.peers import installed, padded_loss, peer_versions
 from benchmarks.sentences import (
     FlatBatch,
@@ -236,23 +244,31 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", choices=SIZES, default="base")
     parser.add_argument("--device", help="cpu or cuda; a GPU if there is one")
     parser.add_argument("--tokens", type=int, help="per side and step; 25,088 on a GPU, else 600")
-    parser.add_argument("--batches", type=int, help="12 on a GPU, else 6")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--ways", nargs="+", choices=WAYS, help="all on a GPU, else eager")
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, help="all but compiled layers on a GPU, else eager"
+    )
     parser.add_argument("--limit", type=int, default=150, help="seconds until a system is ready")
     parser.add_argument("--skip", nargs="*", default=[], help="systems to leave out")
-    parser.add_argument("--only", help="run this system once and stop, to measure its memory")
+    parser.add_argument(
+        "--only",
+        help="run this system once and stop, to measure its memory or to fill the compiler's cache",
+    )
+    add_out(parser)
     args = parser.parse_args(words)
     device = torch.device(args.device) if args.device else pick_device()
     gpu = device.type == "cuda"
     settings = SIZES[args.size]
     n_tokens = args.tokens or (25_088 if gpu else 600)
-    n_batches = args.batches or (12 if gpu else 6)
-    ways = args.ways or (list(WAYS) if gpu else [EAGER])
+    n_batches = args.batches
+    ways = args.ways or ([EAGER, COMPILED, GRAPHED] if gpu else [EAGER])
     work = Work.make(settings.vocab_size, device, n_tokens, n_batches)
     builders = systems(settings, work, device, ways)
     if args.only:
-        builders[args.only]()()
+        _, _, failed = prepared({args.only: builders[args.only]}, device, args.limit)
+        if failed:
+            raise SystemExit(1)
         return
 
     builders = {name: build for name, build in builders.items() if name not in args.skip}
@@ -276,7 +292,7 @@ def main(words: Sequence[str] | None = None) -> None:
     machine["versions"] |= peer_versions(costs)
     result = {"machine": machine, "work": about, "peaks": ceiling, "systems": costs}
     result |= {"failed": failed} if failed else {}
-    print(save(f"train-step-{args.size}", device, result))
+    print(save(f"train-step-{args.size}", device, result, args.out))
 
 
 if __name__ == "__main__":

@@ -251,6 +251,30 @@ def test_a_benchmark_runs_at_toy_size(
         check_systems(result)
 
 
+def test_a_result_goes_into_the_folder_that_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "usual"))
+    parser = argparse.ArgumentParser()
+    machine.add_out(parser)
+    given = parser.parse_args(["--out", str(tmp_path / "given")])
+    path = machine.save("name", torch.device("cpu"), {}, given.out)
+    assert path == tmp_path / "given" / "name-cpu.json"
+    assert path.is_file()
+    path = machine.save("name", torch.device("cpu"), {}, parser.parse_args([]).out)
+    assert path.parent == tmp_path / "usual"
+
+
+def test_a_system_that_failed_in_one_case_has_an_empty_cell_there() -> None:
+    fast, slow = {"tokens_per_s": 20.0}, {"tokens_per_s": 10.0}
+    facts = {"device": "H", "python": "3", "versions": {}, "date": "d"}
+    cases = {"one": {"headway": fast, "peer": slow}, "two": {"headway": fast, "static": slow,
+                                                               "peer": slow}}  # fmt: skip
+    made = report.case_table({"machine": facts, "cases": cases, "failed": {"static, one": "E"}})
+    assert "| one | 20 (2.00×) | 10 (1.00×) | – |" in made
+    assert "static, one did not run: E" in made
+
+
 def check_systems(result: dict[str, Any]) -> None:
     """Ours and at least one other, all with a rate; and the page can be made from them."""
     if "systems" in result:
