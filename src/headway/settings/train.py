@@ -95,7 +95,7 @@ class TrainSettings(Made):
     """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
 
     threads: int | None = None
-    """Of a CPU run. None: all, or fewer where other work holds the cores and fewer are quicker."""
+    """Threads of a CPU run. None: all, or fewer while other programs keep the cores busy."""
 
     recompute: bool = False
     """Gradient checkpointing: keep less, compute blocks twice."""

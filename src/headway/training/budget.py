@@ -109,15 +109,19 @@ class Final:
 
 
 class Journal:
-    """`plan.jsonl`: one line a decision, each with a checksum and on the disk before `add` returns.
+    """`plan.jsonl`: decisions that depended on the clock or on the machine's load, one per line.
 
-    Lines behind a damaged one are not used: what they said is decided anew.
+    Each line has a checksum and is on disk before `add` returns, so that a resumed run repeats the
+    decisions of the killed one. Lines after a damaged one are ignored and decided again.
     """
 
     def __init__(self, path: Path | None, note: Callable[[str], None] = lambda text: None) -> None:
         self.path, self.note = path, note
         self.plans: dict[int, Decision] = {}
         self.evaluations: dict[int, int] = {}
+        self.threads: dict[int, int] = {}
+        """Number of threads by the step from which on it holds."""
+
         self.final: Final | None = None
         self.spent_s = 0.0
         """Of the budget, when the last line was written."""
@@ -167,6 +171,8 @@ class Journal:
             self.plans[facts["step"]] = Decision(**facts)
         elif entry["kind"] == "evaluation":
             self.evaluations[facts["step"]] = facts["examples"]
+        elif entry["kind"] == "threads":
+            self.threads[facts["step"]] = facts["threads"]
         elif entry["kind"] == "final":
             self.final = Final(examples=facts["examples"], careful=facts["careful"])
         self.spent_s = max(self.spent_s, entry["elapsed_s"])

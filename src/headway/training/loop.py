@@ -36,6 +36,7 @@ from headway.training.no_learning import Plateau
 from headway.training.optim import load_optimizer_tensors, optimizer_tensors
 from headway.training.schedule import schedule_steps
 from headway.training.step import Step
+from headway.training.threads import ThreadPlan
 
 
 @dataclass
@@ -112,6 +113,7 @@ class Loop:
     ema: Ema | None = None
     plateau: Plateau | None = None
     budget: Budget | None = None
+    threads: ThreadPlan | None = None
     enough: Callable[[], str] | None = None
     """Why someone has had enough, or nothing yet. Rank 0 is asked."""
 
@@ -161,6 +163,8 @@ class Loop:
         try:
             while True:
                 self._plan()
+                if self.threads is not None and self.threads.update(self.state.step):
+                    self._rest(feed)
                 self._evaluate_and_save(feed)
                 if self.state.step >= self.steps or self._is_enough():
                     return self.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -69,7 +70,7 @@ from headway.training.resolve import resolve_run
 from headway.training.run_folder import Home
 from headway.training.schedule import schedule_line
 from headway.training.signals import StopSignal
-from headway.training.threads import threads_here
+from headway.training.threads import ThreadPlan, threads_here
 from headway.training.trainer import Worker, choose
 
 
@@ -104,6 +105,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.settings = replace(self.settings, asked=asked_of(self.settings))
+        self.most_threads = torch.get_num_threads()
         self.home = Home(self.out)
         self.ranks = Ranks.start(self.device)
         self.progress = Progress(enabled=self.ranks.is_first and not self.quiet)
@@ -189,15 +191,16 @@ class Training:
         worker = Worker(
             settings, prepared, self.ranks, self._note if fresh else None, own=self.own, by=self.by
         )
+        journal = Journal(self.out / PLAN if self.ranks.is_first else None, self.progress.note)
         budget = None
         if self.budget_s is not None:
-            path = self.out / PLAN if self.ranks.is_first else None
-            budget = self._budget(settings, worker.objective, Journal(path, self.progress.note))
+            budget = self._budget(settings, worker.objective, journal)
             if self.timing is not None:
                 budget.timed(self.timing.step_s, self.timing.example_s)
         loop = worker.loop(
             checkpoints, self.log, lambda: stop.asked or self.log.error is not None, self.out,
             budget, None if self.on is None else lambda: self.log.enough,
+            self._thread_plan(settings, journal),
         )  # fmt: skip
         resumed = loop.resume()
         if self.ranks.is_first:
@@ -361,19 +364,30 @@ class Training:
             self.progress.note(text)
 
     def _with_threads(self, settings: Resolved) -> Resolved:
-        """The number of threads changes how sums are rounded: it is one of the settings, so that a
-        run that is taken up again has the same. Several ranks have theirs from their launcher."""
+        """The settings with the number of threads that is fastest now.
+
+        It is a setting because it changes how sums are rounded: a resumed run needs the same.
+        With several ranks the launcher decides.
+        """
         if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
             return settings
         threads, most = threads_here(), torch.get_num_threads()
         if threads < most:
             self.progress.note(
-                f"{threads} thread{'s' * (threads > 1)} instead of {most}: other work holds the "
-                f"cores, and fewer are quicker (train.threads={most} takes all)"
+                f"using {threads} of {most} threads: other programs keep the cores busy. This is "
+                f"measured again when the load changes (train.threads={most} always uses all)"
             )
         torch.set_num_threads(threads)
         why = {**settings.why, "train.threads": "the quickest number here and now"}
         return replace(settings, train=replace(settings.train, threads=threads), why=why)
+
+    def _thread_plan(self, settings: Resolved, journal: Journal) -> ThreadPlan | None:
+        """The plan that adapts the number of threads; None where the user or a launcher set it."""
+        first = settings.train.threads
+        chosen = "train.threads" in self.settings.asked or "OMP_NUM_THREADS" in os.environ
+        if first is None or chosen or self.ranks.device.type != "cpu" or self.ranks.world > 1:
+            return None
+        return ThreadPlan(first, max(first, self.most_threads), journal, self.progress.note)
 
     def _budget(self, settings: Resolved, objective: Objective[Any], journal: Journal) -> Budget:
         assert self.budget_s is not None

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
+from headway.training.budget import Journal
+
 BUSY = 0.5
 """Other processes that want to run, on average, from which on it is worth a measurement."""
 
@@ -21,15 +23,80 @@ def threads_here(
     now: Callable[[], float] = time.perf_counter,
     load: Callable[[], float] = lambda: os.getloadavg()[0],
 ) -> int:
-    """All that torch would take, or fewer where those are quicker; as many as someone asked for
-    with OMP_NUM_THREADS."""
+    """The fastest number of threads at this moment: all of torch's, or fewer on a busy machine.
+
+    OMP_NUM_THREADS is obeyed.
+    """
     most = torch.get_num_threads()
     if most == 1 or "OMP_NUM_THREADS" in os.environ or load() < BUSY:
         return most
+    return measured(most, now)
+
+
+def measured(most: int, now: Callable[[], float] = time.perf_counter) -> int:
+    """The fastest of `most`, half as many, and one thread. Leaves torch's own number unchanged."""
+    before = torch.get_num_threads()
     try:
         return quickest([most, max(1, most // 2), 1], torch.set_num_threads, _some_work, now)
     finally:
-        torch.set_num_threads(most)
+        torch.set_num_threads(before)
+
+
+CHECK_S = 60.0
+"""Seconds between two looks at the load, which is an average over one minute."""
+
+
+class ThreadPlan:
+    """Number of threads of a CPU training, measured again when the machine's load changes.
+
+    The number of threads changes how sums are rounded. Every change is therefore in the journal
+    before the first step that it affects, and a resumed run repeats the recorded changes.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        most: int,
+        journal: Journal,
+        note: Callable[[str], None],
+        *,
+        now: Callable[[], float] = time.monotonic,
+        load: Callable[[], float] = lambda: os.getloadavg()[0],
+        measure: Callable[[int], int] = measured,
+    ) -> None:
+        self.most, self.journal, self.note = most, journal, note
+        self.now, self.load, self.measure = now, load, measure
+        self.recorded = {0: first, **journal.threads}
+        self.checked = now()
+        self.measured_at: float | None = None
+        """Load by other programs at the last measurement; None before the first."""
+
+    def update(self, step: int) -> bool:
+        """Set the number of threads of the next step. Whether time was spent on a measurement."""
+        last = max(self.recorded)
+        threads = self.recorded[max(one for one in self.recorded if one <= step)]
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        if step < last or self.now() - self.checked < CHECK_S or self.most == 1:
+            return False
+        self.checked = self.now()
+        others = max(0.0, self.load() - threads)
+        if not self._has_changed(others, threads):
+            return False
+        self.measured_at = others
+        if (better := self.measure(self.most)) != threads:
+            self.journal.add("threads", self.journal.spent_s, step=step, threads=better)
+            self.recorded[step] = better
+            torch.set_num_threads(better)
+            self.note(f"using {better} of {self.most} threads from step {step + 1:,}")
+        return True
+
+    def _has_changed(self, others: float, threads: int) -> bool:
+        """Whether a measurement may give another number: the load differs from the last one's by
+        a core, or was never measured and does not fit the present number."""
+        if self.measured_at is not None:
+            return abs(others - self.measured_at) >= 1.0
+        return (others >= BUSY) == (threads == self.most)
 
 
 def quickest(

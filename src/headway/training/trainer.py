@@ -50,6 +50,7 @@ from headway.training.no_learning import Plateau
 from headway.training.optim import build_optimizer
 from headway.training.schedule import learning_rate, schedule_steps
 from headway.training.step import Step
+from headway.training.threads import ThreadPlan
 
 COMPILE_S = 60.0
 """What compiling takes, about."""
@@ -191,6 +192,7 @@ class Worker:
         out: Path,
         budget: Budget | None = None,
         enough: Callable[[], str] | None = None,
+        threads: ThreadPlan | None = None,
     ) -> Loop:
         train, model = self.settings.train, self.settings.model
 
@@ -224,6 +226,7 @@ class Worker:
             ema=Ema(self.model, train.ema) if train.ema else None,
             plateau=Plateau.of(self.objective, train, model) if self.ranks.is_first else None,
             budget=budget,
+            threads=threads,
             enough=enough,
         )
 
