@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,7 @@ PARTS = (
     "translator-mixed",
     "overload",
     "overload-base",
+    "long",
     "idle",
     "growth",
 )
@@ -584,6 +586,51 @@ def idle(run: Run, inside: bool, n: int) -> dict[str, float]:
     return {"connections": n, "bytes_each": (after - before) / n, "health_ms": 1e3 * took}
 
 
+LONG = {
+    "alone": {},
+    "5,000 characters": {"input": 5_000},
+    "20,000 characters": {"input": 20_000},
+    "8,000 characters, 16 beams": {"input": 8_000, "options": {"beam": 16}},
+    "20,000 characters, 16 beams": {"input": 20_000, "options": {"beam": 16}},
+}
+"""Requests that are computed while small ones are measured; of inputs their lengths."""
+
+
+def long_requests(run: Run, inside: bool) -> dict[str, Any]:
+    """Seconds of a small request, sent again and again while a large one is computed."""
+    sentence = "Ich gehe heute mit Tom nach Hause, und wir essen dort ein Brot. "
+
+    def ask(url: str, body: Mapping[str, Any]) -> float:
+        sent = urllib.request.Request(
+            f"{url}/v1/predict", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        began = time.perf_counter()
+        with urllib.request.urlopen(sent, timeout=300) as answer:
+            json.load(answer)
+        return time.perf_counter() - began
+
+    found = {}
+    more = "serve.seconds=600"  # measured on a busy machine too
+    with headway_server(run, inside, more) as (url, _), ThreadPoolExecutor(1) as pool:
+        ask(url, {"input": "Ja."})
+        for name, large in LONG.items():
+            size = large.get("input", 0)
+            body = {**large, "input": (sentence * (size // len(sentence) + 1))[:size]}
+            running = pool.submit(ask, url, body) if size else None
+            time.sleep(0.2)
+            took = []
+            while len(took) < 20 or (running is not None and not running.done()):
+                took.append(ask(url, {"input": "Ja."}))
+                time.sleep(0.1)
+                if running is not None and running.done():
+                    break
+            found[name] = {
+                "small_requests": len(took), "small_median_s": statistics.median(took),
+                "small_most_s": max(took), "large_s": running.result() if running else None,
+            }  # fmt: skip
+    return found
+
+
 def growth(
     run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, minutes: float
 ) -> dict[str, float]:
@@ -789,6 +836,8 @@ def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> di
     if name == "overload-base":  # of the size that the throughput is measured with
         made = random_run(folder / name, "tatoeba-de-en", said.translator, **layers)
         run = Run([made], device="cpu")
+    if name == "long":
+        return long_requests(run, said.inside)
     if name == "idle":
         return idle(run, said.inside, said.idle)
     texts = texts_of(GERMAN, said.requests, 16)

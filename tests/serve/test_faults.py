@@ -232,7 +232,7 @@ def test_of_many_long_texts_that_nobody_waits_for_no_further_batch_is_computed(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with slow_batches(monkeypatch, 0.1) as seen:
-        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 32})
+        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 2})
         wait_for(lambda: len(seen) > 2)
         raw.close()
         wait_for(lambda: not here.service.workers["tatoeba-de-en"].accepted, 5)
@@ -247,8 +247,8 @@ def test_a_short_request_comes_between_the_batches_of_a_long_one(
     short = {"model": "tatoeba-de-en", "input": "Ja."}
     want = text_of(here.post("/v1/predict", short))
     with slow_batches(monkeypatch, 0.05) as seen:
-        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 8})
-        other = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 8})
+        raw = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 2})
+        other = open_raw(here, {"model": "tatoeba-de-en", "inputs": [LONG] * 2})
         wait_for(lambda: len(seen) > 2)
         for _ in range(3):
             before = len(seen)

@@ -254,6 +254,7 @@ class Service:
         loop = asyncio.get_running_loop()
         try:
             ticket = await self.reading(self._made, worker, given, said, loop, on_piece, top)
+            worker.estimate(ticket)
         except BaseException as error:
             worker.release(len(given))
             if isinstance(error, UserError):

@@ -2,14 +2,18 @@
 
 Requests that wait together are one flat batch, where they are told the same. What grows a token at
 a time grows in one continuous batch: a new request joins at the next step, a finished one leaves at
-once, and one that nobody waits for any more leaves too. One that asks for much is several batches:
-between two of them others are answered. A request that breaks the computation is found by computing
-each alone, and is the only one to hear of it.
+once, and one that nobody waits for any more leaves too. A request that breaks the computation is
+found by computing each alone, and is the only one to hear of it.
+
+Requests have a rank by their cost. Between two steps of a search, and between two batches of an
+encoder, requests of lower ranks are answered: nested calls in the same thread, each with a search
+of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import threading
@@ -20,15 +24,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headway.decode.continuous import Continuous, Member
-from headway.decode.search.limits import GIVEN_UP, UNNUMBERED
+from headway.decode.search.limits import INTERRUPTION, UNNUMBERED, Interruption
 from headway.errors import UserError
 from headway.run import Run
+from headway.serve.cost import MEASURED_FROM, Pace, cost_of
 from headway.serve.limits import Limits
 from headway.serve.metrics import SECONDS, SIZES, Metrics
 from headway.serve.problems import Broken, Refused
 from headway.tasks.answer_stream import Stream
 from headway.tasks.answers import Answer
-from headway.tasks.inputs import Asked
+from headway.tasks.inputs import Asked, Inputs
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Joining, Predictor, Use, find_task
 
@@ -49,8 +54,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 INPUTS_EACH = 8
 """So many times as many inputs as requests may wait."""
 
-MUCH = 8192
-"""Characters of a request that fill batches of their own, so that it is computed alone."""
+SLICE = 0.25
+"""Seconds that an interrupted computation has at most before it is interrupted again. It has no
+less than the interruption took, so that it gets half of the time under load."""
+
+SPARE = 0.8
+"""Part of the deadline that a request may take by its estimate."""
+
+PROBE = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
+"""Texts that are computed when a model was read, to measure it and to warm it."""
 
 
 class Abandoned(Exception):
@@ -81,7 +93,15 @@ class Ticket:
     joined: asyncio.Event = field(default_factory=asyncio.Event)
     """All that can be answered of it has begun to grow."""
 
-    asks_much: bool = False
+    cost: float = 0.0
+    """In units of `serve.cost`."""
+
+    rank: int = 0
+    """Running tickets are interrupted for those of lower ranks."""
+
+    seconds: float = 0.0
+    """That it takes by its estimate."""
+
     given_up: bool = False
     ended: bool = False
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -132,6 +152,16 @@ class Worker:
         """When someone was refused, as long ago as the last one was told to wait."""
 
         self._told_to_wait = 1
+        self.pace = Pace()
+        self._expected = 0.0
+        """Seconds that all accepted requests above the lowest rank take by their estimates."""
+
+        self._nested = 0.0
+        """CPU seconds of this thread in interruptions of the running batch."""
+
+        self._undisturbed = 0.0
+        """Until when the running batch is not interrupted again."""
+
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
         self._growing: Continuous | None = None
         self._owners: dict[Member, tuple[Ticket, int]] = {}
@@ -235,17 +265,41 @@ class Worker:
             for one in ticket.questions
         ]
         ticket.members = [None] * len(ticket.questions)
-        ticket.asks_much = self._asks_much(ticket)
         with self._wake:
+            if ticket.rank:
+                self._expected += ticket.seconds
             self._queue.append(ticket)
             self._wake.notify()
 
-    def _asks_much(self, ticket: Ticket) -> bool:
+    def estimate(self, ticket: Ticket) -> None:
+        """Note its cost and rank. Raise `Refused` if it cannot be answered before its deadline:
+        413 if it takes too long by itself, 429 if it does behind those that were accepted."""
         decode = ticket.use.settings.decode
         if self.spec.continues and decode.walks:
-            return False  # it joins others, row by row
-        written = 4 * decode.width * (decode.max_len or 0) if self.spec.continues else 0
-        return sum(_size(one.question) + written for one in ticket.questions) > MUCH
+            return  # it joins others, row by row
+        context = getattr(ticket.use.settings.model, "max_len", None)
+        questions = [one.question for one in ticket.questions if one.error is None]
+        ticket.cost = cost_of(questions, self.spec, decode, context)
+        ticket.rank = self.pace.rank(ticket.cost)
+        ticket.seconds = seconds = self.pace.seconds(ticket.cost)
+        most = self.limits.seconds
+        if not ticket.rank or not self.pace.is_measured:
+            return
+        if seconds > SPARE * most:
+            wide = f" with {decode.width} beams" if self.spec.writes and decode.width > 1 else ""
+            raise Refused(
+                413, f"this request{wide} takes about {seconds:,.0f} s on this machine, and the "
+                f"deadline is {most:g} s (serve.seconds). Send less text at a time"
+                f"{', or use fewer beams' if wide else ''}.",
+                param="input", code="too_expensive",
+            )  # fmt: skip
+        if self._expected and self._expected + seconds > most:
+            wait = math.ceil(min(LONGEST_WAIT, self._expected + seconds - most))
+            raise Refused(
+                429, f"{self.name} has work for {self._expected:,.0f} s, and this request takes "
+                f"about {seconds:,.0f} s. Come again in {wait} s.",
+                code="queue_full", headers={"Retry-After": str(wait)},
+            )  # fmt: skip
 
     def stop(self) -> None:
         with self._wake:
@@ -304,8 +358,23 @@ class Worker:
 
     def _warm(self) -> None:
         """The first answer takes longer: what it makes, such as packed weights, is made now."""
-        if self.spec.modality == "text":
-            self._predictor(self.run.use({}), ())
+        if self.spec.modality != "text":
+            return
+        use = self.run.use({})
+        if isinstance(self._predictor(use, ()), Joining):
+            return
+        if not self.pace.is_measured and self.run.opened.engine is None:
+            weights = (p.numel() for one in self.run.opened.models for p in one.parameters())
+            self.pace.guess(sum(weights))
+        asked = [Inputs(self.run.settings, self.run.folder).asked(text) for text in PROBE]
+        if any(one.error is not None for one in asked):
+            return  # a task of pairs or fields: its first requests are measured
+        with contextlib.suppress(Exception):
+            [*Stream(use, asked[:1])]  # the first call makes packed weights and threads
+            began = time.thread_time()
+            [*Stream(use, asked)]
+            cost = cost_of(PROBE, self.spec, use.settings.decode, None)
+            self.pace.add(max(cost, MEASURED_FROM), time.thread_time() - began)
 
     def _fail_begun(self, error: Exception) -> None:
         """Whatever was being computed; one of them may have been the reason."""
@@ -333,8 +402,9 @@ class Worker:
                 self._end(ticket)
             elif not self._join(ticket):
                 # What is drawn depends on its place in a batch: it has one of its own.
-                alone = ticket.use.settings.decode.sample or ticket.asks_much
-                batches.setdefault(id(ticket) if alone else ticket.key, []).append(ticket)
+                alone = ticket.use.settings.decode.sample
+                key = id(ticket) if alone else (ticket.key, ticket.rank)
+                batches.setdefault(key, []).append(ticket)
         for batch in batches.values():
             self._together(batch)
         self._current = outer
@@ -342,17 +412,26 @@ class Worker:
             self._step(self._growing)
         self._flush()
 
-    def _between(self, tickets: Sequence[Ticket]) -> None:
-        """Two batches of these. If they are one that asks for much, whoever does not comes in
-        between, so that nobody waits for longer than a batch because of another."""
+    def _interrupt(self, tickets: Sequence[Ticket]) -> None:
+        """Answer requests of lower ranks between two steps or batches of these, so that none waits
+        long for another; and let texts grow by a token."""
         if threading.current_thread() is not self._thread:
             return  # one that reads files ahead
         if all(ticket.given_up for ticket in tickets):
             raise Abandoned
-        if tickets[0].asks_much:
+        if time.perf_counter() < self._undisturbed:
+            return
+        others: list[Ticket] = []
+        if self._queue:
             with self._wake:
-                others = self._little()
-            self._answer(others)
+                others = self._take_small(tickets[0].rank) + self._take_large(tickets[0].rank)
+        if not others and (self._growing is None or self._growing.is_empty):
+            return
+        began, cpu, nested = time.perf_counter(), time.thread_time(), self._nested
+        self._answer(others)
+        self._nested = nested + time.thread_time() - cpu
+        now = time.perf_counter()
+        self._undisturbed = now + min(SLICE, now - began)
 
     def _take(self) -> list[Ticket] | None:
         """What waits; a moment longer, where several came together lately."""
@@ -368,29 +447,43 @@ class Worker:
                     left = until - time.perf_counter()
                     if left <= 0 or not self._wake.wait(left):
                         break
-            found = self._little()
-            much = next((one for one in self._queue if one.asks_much), None)
-            if much is not None:  # at the end: for those who come meanwhile there is `_between`
-                self._queue.remove(much)
-                found.append(much)
+            # Large ones last: `_interrupt` answers those who come meanwhile.
+            found = self._take_small(1) + self._take_large(None)
             if not busy:
                 self._crowd = len(found)
             return found
 
-    def _little(self) -> list[Ticket]:
-        """Those who wait and do not ask for much, as many as are computed together; and whom nobody
-        waits for any more."""
+    def _take_small(self, below: int) -> list[Ticket]:
+        """Remove from the queue the tickets of the lowest rank, as many as are computed together,
+        and the cancelled ones. `below`: the rank of the running batch."""
         found: list[Ticket] = []
         later: deque[Ticket] = deque()
-        inputs = 0
+        inputs, cost = 0, 0.0
         for ticket in self._queue:
-            much = ticket.asks_much and not ticket.given_up
-            if much or (found and inputs >= self.limits.batch):
-                later.append(ticket)
-            else:
+            room = inputs < self.limits.batch and cost < ticket.use.settings.decode.batch_tokens
+            if ticket.given_up or (ticket.rank < min(below, 1) and (not found or room)):
                 found.append(ticket)
                 inputs += len(ticket.questions)
+                cost += ticket.cost
+            else:
+                later.append(ticket)
         self._queue = later
+        return found
+
+    def _take_large(self, below: int | None) -> list[Ticket]:
+        """Remove from the queue the oldest ticket above the lowest rank, and those that are
+        computed together with it: of its rank and options, as far as a batch has room."""
+        found: list[Ticket] = []
+        cost = 0.0
+        for ticket in self._queue:
+            if ticket.rank and (below is None or ticket.rank < below):
+                first = found[0] if found else ticket
+                alike = (ticket.key, ticket.rank) == (first.key, first.rank)
+                room = ticket.use.settings.decode.batch_tokens
+                if alike and (not found or cost + ticket.cost <= room):
+                    found.append(ticket)
+                    cost += ticket.cost
+        self._queue = deque(ticket for ticket in self._queue if ticket not in found)
         return found
 
     def _predictor(self, use: Use, key: Hashable) -> Predictor:
@@ -562,10 +655,11 @@ class Worker:
                 return owners[number][0].given_up
             return all(ticket.given_up for ticket in tickets)
 
-        told = GIVEN_UP.set(given_up)
+        told = INTERRUPTION.set(Interruption(given_up, lambda: self._interrupt(tickets)))
+        cpu, nested = time.thread_time(), self._nested
         try:
             asked = (ticket.questions[number] for ticket, number in owners)
-            use = replace(tickets[0].use, between=lambda *_: self._between(tickets))
+            use = replace(tickets[0].use, between=lambda *_: self._interrupt(tickets))
             found = Stream(use, asked, keep=True, again=len(tickets) == 1)
             for (ticket, number), answer in zip(owners, found, strict=True):
                 ticket.answers[number] = answer
@@ -578,8 +672,12 @@ class Worker:
         except Exception as error:
             self._failed(tickets, error)
         finally:
-            GIVEN_UP.reset(told)
-        self._pace += 0.2 * ((time.perf_counter() - began) / len(tickets) - self._pace)
+            INTERRUPTION.reset(told)
+        if all(ticket.is_whole for ticket in tickets):
+            own = time.thread_time() - cpu - (self._nested - nested)
+            self.pace.add(sum(ticket.cost for ticket in tickets), own)
+        if not tickets[0].rank:
+            self._pace += 0.2 * ((time.perf_counter() - began) / len(tickets) - self._pace)
 
     def _failed(self, tickets: Sequence[Ticket], error: Exception) -> None:
         open_ones = [ticket for ticket in tickets if not ticket.ended]
@@ -606,6 +704,9 @@ class Worker:
             return
         ticket.ended = True
         self.release(len(ticket.questions))
+        if ticket.rank:
+            with self._wake:
+                self._expected = max(0.0, self._expected - ticket.seconds)
         if ticket.given_up:
             self._left(model=self.name)
         if error is None and not any(member is not None for member in ticket.members):
@@ -646,15 +747,6 @@ class Worker:
 def _call_all(calls: Sequence[Callable[[], None]]) -> None:
     for call in calls:
         call()
-
-
-def _size(question: object) -> float:
-    """Of an input: characters, or as many thousands of pixels or samples."""
-    if isinstance(question, str):
-        return len(question)
-    if isinstance(question, list | tuple):
-        return sum(len(one) if isinstance(one, str) else 4 for one in question)
-    return float(getattr(getattr(question, "values", None), "size", 0)) / 1000
 
 
 def _with_id(answer: Answer, asked: Asked) -> Answer:

@@ -101,8 +101,10 @@ class Items(Protocol[T]):
         ...
 
 
-READ_AT_ONCE = {"cpu": 8192, "cuda": 65_536}
-"""Rows of a batch that is only read."""
+READ_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
+"""Rows of a batch that is only read. On a CPU more are not quicker: base-en embeds two texts of
+19,000 characters in 3.1 to 3.5 s of one core with 8,192 rows and in 2.7 to 2.8 s with 1,024. A
+server answers others between two batches."""
 
 
 def n_owners(items: Items[T]) -> int:
@@ -118,7 +120,7 @@ def batches_of(
     if not len(rows):
         return
     lengths = items.lengths[:, -1]
-    tokens = max(READ_AT_ONCE.get(device.type, 8192), int(lengths.max()))
+    tokens = max(READ_AT_ONCE.get(device.type, READ_AT_ONCE["cpu"]), int(lengths.max()))
     plan = StepPlan.of_lengths(lengths, tokens, 0)
     order = rows[np.argsort(lengths[rows], kind="stable")]
     done = 0

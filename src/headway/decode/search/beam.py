@@ -26,6 +26,7 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
     coverage = Coverage(settings.coverage)
     results: list[list[Hypothesis]] = [[] for _ in sources]
     for at in range(room):
+        job.between_steps()
         scores_RV = steps.step(tokens_BW)
         past_RT = torch.cat([beams.tokens_BWT[:, :, :at] for beams in groups], 1).flatten(0, 1)
         job.filters(scores_RV, past_RT, sources)

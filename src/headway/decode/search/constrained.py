@@ -161,6 +161,7 @@ def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothes
     going, device = list(beams), steps.device
     tokens_BW = torch.full((len(beams), width), job.specials.bos, device=device)
     while True:
+        job.between_steps()
         free_RV = steps.step(tokens_BW)
         bound_RV = free_RV.clone()
         job.filters(bound_RV, _past(going, width, device), [beam.number for beam in going])

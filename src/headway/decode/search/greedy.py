@@ -97,6 +97,7 @@ def walk(
     last_BW = torch.full((len(sources), width), job.specials.bos, device=device)
     results: list[list[Hypothesis]] = [[] for _ in sources]
     for at in range(room):
+        job.between_steps()
         scores_RV = steps.step(last_BW)
         job.filters(scores_RV, paths.tokens_BWT[:, :, :at].flatten(0, 1), sources)
         token_R1 = pick(scores_RV, at, sources)[:, None]

@@ -29,8 +29,24 @@ GivenUp = Callable[[int], bool]
 UNNUMBERED = -1
 """Stands for the number of sources that have none: it is asked whether nobody waits for any."""
 
-GIVEN_UP: ContextVar[GivenUp | None] = ContextVar("given_up", default=None)
-"""Set by whoever searches for others who may go away meanwhile, such as a server."""
+
+def nothing() -> None:
+    """Default of `Interruption.between_steps`."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """Callbacks with which a server cancels a running search, or computes something else between
+    two of its steps."""
+
+    given_up: GivenUp
+    between_steps: Callable[[], None] = nothing
+    """Called in the thread of the search. It may run another search of the same models: a search
+    keeps its state in its own objects. An exception ends the search."""
+
+
+INTERRUPTION: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
+"""Applies to all searches in this context."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,9 @@ class Job:
 
     given_up: GivenUp | None = None
     """Whether nobody waits for the source at a place any more: it leaves at the next step."""
+
+    between_steps: Callable[[], None] = nothing
+    """As in `Interruption`; every search calls it once per step."""
 
     @classmethod
     def completing(

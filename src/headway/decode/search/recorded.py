@@ -2,6 +2,9 @@
 
 A step of a small batch is hundreds of kernels of a few microseconds each: the time goes into
 launching them. A recorded step is launched once. The host looks at the device only now and then.
+
+`Job.between_steps` is not called here. A graph holds addresses of tables that another search may
+replace, and a recorded search takes well below a second.
 """
 
 from __future__ import annotations

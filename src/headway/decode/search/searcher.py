@@ -13,7 +13,7 @@ from headway.decode.search.beam import beam_search
 from headway.decode.search.constrained import MIN_WIDTH, check_constrainable, constrained_search
 from headway.decode.search.greedy import Watch, most_likely, walk
 from headway.decode.search.hypothesis import NO_WISH, Hypothesis, Specials, Wish
-from headway.decode.search.limits import GIVEN_UP, UNNUMBERED, Job
+from headway.decode.search.limits import INTERRUPTION, UNNUMBERED, Job
 from headway.decode.search.observer import Observer, seen_by
 from headway.decode.search.recorded import Recorded
 from headway.decode.search.sample import sampler
@@ -128,10 +128,14 @@ class Searcher:
         if not sources:
             return []
         job = self.job(sources, wishes)
-        given_up = GIVEN_UP.get()
-        if given_up is not None:
+        interruption = INTERRUPTION.get()
+        if interruption is not None:
+            given_up = interruption.given_up
             known = [[UNNUMBERED]] * len(sources) if numbers is None else numbers
-            job = replace(job, given_up=lambda place: given_up(known[place][0]))
+            job = replace(
+                job, given_up=lambda place: given_up(known[place][0]),
+                between_steps=interruption.between_steps,
+            )  # fmt: skip
         numbers = [[place] for place in range(len(sources))] if numbers is None else numbers
         with evaluating(self.models):
             if self.recorded is not None and self.recorded.free and observer is None and fits(job):

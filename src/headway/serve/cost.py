@@ -1,0 +1,89 @@
+"""Cost of a request, and how long this machine takes for it.
+
+The unit is a token of one hypothesis: a text costs its tokens times the beams of its search. What a
+unit takes is measured per model, first when the server starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+
+from headway.settings.decode import DecodeSettings
+from headway.tasks.specs import Spec
+
+BYTES_PER_TOKEN = 4
+"""Of UTF-8. The shipped translators have 4.0 on their validation texts."""
+
+VALUES_PER_ROW = 1000
+"""Pixels or samples: an image of 224 x 224 has about 150 rows, a second of audio 16."""
+
+SMALL_SECONDS = 0.25
+"""Requests below this are small. Each rank above is four times as long."""
+
+GUESSED_FLOPS = 2e10
+"""Operations per second of a machine on which nothing was measured yet."""
+
+MEASURED_FROM = 128
+"""Units of a batch that is measured. In smaller ones fixed costs dominate."""
+
+REMEMBERED = 8
+"""Measured batches of which the quickest counts: the others met a busy machine."""
+
+
+def tokens_in(question: object) -> float:
+    """Tokens of an input, estimated without a tokenizer."""
+    if isinstance(question, str):
+        return len(question.encode("utf-8", "replace")) / BYTES_PER_TOKEN
+    if isinstance(question, Mapping):
+        return sum(map(tokens_in, question.values()))
+    if isinstance(question, list | tuple):
+        return sum(map(tokens_in, question))
+    if isinstance(question, int | float):
+        return 1.0
+    size = getattr(getattr(question, "values", None), "size", None)
+    if isinstance(size, int):
+        return size / VALUES_PER_ROW
+    if is_dataclass(question):
+        return sum(tokens_in(getattr(question, field.name)) for field in fields(question))
+    return 0.0
+
+
+def cost_of(
+    questions: Iterable[object], spec: Spec, decode: DecodeSettings, context: int | None
+) -> float:
+    """Units of all inputs of a request. `context`: the most tokens that the model reads."""
+    width = decode.width if spec.writes else 1
+    known = [size for size in (decode.max_len, context) if size is not None]
+    written = min(known, default=0) if spec.continues else 0
+    return sum(width * (1 + tokens_in(one) + written) for one in questions)
+
+
+class Pace:
+    """Seconds that one model takes for a unit of cost."""
+
+    def __init__(self) -> None:
+        self._measured: deque[float] = deque(maxlen=REMEMBERED)
+        self._guess = 0.0
+
+    def guess(self, n_weights: int) -> None:
+        """From the size of a model that was not measured yet."""
+        self._guess = 2 * n_weights / GUESSED_FLOPS
+
+    @property
+    def is_measured(self) -> bool:
+        return bool(self._measured)
+
+    def add(self, cost: float, seconds: float) -> None:
+        if cost >= MEASURED_FROM:
+            self._measured.append(seconds / cost)
+
+    def seconds(self, cost: float) -> float:
+        return cost * (min(self._measured) if self._measured else self._guess)
+
+    def rank(self, cost: float) -> int:
+        """0 for small requests; running ones are interrupted for those of lower ranks."""
+        ratio = self.seconds(cost) / SMALL_SECONDS
+        return 0 if ratio <= 1 else math.ceil(math.log(ratio, 4))
