@@ -9,9 +9,25 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager
 from types import ModuleType
 
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys rather than shows: C0 and C1 controls other than tab and line
+feed, line separators, and marks that change the direction of the text."""
+
+
+def visible(text: str) -> str:
+    """The text with control characters written as `\\u001b`, which are also valid in JSON.
+
+    Text from data, file names and models goes through here before it reaches a terminal, where an
+    escape sequence could clear the screen, rename the window or hide what follows.
+    """
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
 
 class UserError(Exception):
-    """Something the user can put right; the message says what is wrong, where, and the way out."""
+    """An error that the user can fix; the message states what is wrong, where, and the fix."""
+
+    def __init__(self, text: str = "", *more: object) -> None:
+        super().__init__(visible(text), *more)
 
 
 class ConfigError(UserError):

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from headway.errors import visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
@@ -115,6 +117,7 @@ class Progress:
         """A line that stays: above the bar, or among the other lines."""
         if not self.enabled:
             return
+        text = visible(text)
         with self._lock:
             if self._bar is None:
                 self._write(text)
@@ -189,13 +192,13 @@ class Progress:
 
     def _draw(self, stage: Stage) -> None:
         assert self._bar is not None
-        text = stage.line(room=self._bar.console.width - NARROW_BAR - 1)
+        text = visible(stage.line(room=self._bar.console.width - NARROW_BAR - 1))
         if stage.task is None:
             stage.task = self._bar.add_task("", total=stage.total, completed=stage.done, line=text)
         self._bar.update(stage.task, completed=stage.done, total=stage.total, line=text)
 
     def _write(self, text: str) -> None:
-        print(text, file=self.stream, flush=True)
+        print(visible(text), file=self.stream, flush=True)
 
 
 class Stage:

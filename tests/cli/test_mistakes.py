@@ -6,7 +6,12 @@ from __future__ import annotations
 import bz2
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -247,3 +252,37 @@ def test_labels_that_stand_first_are_suspected(here: Path, capsys: Output) -> No
     assert "2 labels: neg 20 (50.0%), pos 20 (50.0%)" in capsys.readouterr().out
     main(["check", "classify", "--text", "first.tsv", "data.text_field=2", "data.label_field=1"])
     assert "2 labels: neg 20 (50.0%), pos 20 (50.0%)" in capsys.readouterr().out
+
+
+EVIL = "\x1b]0;renamed\x07\x1b[2J\x9b31m"
+"""Sequences that rename a terminal's window, clear the screen and change its colour."""
+
+
+def printed_on_terminal(words: list[str], folder: Path) -> bytes:
+    """What a command writes to a terminal on both of its outputs."""
+    ours, theirs = pty.openpty()
+    code = f"import sys; from headway.cli.main import main; sys.exit(main({words!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        found = b""
+        with suppress(OSError):  # the other end is closed
+            while piece := os.read(ours, 65536):
+                found += piece
+    os.close(ours)
+    return found
+
+
+def test_control_characters_of_data_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    evil = "\n".join(f"a line {i} {EVIL} with more words" for i in range(40))
+    (tmp_path / "evil.txt").write_text(evil, encoding="utf-8")
+    (tmp_path / f"{EVIL}.txt").write_text("a\tb\n")
+    for words in (
+        ["check", "complete", "--text", "evil.txt", "--steps"],
+        ["check", "classify", f"{EVIL}.txt"],
+        ["predict", f"runs/{EVIL}", "--text", "x"],
+        ["predict", "tatoeba-de-en", "--text", EVIL],
+    ):
+        shown = printed_on_terminal(words, tmp_path)
+        assert shown
+        for sequence in (b"\x1b]0;", b"\x1b[2J", "\x9b".encode(), b"\x07"):
+            assert sequence not in shown, (words, shown)

@@ -12,7 +12,7 @@ from headway.cli import completion
 from headway.cli.data_arguments import Encoding, FromRun, Json, Teacher, Valid, task_files_settings
 from headway.cli.flags import Named
 from headway.cli.train import wished
-from headway.errors import ConfigError
+from headway.errors import ConfigError, visible
 from headway.tasks.specs import SPECS
 
 
@@ -54,7 +54,7 @@ def check(
     report = report_of(wish.run(asked, f"headway check {word}", quiet=False), steps=steps)
     if as_json:
         more = {"tables": report.tables} | ({"steps": report.steps} if steps else {})
-        print(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False))
+        print(visible(json.dumps(report.to_dict() | more, indent=2, ensure_ascii=False)))
     else:
-        print(report)
+        print(visible(str(report)))
     return 2 if report.impossible else 0

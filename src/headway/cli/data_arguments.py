@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from headway.cli import completion
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError, UserError, visible
 from headway.settings.asked import Asked
 from headway.settings.folder import CONFIG, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings, load_resolved
@@ -238,8 +238,8 @@ def media_files(
 
 
 def say(text: str) -> None:
-    """For people: results alone go to standard output."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for people on standard error: standard output carries results only."""
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def tell(command: str, text: str) -> None:

@@ -32,7 +32,7 @@ from headway.cli.flags import (
     in_sections,
 )
 from headway.cli.print_table import show_table
-from headway.errors import UserError
+from headway.errors import UserError, visible
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -111,7 +111,7 @@ def evaluate(
 
             found = evaluate_translations(None, settings.decode, files, options, progress)
     if as_json:
-        print(json.dumps(found.facts, indent=2, ensure_ascii=False))
+        print(visible(json.dumps(found.facts, indent=2, ensure_ascii=False)))
     else:
         _show(found)
 

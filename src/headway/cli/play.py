@@ -16,7 +16,7 @@ from headway.cli.data_arguments import (
     say,
     settings_of,
 )
-from headway.errors import UserError, suggest
+from headway.errors import UserError, suggest, visible
 from headway.tasks.specs import spec_of
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Player:
 
     def _show(self, piece: str) -> None:
         self.shown = True
-        print(piece, end="", flush=True)
+        print(visible(piece), end="", flush=True)
 
     def take(self, line: str) -> bool:
         """One line; False when it was the last. A mistake in it ends nothing."""
@@ -103,7 +103,8 @@ class Player:
             for answer in self.predictor.answers([line]):
                 self.number += 1
                 show = Show(numbered=self.run.settings.decode.n_best > 1)
-                print("" if self.shown else answer.lines(show, self.number), flush=True)
+                shown = "" if self.shown else answer.lines(show, self.number)
+                print(visible(shown), flush=True)
         except KeyboardInterrupt:
             if not sys.stdin.isatty():
                 raise

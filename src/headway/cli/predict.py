@@ -28,7 +28,7 @@ from headway.cli.data_arguments import (
     tell,
 )
 from headway.cli.flags import ANSWERS, DECODING, Flag, Named, check_fits, in_sections
-from headway.errors import DataError, UserError
+from headway.errors import DataError, UserError, visible
 from headway.progress import SILENT, Progress, Stage
 from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
@@ -170,7 +170,7 @@ def _print(
             shown = json.dumps(answer.to_dict(), ensure_ascii=False)
         else:
             shown = answer.lines(show, number)
-        file.write(shown + "\n")
+        file.write((visible(shown) if file.isatty() else shown) + "\n")
         stage.advance()
         if live:
             file.flush()
@@ -184,7 +184,7 @@ def _print(
 
 
 def _show_piece(piece: str) -> None:
-    sys.stdout.write(piece)
+    sys.stdout.write(visible(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
 

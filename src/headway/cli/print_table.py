@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
+
+from headway.errors import visible
 
 WIDE = 10_000
 
@@ -18,9 +21,10 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: s
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for header in headers:
-        table.add_column(header, justify="right" if header in numbers else "left", no_wrap=True)
+        side: Literal["left", "right"] = "right" if header in numbers else "left"
+        table.add_column(visible(header), justify=side, no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(visible, row))
     console = Console(highlight=False, markup=False)
     wide = console.options.update(max_width=WIDE)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum)

@@ -21,7 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, UserError, visible
 from headway.serve.application import service_of
 from headway.serve.door import Door
 from headway.serve.limits import Limits
@@ -283,10 +283,17 @@ def _more_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
+class _Visible(logging.Formatter):
+    """Log formatter that escapes control characters: a path is the client's text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record))
+
+
 def log_to_stderr(debug: bool = False) -> None:
     """A line a request, without any text of users."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(_Visible("%(asctime)s %(message)s"))
     logger: Any = logging.getLogger("headway.serve")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.DEBUG if debug else logging.INFO)
