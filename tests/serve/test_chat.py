@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import headway
 from headway.interop.exporting import export_run
 from headway.interop.hf.proof import quiet
 from headway.interop.importing import import_run
-from headway.serve.chat import checked_messages, prompt_of
+from headway.run import Run
+from headway.serve.chat import checked_messages, prompt_ids, template_values
 from headway.serve.limits import Limits
+from headway.serve.template import ChatTemplate
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tokens.marked import Marked
 from tests.interop.theirs import GPT2, LLAMA, reference, saved
@@ -74,6 +77,11 @@ def folder_of(folder: Path, kind: str, where: str, spaces: str = "") -> Path:
     ends = {"eos_token_id": [1, MARKS.index("<|im_end|>")]}
     (folder / "generation_config.json").write_text(json.dumps(ends))
     return folder
+
+
+def prompt_of(run: Run, messages: list[dict[str, str]]) -> tuple[int, ...]:
+    with closing(ChatTemplate(run.folder / CHAT_TEMPLATE, 100_000)) as template:
+        return prompt_ids(run, template.render(template_values(run, messages)))
 
 
 def published(folder: Path, messages: list[dict[str, str]]) -> list[int]:

@@ -1,19 +1,15 @@
-"""Chat templates: how messages become one prompt, where a run folder says how.
+"""Chat: how messages become one prompt, where a run folder has a chat template.
 
 The template is a file beside the weights, `chat_template.jinja`, which an import brings along. It
-is rendered in a sandbox: it came with the weights, and is not trusted more than they are. Special
-tokens are those that the template writes; what people say never becomes one.
+is rendered in a process of its own (`serve.template`). Special tokens are those that the template
+writes; what people say never becomes one.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.errors import FolderError
 from headway.run import Run
 from headway.serve.limits import Limits
 from headway.serve.problems import Refused
@@ -21,7 +17,9 @@ from headway.settings.folder import CHAT_TEMPLATE
 from headway.tokens.marked import Marked
 
 ROLES = ("system", "user", "assistant")
-MOST_BYTES, MOST_MESSAGES = 200_000, 1000
+MOST_MESSAGES = 1000
+MOST_PER_CHARACTER = 10
+"""Characters of a prompt, per character that messages may have (`serve.characters`)."""
 
 
 def has_template(run: Run) -> bool:
@@ -55,48 +53,29 @@ def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
     return found
 
 
-def prompt_of(run: Run, messages: Sequence[dict[str, str]]) -> tuple[int, ...]:
-    """The tokens of a prompt that ends where the answer begins."""
-    path, tokenizer = run.folder / CHAT_TEMPLATE, run.tokenizer
-    marked: Marked = run.opened.kept("marked", lambda: Marked(tokenizer))
+def _marked(run: Run) -> Marked:
+    found: Marked = run.opened.kept("marked", lambda: Marked(run.tokenizer))
+    return found
+
+
+def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """The variables of the template."""
+    marked, tokenizer = _marked(run), run.tokenizer
     said = [{**one, "content": marked.shielded(one["content"])} for one in messages]
     bos, eos = tokenizer.tokens([tokenizer.bos, tokenizer.eos])
-    try:
-        render = _renderer(path.read_text(encoding="utf-8"))
-        ids = marked.encode(render(messages=said, bos_token=bos, eos_token=eos))
-    except FolderError:
-        raise
-    except Exception as error:  # a template can raise whatever it likes
-        raise _wrong(
-            f"the chat template does not take these messages ({str(error)[:200]})."
-        ) from error
+    return {"messages": said, "bos_token": bos, "eos_token": eos}
+
+
+def prompt_ids(run: Run, text: str) -> tuple[int, ...]:
+    """The tokens of a rendered prompt, which ends where the answer begins."""
+    ids = _marked(run).encode(text)
     if not ids:
         raise _wrong("the chat template makes nothing of these messages.")
     return tuple(ids)
 
 
-@lru_cache(8)
-def _renderer(text: str) -> Callable[..., str]:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    if len(text) > MOST_BYTES:
-        raise FolderError(f"{CHAT_TEMPLATE} has {len(text):,} characters: that is no template.")
-
-    def complain(message: str) -> str:
-        raise ValueError(message)
-
-    def plain_json(value: Any, **more: Any) -> str:
-        return json.dumps(value, ensure_ascii=False, **more)
-
-    around = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    around.filters["tojson"] = plain_json  # of Jinja's own the quotes are those of HTML
-    around.globals |= {
-        "raise_exception": complain, "add_generation_prompt": True, "tools": None,
-        "documents": None, "strftime_now": lambda form: datetime.datetime.now().strftime(form),
-    }  # fmt: skip
-    return around.from_string(text).render
+def template_failed(error: Exception) -> Refused:
+    return _wrong(f"the chat template does not take these messages ({error}).")
 
 
 def _wrong(message: str) -> Refused:

@@ -23,12 +23,15 @@ from headway.decode.continuous import Member
 from headway.errors import UserError, suggest
 from headway.run import Run
 from headway.serve.asking import Declared, Upload, as_refused, checked_options, declared, inputs_of
+from headway.serve.chat import MOST_PER_CHARACTER, prompt_ids, template_failed, template_values
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.looking import Looks
 from headway.serve.metrics import SECONDS, Metrics
 from headway.serve.problems import Broken, Refused
+from headway.serve.template import ChatTemplate, TemplateError
 from headway.serve.worker import OnPiece, Ticket, Worker
+from headway.settings.folder import CHAT_TEMPLATE
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked as Question
 from headway.tasks.inputs import Inputs
@@ -131,6 +134,9 @@ class Service:
         self.being_read = 0
         """Requests that are in a thread of `reading`."""
 
+        self.templates: dict[str, ChatTemplate] = {}
+        """Of models that were asked to chat."""
+
         self._open: set[Ticket] = set()
         """Accepted and not answered."""
 
@@ -152,15 +158,21 @@ class Service:
     def stop(self) -> None:
         for worker in self.workers.values():
             worker.stop()
+        self._end_templates()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self.looks.close()
 
     def cut_off(self) -> None:
         """What is not answered when the server ends hears so."""
+        self._end_templates()
         for ticket in [*self._open]:
             ticket.give_up()
             if not ticket.future.done():
                 ticket.future.set_exception(_stopping("the server ended before this was answered."))
+
+    def _end_templates(self) -> None:
+        for template in self.templates.values():
+            template.close()
 
     def ends_within(self, seconds: float) -> bool:
         """Whether nothing computes any more, now that it was told to stop."""
@@ -229,9 +241,12 @@ class Service:
         *,
         top: int = 0,
         checked: bool = False,
+        begun: float | None = None,
     ) -> Asked:
         """All answers, or the reason why there are none. Who goes away is computed no further."""
-        ticket = await self.ticket(worker, inputs, options, top=top, checked=checked)
+        ticket = await self.ticket(
+            worker, inputs, options, top=top, checked=checked, begun=begun
+        )  # fmt: skip
         answers = await self.wait(request, ticket)
         return Asked(answers, ticket.members)
 
@@ -244,8 +259,10 @@ class Service:
         on_piece: OnPiece | None = None,
         top: int = 0,
         checked: bool = False,
+        begun: float | None = None,
     ) -> Ticket:
-        """In the queue. Pictures are decoded and texts are read by threads of their own."""
+        """In the queue. Pictures are decoded and texts are read by threads of their own. `begun`:
+        when the request came, if not now."""
         if self.draining:
             raise _stopping("the server is about to stop and takes no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
@@ -254,6 +271,8 @@ class Service:
         loop = asyncio.get_running_loop()
         try:
             ticket = await self.reading(self._made, worker, given, said, loop, on_piece, top)
+            if begun is not None:
+                ticket.begun = begun
             worker.estimate(ticket)
         except BaseException as error:
             worker.release(len(given))
@@ -321,6 +340,35 @@ class Service:
             use = _bounded(use, self.limits.tokens)
         future: asyncio.Future[list[Answer]] = loop.create_future()
         return Ticket(questions, use, key, loop, future, on_piece, top)
+
+    async def chat_prompt(
+        self, request: Request, worker: Worker, messages: Sequence[Mapping[str, str]],
+        begun: float,
+    ) -> Tokens:  # fmt: skip
+        """Messages as a prompt. A template that takes too long delays no other request than chats
+        with its own model. `begun`: when the request came."""
+        run = worker.run
+        if worker.name not in self.templates:
+            most = MOST_PER_CHARACTER * self.limits.characters
+            self.templates[worker.name] = ChatTemplate(run.folder / CHAT_TEMPLATE, most)
+        template = self.templates[worker.name]
+        values = await self.reading(template_values, run, messages)
+        if self.draining:
+            raise _stopping("the server is about to stop and takes no new requests.")
+        loop = asyncio.get_running_loop()
+        rendering = loop.run_in_executor(template.thread, template.render, values)
+        try:
+            await self.until(request, rendering, begun)
+            text = rendering.result()
+        except (TemplateError, asyncio.CancelledError) as error:
+            if template.is_closed:
+                raise _stopping("the server ended before this was answered.") from error
+            if isinstance(error, TemplateError):
+                raise template_failed(error) from error
+            raise
+        finally:
+            rendering.cancel()
+        return Tokens(await self.reading(prompt_ids, run, text))
 
     async def wait(self, request: Request, ticket: Ticket) -> list[Answer]:
         try:

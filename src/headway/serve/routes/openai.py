@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from headway import __version__
 from headway.decode.continuous import Member
 from headway.serve.asking import Upload, checked_options, inputs_of, parse_json
-from headway.serve.chat import checked_messages, has_template, prompt_of
+from headway.serve.chat import checked_messages, has_template
 from headway.serve.logprobs import Step, Steps, of_names, stopped
 from headway.serve.problems import Refused
 from headway.serve.routes.own import event
@@ -134,14 +134,16 @@ async def completions(service: Service, request: Request) -> Response:
 
 
 async def chat(service: Service, request: Request) -> Response:
+    begun = time.perf_counter()
     given = await _json(service, request)
     worker = service.worker(given.pop("model", None), chats, "has a chat template")
     messages = checked_messages(given.pop("messages", None), service.limits)
     wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, 5)
     wanted = Wanted(given, service, worker)
     _nothing_else(given)
-    prompt = Tokens(await service.reading(prompt_of, worker.run, messages))
-    return await _written(service, request, worker, [prompt], wanted, Chat(top if wants else None))
+    prompt = await service.chat_prompt(request, worker, messages, begun)
+    shape = Chat(top if wants else None)
+    return await _written(service, request, worker, [prompt], wanted, shape, begun)
 
 
 class Completions:
@@ -199,7 +201,7 @@ class Chat(Completions):
 
 async def _written(
     service: Service, request: Request, worker: Worker, prompts: list[Any], wanted: Wanted,
-    shape: Completions,
+    shape: Completions, begun: float | None = None,
 ) -> Response:  # fmt: skip
     common = {
         "id": f"{shape.begins}{secrets.token_hex(12)}", "created": int(time.time()),
@@ -208,13 +210,13 @@ async def _written(
     if wanted.stream:
         queue: asyncio.Queue[Any] = asyncio.Queue()
         ticket = await service.ticket(
-            worker, prompts, wanted.options, top=shape.top or 0, checked=True,
+            worker, prompts, wanted.options, top=shape.top or 0, checked=True, begun=begun,
             on_piece=lambda n, w, text: queue.put_nowait((n, w, text)),
         )  # fmt: skip
         body = _chunks(service, worker, ticket, queue, wanted, shape, common, prompts)
         return Events(body, ticket)
     asked = await service.ask(
-        request, worker, prompts, wanted.options, top=shape.top or 0, checked=True
+        request, worker, prompts, wanted.options, top=shape.top or 0, checked=True, begun=begun
     )
     choices: list[dict[str, Any]] = []
     for number, (answer, member) in enumerate(zip(asked.answers, asked.members, strict=True)):

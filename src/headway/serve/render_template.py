@@ -1,0 +1,124 @@
+"""Renders chat templates in a process of its own, with limits; started by `serve.template`.
+
+It is run as a file and imports nothing of headway, so that it starts quickly and holds no model.
+Each line of standard input is a JSON object, and one JSON line answers it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Template
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MEMORY = 512 << 20
+"""Bytes of address space."""
+
+CPU_SECONDS = 1
+"""Per request; then the kernel ends this process."""
+
+MOST_STEPS = 1_000_000
+"""Numbers that all `range()` of a rendering may have together."""
+
+
+def set_limits() -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(OSError):
+        os.nice(5)  # requests to models go first
+
+
+def limit_cpu() -> None:
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (math.ceil(time.process_time()) + CPU_SECONDS, hard)
+        )
+
+
+class Steps:
+    """`range`, with one budget for all calls of a rendering."""
+
+    def __init__(self) -> None:
+        self.left = MOST_STEPS
+
+    def __call__(self, *bounds: int) -> range:
+        found = range(*bounds)
+        self.left -= min(len(found), MOST_STEPS + 1)
+        if self.left < 0:
+            raise OverflowError(f"it counts further than {MOST_STEPS:,}")
+        return found
+
+
+def complain(message: str) -> str:
+    raise ValueError(message)
+
+
+def plain_json(value: Any, **more: Any) -> str:
+    """Jinja's own filter writes quotes as HTML has them."""
+    return json.dumps(value, ensure_ascii=False, **more)
+
+
+@lru_cache(1)
+def compiled(text: str) -> Template:
+    around = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    around.filters["tojson"] = plain_json
+    around.globals |= {
+        "raise_exception": complain, "add_generation_prompt": True, "tools": None,
+        "documents": None, "strftime_now": lambda form: datetime.datetime.now().strftime(form),
+    }  # fmt: skip
+    return around.from_string(text)
+
+
+def rendered(template: str, values: dict[str, Any], most: int) -> str:
+    """The text of a template; `most`: characters that it may have."""
+    parts: list[str] = []
+    size = 0
+    pieces: Iterator[str] = compiled(template).generate(range=Steps(), **values)
+    for piece in pieces:
+        size += len(piece)
+        if size > most:
+            raise OverflowError(f"it writes more than {most:,} characters")
+        parts.append(piece)
+    return "".join(parts)
+
+
+def answer(line: bytes) -> bytes:
+    asked = json.loads(line)
+    limit_cpu()
+    try:
+        found = {"text": rendered(asked["template"], asked["values"], asked["most"])}
+    except Exception as error:  # a template can raise whatever it likes
+        found = {"error": (str(error) or type(error).__name__)[:200]}
+    return json.dumps(found).encode() + b"\n"
+
+
+def main() -> None:
+    set_limits()
+    out = sys.stdout.buffer
+    out.write(b"ready\n")
+    out.flush()
+    for line in sys.stdin.buffer:
+        out.write(answer(line))
+        out.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""The chat template of a run, rendered in a child process that can be ended.
+
+A template comes with the weights and is a program: it can loop for days or fill the memory. The
+child has limits of its own (`serve.render_template`); one that exceeds the time is killed, and the
+next request starts another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from headway.errors import FolderError
+from headway.serve import render_template
+
+MOST_BYTES = 200_000
+RENDER_SECONDS = 10.0
+"""Until a child is killed. Before that the kernel ends it by its CPU time, one or two seconds."""
+
+START_SECONDS = 30.0
+PIECE = 65_536
+
+
+class TemplateError(Exception):
+    """The template does not take these messages, or exceeds a limit."""
+
+
+class ChatTemplate:
+    """Renders in order, one at a time; `thread` is for callers that must not wait."""
+
+    def __init__(self, path: Path, most: int) -> None:
+        """`most`: characters that a prompt may have."""
+        self.path, self.most = path, most
+        self.thread = ThreadPoolExecutor(1, "headway-template")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        """Held while a child is started, so that `close` misses none."""
+
+        self.is_closed = False
+
+    def render(self, values: Mapping[str, Any]) -> str:
+        """The text. It blocks: at most as long as the child may take."""
+        text = self.path.read_text(encoding="utf-8")
+        if len(text) > MOST_BYTES:
+            raise FolderError(
+                f"{self.path} has {len(text):,} characters; a chat template has at most "
+                f"{MOST_BYTES:,}."
+            )
+        asked = {"template": text, "values": dict(values), "most": self.most}
+        try:
+            process = self._started()
+            until = time.monotonic() + RENDER_SECONDS
+            _write(process, json.dumps(asked).encode() + b"\n", until)
+            found = json.loads(_line(process, until))
+        except (OSError, ValueError, TimeoutError) as error:
+            self._end()
+            raise TemplateError("it takes too much time or memory") from error
+        if "error" in found:
+            raise TemplateError(str(found["error"]))
+        return str(found["text"])
+
+    def close(self) -> None:
+        """End the child, also while it renders. Nothing is rendered afterwards."""
+        with self._lock:
+            self.is_closed = True
+            if self._process is not None:
+                self._process.kill()
+        # What is rendered now fails at once. Its pipes are closed when nothing reads them any more.
+        self.thread.shutdown(cancel_futures=True)
+        self._end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.is_closed:
+                raise OSError("the server is about to stop")
+            known = self._process
+            if known is not None and known.poll() is None:
+                return known
+            # Isolated: neither the environment nor the working directory adds modules.
+            self._process = made = subprocess.Popen(
+                [sys.executable, "-I", render_template.__file__], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={},
+            )  # fmt: skip
+            assert made.stdin is not None
+            os.set_blocking(made.stdin.fileno(), False)
+        _line(made, time.monotonic() + START_SECONDS)
+        return made
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _write(process: subprocess.Popen[bytes], data: bytes, until: float) -> None:
+    assert process.stdin is not None
+    place, left = process.stdin.fileno(), memoryview(data)
+    while left:
+        _wait_for(place, selectors.EVENT_WRITE, until)
+        left = left[os.write(place, left[:PIECE]) :]
+
+
+def _line(process: subprocess.Popen[bytes], until: float) -> bytes:
+    assert process.stdout is not None
+    place, parts = process.stdout.fileno(), [b""]
+    while not parts[-1].endswith(b"\n"):
+        _wait_for(place, selectors.EVENT_READ, until)
+        parts.append(os.read(place, PIECE))
+        if not parts[-1]:
+            raise OSError("the process that renders templates ended")
+    return b"".join(parts)
+
+
+def _wait_for(place: int, event: int, until: float) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(place, event)
+        if not selector.select(max(0.0, until - time.monotonic())):
+            raise TimeoutError
