@@ -84,6 +84,114 @@ def test_loading_reads_settings_and_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+class Frame:
+    """A data frame as packages have them: named columns, each with values."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.held = columns
+        self.columns = list(columns)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)  # as pandas: names, not rows
+
+
+class ArrowTable:
+    """An Arrow table: `columns` are values without names."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.held = columns
+        self.column_names = list(columns)
+        self.columns = list(columns.values())
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.held[name]
+
+
+class Dataset:
+    """A dataset of Hugging Face: rows, and features."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.held = columns
+        self.column_names = list(columns)
+        self.features: dict[str, object] = dict.fromkeys(columns)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for row in zip(*self.held.values(), strict=True):
+            yield dict(zip(self.held, row, strict=True))
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.held[name]
+
+
+def records(**columns: list[Any]) -> list[dict[str, Any]]:
+    return list(Dataset(**columns))
+
+
+TABLES: list[Callable[..., Any]] = [Frame, ArrowTable, Dataset, records]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_of_a_table_are_answered_and_not_the_names_of_its_columns(
+    table: Callable[..., Any], runs: Path
+) -> None:
+    run = headway.load(runs / "classify")
+    texts = ["ba de", "fi ko", "go"]
+    columns = {"n": [7, 8, 9], "text": texts, "label": ["x", "y", "z"], "note": ["a", "b", "c"]}
+    rows = table(**columns)
+    alone = run(texts)
+    for found in (run(rows), list(run.stream(rows))):
+        assert [one.text for one in found] == alone.texts
+        assert [one.row for one in found] == records(**columns)
+    named = table(id=["p", "q", "r"], body=texts, note=["a", "b", "c"])
+    found = run(named, text="body")
+    assert found.texts == alone.texts
+    assert [one.id for one in found] == ["p", "q", "r"]
+    with pytest.raises(UserError, match="note"):
+        run(table(note=[1, 2]))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_table_is_scored_with_columns_beside_those_that_are_read(
+    table: Callable[..., Any], runs: Path
+) -> None:
+    run = headway.load(runs / "classify")
+    texts, labels = ["ba de", "fi ko", "go"], [*run.labels, *run.labels, *run.labels][:3]
+    plain = pytest.approx(dict(run.evaluate(records(text=texts, label=labels))))
+    assert dict(run.evaluate(table(n=[7, 8, 9], text=texts, label=labels))) == plain
+    other = table(n=[7, 8, 9], body=texts, kind=labels, note=texts)
+    assert dict(run.evaluate(other, text="body", label="kind")) == plain
+
+
+def test_rows_of_other_tasks_are_bound_as_in_training(runs: Path) -> None:
+    translate, tag = headway.load(runs / "translate"), headway.load(runs / "tag")
+    texts = ["ba de", "fi ko"]
+    assert translate(Frame(n=[1, 2], source=texts, target=texts)).texts == translate(texts).texts
+    assert translate(Frame(text=texts)).texts == translate(texts).texts
+    words = [text.split() for text in texts]
+    assert tag(Frame(tokens=words, ner_tags=[[0, 0]] * 2)).texts == tag(texts).texts
+    assert tag(Frame(text=texts)).texts == tag(texts).texts
+    see = headway.load(runs / "see")
+    pixels = [np.full((8, 8, 3), value, np.uint8) for value in (0, 255)]
+    found = see(Frame(picture=pixels, name=["a", "b"]), image="picture")
+    assert [one.row for one in found] == [{"name": "a"}, {"name": "b"}]
+    assert found.texts == see(pixels).texts
+
+
+def test_a_row_without_text_is_empty_and_one_that_is_no_text_is_an_error(runs: Path) -> None:
+    run = headway.load(runs / "classify")
+    rows = Frame(text=["ba de", None, float("nan"), 7])
+    found = list(run.stream(rows, errors="keep"))
+    assert [one.text for one in found[1:3]] == [run("").text] * 2
+    assert not found[2].error
+    assert "7" in found[3].error
+    assert len(run(Frame(text=[]))) == 0
+    with pytest.raises(UserError, match=r"data\['train'\]"):
+        run({"train": Dataset(text=["ba"]), "test": Dataset(text=["de"])})
+
+
 def test_files_that_are_missing_are_said_at_once(runs: Path, tmp_path: Path) -> None:
     folder = tiny_run(tmp_path / "run", "classify")
     (folder / "model.safetensors").unlink()

@@ -284,16 +284,18 @@ class Run:
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     @InPython()
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
-        """The answer to one input; to a list, a tuple or an array of them all answers, in order.
+        """The answer to one input; to a list, a tuple, an array or a table of them all answers, in
+        order.
 
         What an input is the run says: see `needs`. Options are those of its task, such as `beam=8`
-        or `n_best=3`. What cannot be read is an error that names it.
+        or `n_best=3`. Of a table (DataFrame, Arrow table, dataset, list of mappings) they may name
+        columns: `text="review"`. What cannot be read is an error that names it.
         """
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
 
         several = is_several(x, self.settings)
-        found = self._stream(x if several else [x], options)  # type: ignore[arg-type]
+        found = self._stream(x, options, several=several)
         return Answers(found) if several else next(found)
 
     @InPython()
@@ -306,7 +308,10 @@ class Run:
         `errors="keep"`: what cannot be answered gives an answer that has an `error`, and the rest
         goes on. The `id` of a mapping is the `id` of its answer.
         """
-        if isinstance(xs, str | bytes | PathLike | Mapping) or not hasattr(xs, "__iter__"):
+        from headway.data.table import has_columns
+
+        one = isinstance(xs, str | bytes | PathLike | Mapping) or not hasattr(xs, "__iter__")
+        if one and not has_columns(xs):
             raise TypeError(
                 f"stream() takes many inputs, and {type(xs).__name__} is one: run(x), or "
                 "run.stream([x])."
@@ -367,7 +372,7 @@ class Run:
 
         several = is_several(x, self.settings)
         use = self.use(options, {"labels": among})
-        found = self._stream(x if several else [x], {}, use=use)  # type: ignore[arg-type]
+        found = self._stream(x, {}, several=several, use=use)
         return Answers(found) if several else next(found)
 
     def _check_option(self, name: str, what: str) -> None:
@@ -375,13 +380,21 @@ class Run:
             raise UserError(f"{what}, and {self.name} is a run of the task {self.task}.")
 
     def _stream(
-        self, xs: Iterable[object], options: Mapping[str, object], *, keep: bool = False,
+        self, x: Any, options: Mapping[str, object], *, several: bool = True, keep: bool = False,
         use: Use | None = None,
     ) -> Stream:  # fmt: skip
+        """Answers to one input, or to `several`; of a table options may name columns."""
+        from headway.data.prediction_files import input_words
         from headway.tasks.answer_stream import Stream
-        from headway.tasks.inputs import Inputs
+        from headway.tasks.inputs import Inputs, is_rows
 
-        asked = Inputs(self.settings, self.folder).all(xs)
+        needs: dict[str, str] = {}
+        if several and is_rows(x):
+            words = input_words(self.settings) - set(self.options())
+            needs = {name: str(one) for name, one in options.items() if name in words}
+            options = {name: one for name, one in options.items() if name not in words}
+        inputs = Inputs(self.settings, self.folder)
+        asked = inputs.all(x, needs) if several else iter([inputs.asked(x)])
         return Stream(use or self.use(options), asked, keep=keep)
 
     # -- for servers, which have many callers and answer them together
@@ -390,7 +403,7 @@ class Run:
         """One input as predictors take it; what cannot be read has its error with it."""
         from headway.tasks.inputs import Inputs
 
-        return next(Inputs(self.settings, self.folder).all([x]))
+        return Inputs(self.settings, self.folder).asked(x)
 
     # -- for the command line, which reads files and has options of its own
 

@@ -9,12 +9,12 @@ example is one question, empty ones too, so that answers stay in the lines of th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from headway.data.bind import Column, as_said, bind, is_named
+from headway.data.bind import Binding, Column, as_said, bind, column_of, is_named, plain
 from headway.data.columns import VALUES
 from headway.data.example import Bound, media_tables, needed, needs_of
 from headway.data.files import first_bytes, open_lines, shown
@@ -27,7 +27,7 @@ from headway.data.table import Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import WORDS, Modality, Reads
+from headway.tasks.specs import TEXT, WORDS, Modality, Reads, spec_of
 
 Question = str | tuple[str, ...]
 """A text; two that are compared; or the fields of a document, in their order, empty where absent.
@@ -46,37 +46,84 @@ def questions(
     data = settings.data
     if reads == "tagged":
         return _words(path, settings, note)
-    columns = _columns(reads, settings)
+    columns = input_columns(settings)
     if not _is_table(path, data, reads, columns):
         tabs = _named(path, ".tsv") and _has_tabs(path, _head(path, data.encoding))
         if tabs and reads != "labelled":
             note(f"{shown(path)}: every line is a text with its tabs, as in training")
         return iter(open_lines(path, data.encoding))
     table = open_table(path, data, columns)
-    return _asked(table, data, columns, note, written=reads == "documents")
+    return _asked(table, settings, columns, note, written=reads == "documents")
 
 
-def _columns(reads: Reads, settings: RunSettings) -> list[Column]:
-    """What the run reads, and what it finds out, which may be there."""
-    data = settings.data
+def input_columns(settings: RunSettings) -> list[Column]:
+    """The columns that the run reads, and optional ones for what it predicts."""
+    data, spec = settings.data, spec_of(settings)
     if data.fields:
         return list(needed("fields", settings))
-    if reads == "pairs" or (reads == "texts" and data.pairs):
+    if spec.reads == "pairs" or (spec.reads == "texts" and data.pairs):
         columns = as_said(needs_of("pairs"), data, settings.asked)
+    elif spec.reads in ("media", "tagged"):
+        columns = as_said([column_of(one, spec) for one in spec.needs], data, settings.asked)
     else:
-        columns = needed("labelled" if reads == "labelled" else "documents", settings)
+        columns = needed("labelled" if spec.reads == "labelled" else "documents", settings)
+    targets = _targets(settings)
     return [
-        replace(one, optional=True, said=False) if one.name in TARGETS else one for one in columns
+        replace(one, optional=True, said=False) if one.name in targets else one for one in columns
     ]
 
 
+def _targets(settings: RunSettings) -> set[str]:
+    """Names of the columns that the run predicts."""
+    spec = spec_of(settings)
+    found = {column_of(one, spec).name for one in spec.needs if one.role == "target"}
+    return found | ({*TARGETS} if spec.modality == "text" else set())
+
+
+def input_words(settings: RunSettings) -> set[str]:
+    """What options and arguments call the columns that a run reads; `text` is always the first."""
+    columns = [one for one in input_columns(settings) if one.kind != "field"]
+    found = {word for one in columns for word in one.words if one.name not in _targets(settings)}
+    return found | ({"text"} if columns and spec_of(settings).modality == "text" else set())
+
+
+def bind_inputs(
+    table: Table, settings: RunSettings, needs: Mapping[str, str] | None = None, *,
+    guesses: bool = True,
+) -> Binding:  # fmt: skip
+    """The columns of a table that a run reads, bound as in training. `needs` may name them:
+    `{"text": "review"}`. A tagger that finds no lists of words takes sentences."""
+    columns, targets = input_columns(settings), _targets(settings)
+    if not table.name:  # names of training are tried first; numbers of a file mean nothing here
+        columns = [
+            replace(one, own="" if one.own.isdecimal() else one.own, said=False) for one in columns
+        ]
+    for word, name in (needs or {}).items():
+        i = next((i for i, one in enumerate(columns) if word in one.words), 0)
+        columns[i] = replace(columns[i], own=name, said=True, optional=False)
+    first = columns[0]
+    if first.kind == "words" and not _has_words(table, first):
+        columns[0] = replace(first, name="text", kind="text", setting="text_field", also=TEXT.also)
+    elif first.kind == "text":
+        columns[0] = replace(first, also=tuple(dict.fromkeys((*first.also, *TEXT.names))))
+    bound = bind(table, columns, guesses=guesses)
+    return {name: one for name, one in bound.items() if one.name not in targets}
+
+
+def _has_words(table: Table, column: Column) -> bool:
+    """Whether some column holds lists."""
+    names = [column.own] if column.said else table.columns
+    return any(isinstance(plain(row.get(name)), list) for row in table.sample for name in names)
+
+
 def _asked(
-    table: Table, data: DataSettings, columns: Sequence[Column], note: Note, *, written: bool
+    table: Table, settings: RunSettings, columns: Sequence[Column], note: Note, *, written: bool
 ) -> Iterator[Question]:
+    data = settings.data
     targets = [one for one in columns if one.name in TARGETS]
     # What is there may have any name; but a line that is no header must not be taken for one.
-    bound = bind(table, columns, guesses=any(is_named(table, one) for one in targets))
-    binding = {name: one for name, one in bound.items() if one.name not in TARGETS}
+    guesses = any(is_named(table, one) for one in targets)
+    binding = bind_inputs(table, settings, guesses=guesses)
     said = _fields_said(table, data, written) if data.fields else taken(table, binding)
     note(f"{table.name}: {said}")
     names = data.fields or [one.name for one in binding.values()]

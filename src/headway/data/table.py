@@ -159,6 +159,22 @@ def is_missing(value: object) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
+def has_columns(data: object) -> bool:
+    """Whether this is a table of some package: a data frame, an Arrow table, a dataset."""
+    if isinstance(data, str | PathLike | np.ndarray):
+        return False
+    if isinstance(data, Mapping):  # the parts of a dataset
+        return bool(data) and all(hasattr(one, "column_names") for one in data.values())
+    return hasattr(data, "collect_schema") or _names_of(data) is not None
+
+
+def _names_of(data: Any) -> Any:
+    names = getattr(data, "column_names", None)
+    if names is None or callable(names):
+        names = getattr(data, "columns", None)
+    return names if names is not None and hasattr(data, "__getitem__") else None
+
+
 def table_of(data: object) -> Table | None:
     """The data as a table; None where it names files. A `DataError` says what can be given."""
     if isinstance(data, str | PathLike):
@@ -167,13 +183,11 @@ def table_of(data: object) -> Table | None:
         return _of_columns(data)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):
         raise DataError("the data is not there yet: give what its `collect()` returns.")
-    names = getattr(data, "column_names", None)
+    names = _names_of(data)
     if hasattr(data, "features") and names:
         return _of_records(data, names)
-    if names is None or callable(names):
-        names = getattr(data, "columns", None)
-    if names is not None and hasattr(data, "__getitem__"):
-        columns = {str(name): data[name] for name in names}
+    if names is not None:
+        columns = {str(name): cast(Any, data)[name] for name in names}
         if len(columns) < len(names):
             raise DataError(f"the data has columns of one name: {', '.join(map(str, names))}.")
         return _of_columns(columns)
@@ -227,7 +241,7 @@ def _inside(values: Sequence[object], name: str, top: str) -> Sequence[object]:
 def picked(rows: Iterable[Row], names: Sequence[str]) -> Iterator[Raw]:
     """The named columns of mappings."""
     for number, row in enumerate(rows, 1):
-        yield Raw([value_in(row, name) for name in names], number)
+        yield Raw([value_in(row, name) for name in names], number, row=row)
 
 
 class Values(Protocol):

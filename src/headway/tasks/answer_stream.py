@@ -102,14 +102,16 @@ class Stream(Iterator[Answer]):
         if answer.error and not self.keep:
             raise DataError(answer.error)
         self._given += 1
-        return answer if asked.id is None else replace(answer, id=asked.id)
+        if asked.id is None and asked.row is None:
+            return answer
+        return replace(answer, id=asked.id, row=asked.row)
 
     def _errors(self) -> Iterator[Answer]:
         """Of inputs that come before the next answer."""
         while self._failed and self._failed[0][0] == self._given:
             _, asked = self._failed.popleft()
             self._given += 1
-            yield Answer(error=str(asked.error), id=asked.id)
+            yield Answer(error=str(asked.error), id=asked.id, row=asked.row)
 
     def _feed(self) -> Iterator[object]:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
@@ -91,6 +91,9 @@ class Answer:
 
     place: str = ""
     """What was asked, as it was named: a file, or its place in a list."""
+
+    row: Mapping[str, object] | None = field(default=None, repr=False, compare=False)
+    """The row of the table that it answers, but for columns that hold media."""
 
     notes: tuple[str, ...] = ()
     """What one should know about the answer."""

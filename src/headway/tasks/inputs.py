@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.data.bind import MEDIA, Binding, plain
 from headway.data.media.arrays import npy_frames
 from headway.data.media.audio import one_channel
 from headway.data.media.image import sampled
 from headway.data.media.in_memory import Loose, pixels_of, samples_of
 from headway.data.media.open_item import Form, Part, What, in_form, is_file, read_media
 from headway.data.media.resample import resample
+from headway.data.prediction_files import bind_inputs
 from headway.data.readers.array_stack import CHANNELS
 from headway.data.readers.jsonl import value_text
-from headway.data.table import shown_value, value_in
+from headway.data.readers.media import PARTS as PART_COLUMNS
+from headway.data.table import (
+    Table,
+    has_columns,
+    is_missing,
+    shown_value,
+    table_of,
+    value_in,
+)
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_front
 from headway.tasks.media_inputs import Given, check_kind, found_file, what_of
@@ -49,6 +59,9 @@ class Asked:
 
     question: Any
     id: object = None
+    row: Mapping[str, object] | None = None
+    """Of a table: the row that it stands in, but for columns that hold media."""
+
     error: DataError | None = None
     """Why it cannot be asked."""
 
@@ -57,6 +70,8 @@ def is_several(x: object, settings: RunSettings) -> bool:
     """Whether these are several inputs: a list, a tuple or an array of them. What can be read only
     once is for `stream`."""
     kind = spec_of(settings).modality
+    if has_columns(x):
+        return True
     if isinstance(x, str | bytes | bytearray | memoryview | PathLike | Mapping):
         return False
     if isinstance(x, tuple) and kind == "sounds" and _is_sound(x):
@@ -114,6 +129,24 @@ def wanted(settings: RunSettings) -> str:
     return "a text" + (", or {'words': [...]}" if spec_of(settings).reads == "tagged" else "")
 
 
+def is_rows(xs: object) -> bool:
+    """Whether these are rows with named columns: a table of some package, or a list of mappings."""
+    if has_columns(xs):
+        return True
+    several = isinstance(xs, Sequence) and not isinstance(xs, str | bytes)
+    return several and bool(xs) and all(isinstance(x, Mapping) for x in cast(Any, xs))
+
+
+def _is_plain(table: Table, name: str) -> bool:
+    """Whether a column holds texts, numbers and the like, which cost nothing to keep."""
+    values = (plain(row.get(name)) for row in table.sample)
+    return all(
+        is_missing(one) or isinstance(one, str | int | float)
+        or (isinstance(one, list) and all(isinstance(part, str | int | float) for part in one))
+        for one in values
+    )  # fmt: skip
+
+
 class Inputs:
     """Makes of what one run is given what its predictors take."""
 
@@ -123,10 +156,19 @@ class Inputs:
         front = media_front(settings)
         self.form = None if front is None else Form.of(what_of(front), front)
         self.n = 0
+        self.strict = True
+        """Whether a key that the run does not read is an error. Rows of a table may have others."""
 
-    def all(self, xs: Iterable[object]) -> Iterator[Asked]:
-        """In order; what cannot be read has its error in its place."""
-        for x in xs:
+    def all(self, xs: Iterable[object], needs: Mapping[str, str] | None = None) -> Iterator[Asked]:
+        """In order; what cannot be read has its error in its place. Columns of a table, or of a
+        list of mappings, are bound as in training, or as `needs` says, and others are not read."""
+        self.strict = False
+        if is_rows(xs):
+            table = table_of(xs)
+            assert table is not None
+            yield from self._rows(table, needs)
+            return
+        for x in cast(Any, xs).to_pylist() if hasattr(xs, "to_pylist") else xs:
             yield self.asked(x)
 
     def asked(self, x: object, name: str = "") -> Asked:
@@ -134,7 +176,7 @@ class Inputs:
         try:
             return self.one(x, name)
         except DataError as error:
-            return Asked(None, x.get("id") if isinstance(x, Mapping) else None, error)
+            return Asked(None, x.get("id") if isinstance(x, Mapping) else None, error=error)
 
     def one(self, x: object, name: str = "") -> Asked:
         self.n += 1
@@ -145,6 +187,45 @@ class Inputs:
             x = {key: value for key, value in x.items() if key != "id"}
         question = self._text(x, where) if self.form is None else self._media(x, self.form, where)
         return Asked(question, own)
+
+    # -- tables
+
+    def _rows(self, table: Table, needs: Mapping[str, str] | None) -> Iterator[Asked]:
+        binding = bind_inputs(table, self.settings, needs)
+        parts = [name for name in PART_COLUMNS if name in table.columns and name not in binding]
+        kept = [name for name in table.columns if _is_plain(table, name)]
+        names = list(dict.fromkeys([*binding, *(parts if self.form else ()), *kept]))
+        tops = {name.partition(".")[0] for name in binding} | set(binding)
+        for raw in table.read(names):
+            assert raw.values is not None
+            row = dict(zip(names, raw.values, strict=True))
+            shown = {name: plain(row[name]) for name in kept}
+            if raw.row is not None and not tops & raw.row.keys():
+                asked = self.asked(raw.row)  # of another kind than the first rows
+            else:
+                asked = self._row(row, binding)
+            yield replace(asked, id=shown.get("id", asked.id), row=shown)
+
+    def _row(self, row: Mapping[str, object], binding: Binding) -> Asked:
+        self.n += 1
+        where = f"input {self.n:,}"
+        try:
+            if self.form is not None:
+                [kind] = [name for name, one in binding.items() if one.kind in MEDIA]
+                own, _ = NAMES[self.form.what]
+                item = {own: row[kind]} | {
+                    name: row[name] for name in PART_COLUMNS
+                    if name in row and name not in binding and not is_missing(row[name])
+                }  # fmt: skip
+                return Asked(self._media(item, self.form, where))
+            values = {one.name: plain(row[name]) for name, one in binding.items()}
+            values = {name: "" if is_missing(one) else one for name, one in values.items()}
+            if self.settings.data.fields:
+                return Asked(self._fields(values, where))
+            found = tuple(values.values())
+            return Asked(self._text(found if len(found) > 1 else found[0], where))
+        except DataError as error:
+            return Asked(None, error=error)
 
     # -- text
 
@@ -207,7 +288,7 @@ class Inputs:
             if self.spec.reads == "texts":  # the other sides are for training
                 break
         for name in x:
-            if name not in known:
+            if name not in known and self.strict:
                 raise DataError(
                     f"{where}: this run reads no {name!r}.{suggest(str(name), sorted(known))}"
                 )
@@ -225,12 +306,13 @@ class Inputs:
             else [n for need in self.spec.needs if need.role == "target" for n in need.names]
         )
         for name in x:
-            if name not in names and name not in targets:
+            if name not in (*names, *targets) and self.strict:
                 raise DataError(
                     f"{where}: this run knows no field {name!r}.{suggest(str(name), names)}"
                 )
         if self.spec.continues:
-            return json.dumps({key: value_text(one, str(key), where) for key, one in x.items()})
+            some = {key: one for key, one in x.items() if key in names or self.strict}
+            return json.dumps({key: value_text(one, str(key), where) for key, one in some.items()})
         return tuple(value_text(x.get(name), name, where) for name in names)
 
     def _words(self, x: object, where: str) -> tuple[str, ...]:
@@ -275,7 +357,7 @@ class Inputs:
                 f"{where} has no {own!r}; it has {', '.join(map(repr, x)) or 'nothing'}."
             )
         for key in x:
-            if key not in targets and key not in (*keys, *more):
+            if key not in (*targets, *keys, *more) and self.strict:
                 near = suggest(str(key), [*keys, *more])
                 raise DataError(f"{where}: this run reads no {key!r}.{near}")
         part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
