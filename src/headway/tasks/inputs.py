@@ -219,10 +219,13 @@ class Inputs:
                 }  # fmt: skip
                 return Asked(self._media(item, self.form, where))
             values = {one.name: plain(row[name]) for name, one in binding.items()}
-            values = {name: "" if is_missing(one) else one for name, one in values.items()}
             if self.settings.data.fields:
-                return Asked(self._fields(values, where))
+                there = {name: one for name, one in values.items() if not is_missing(one)}
+                return Asked(self._fields(there, where))
             found = tuple(values.values())
+            empty = [name for name in binding if is_missing(row[name])]
+            if empty:
+                raise DataError(f"{where} has no value in the column {empty[0]!r}.")
             return Asked(self._text(found if len(found) > 1 else found[0], where))
         except DataError as error:
             return Asked(None, error=error)
