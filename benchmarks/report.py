@@ -59,6 +59,22 @@ def run_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n" + _machine(result)
 
 
+def documents_table(result: dict[str, Any]) -> str:
+    """Training on documents: a row per kind of documents, a column per rate of dropout."""
+    kinds: dict[str, dict[str, Any]] = result["documents"]
+    rates = list(next(iter(kinds.values()))["dropout"])
+    lines = [
+        "| tokens / s | "
+        + " | ".join(f"attention dropout {rate}" for rate in rates)
+        + " | ratio |",
+        "|---|" + "---:|" * (len(rates) + 1),
+    ]
+    for kind, row in kinds.items():
+        cells = [f"{row['dropout'][rate]['tokens_per_s']:,.0f}" for rate in rates]
+        lines.append(f"| {kind} | {' | '.join(cells)} | {row['ratio']:.2f}× |")
+    return "\n".join(lines) + "\n" + _machine(result)
+
+
 def case_table(result: dict[str, Any]) -> str:
     """For benchmarks of several cases: a row a case, a column a system, with ratios to the first
     peer."""
@@ -175,6 +191,7 @@ def filled(page: str) -> str:
         result = json.loads((RESULTS / f"{match['name']}.json").read_text())
         kinds = {
             "lengths": run_table,
+            "documents": documents_table,
             "cases": case_table,
             "quality": quality_table,
             "inference": pictures_table,

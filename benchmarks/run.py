@@ -10,7 +10,8 @@ import torch
 JOBS = {
     "cuda": [
         ["benchmarks.train_step", "--size", "base"], ["benchmarks.encode"], ["benchmarks.decode"],
-        ["benchmarks.gpt2_train"], ["benchmarks.gpt2_decode"], ["benchmarks.train_run"],
+        ["benchmarks.gpt2_train"], ["benchmarks.gpt2_documents"], ["benchmarks.gpt2_decode"],
+        ["benchmarks.train_run"],
     ],
     "cpu": [
         ["benchmarks.train_step", "--size", "small"],

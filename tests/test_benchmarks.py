@@ -172,6 +172,12 @@ TOYS: dict[str, tuple[Words, str | None, tuple[str, ...]]] = {
         words("--tokens", "2", *SMALL, *ONE_THREAD, *ROUNDS),
         "gpt2-decode", ("cases",),
     ),
+    "gpt2_documents": (
+        words("--words", "600", "--known", "40", "--longest", "60", "--reports", "1", "--settings",
+              "model.d_model=8", "model.n_layers=1", "model.n_heads=2", "model.d_ff=8",
+              "train.batch_tokens=128", "train.steps=100"),
+        "gpt2-documents", ("documents", "work"),
+    ),
     "gpt2_train": (
         words("--tiny", "--device", "cpu", "--steps", "1", *ROUNDS),
         "gpt2-train-tiny", ("systems", "peaks", "work"),
