@@ -143,7 +143,8 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is fitted on validation examples is a part of the weights, whoever reads them. Where
-    n-grams have a share of the scores, that is fitted too, and labels may change with it."""
+    n-grams have a share of the scores, that is fitted too, and labels may change with it; so is
+    the threshold of several labels."""
     monkeypatch.setattr(classification, "best_temperature", lambda *_: 2.0)
     with torch.no_grad():
         found = tiny.task.evaluate(Pass(tiny.model, CPU, calibrate=True))
@@ -156,7 +157,7 @@ def test_a_temperature_divides_all_scores_of_labels_and_changes_no_label(
     assert found.temperature is not None
     assert found["loss"] != pytest.approx(before["loss"], rel=1e-3)
     assert (found.temperature.share is None) == (ngrams_of(tiny.model) is None)
-    if found.temperature.share is None:
+    if found.temperature.share is None and tiny.row.answers != "labels":
         assert list(found.answers) == list(before.answers)
     model = copy.deepcopy(tiny.model)
     soften(model, found.temperature.value, found.temperature.share)

@@ -64,3 +64,24 @@ def test_the_most_frequent_tag_of_each_word() -> None:
     train = [(["a", "b", "a"], [1, 2, 1]), (["a", "c", "c"], [0, 0, 2])]
     tags = FrequentTags.of(train)
     assert tags.guess(["a", "b", "c", "new"]) == [1, 2, 0, 0]
+
+
+def test_a_bag_of_words_of_several_labels_and_of_numbers() -> None:
+    texts = [("red cat", ""), ("cat", ""), ("red", ""), ("dog", "")] * 20
+    right_NC = torch.tensor([[1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 0.0]] * 20)
+    bag = BagOfWords.fit_to(texts, right_NC, "several")
+    assert (bag.scores(texts) > 0).float().equal(right_NC)
+    numbers_N1 = (right_NC @ torch.tensor([[2.0], [1.0]])) - 1.5
+    bag = BagOfWords.fit_to(texts, numbers_N1, "number", l2=0.01)
+    torch.testing.assert_close(bag.scores(texts), numbers_N1, atol=0.02, rtol=0)
+
+
+def test_ridge_regression_is_at_the_minimum() -> None:
+    """There its weights are what the normal equations give."""
+    random = np.random.default_rng(0)
+    numbers_N = random.standard_normal(len(TEXTS)).astype(np.float32)
+    bag = BagOfWords.fit_to(TEXTS, torch.from_numpy(numbers_N)[:, None], "number", l2=2.0)
+    x_NF = np.array([[name in features(*text) for name in bag.numbers] for text in TEXTS], float)
+    x_NF -= x_NF.mean(0)
+    weight_F = np.linalg.solve(x_NF.T @ x_NF + 2.0 * np.eye(x_NF.shape[1]), x_NF.T @ numbers_N)
+    assert bag.weight_FC[:, 0].numpy() == pytest.approx(weight_F, abs=1e-3)

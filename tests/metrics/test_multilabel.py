@@ -54,3 +54,23 @@ def test_what_never_varies_is_correlated_with_nothing() -> None:
     same_N, truth_N = np.full(4, 2.5), np.arange(4.0)
     assert regression.pearson(same_N, truth_N) == regression.spearman(same_N, truth_N) == 0.0
     assert regression.r2(truth_N, same_N) == 0.0
+
+
+def test_the_best_threshold_has_the_highest_micro_f1() -> None:
+    random = np.random.default_rng(1)
+    shares_NC = random.random((400, 6)) * 0.6
+    truth_NC = random.random((400, 6)) < shares_NC
+    found = several.best_threshold(shares_NC, truth_NC)
+    best = max(
+        several.micro_f1(several.said(shares_NC, t), truth_NC) for t in np.linspace(0, 1, 51)
+    )
+    assert several.micro_f1(several.said(shares_NC, found), truth_NC) > best - 0.005
+    assert 0.1 < found < 0.4
+
+
+def test_a_threshold_of_nothing_is_one_half_and_few_examples_move_it_little() -> None:
+    assert several.best_threshold(np.zeros((0, 3)), np.zeros((0, 3), bool)) == 0.5
+    found = several.best_threshold(np.full((5, 2), 0.99), np.ones((5, 2), bool))
+    assert found == pytest.approx(0.5, abs=0.01)
+    shares_NC = np.array([[0.9, 0.06], [0.9, 0.06]])
+    assert several.best_threshold(shares_NC, np.ones((2, 2), bool)) > 0.3

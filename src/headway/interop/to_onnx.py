@@ -23,6 +23,7 @@ from headway.interop.graphs.record import describe, named, quickly, recorded
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import Proof
+from headway.metrics.multilabel import THRESHOLD
 from headway.models.parts.audio import SoundFront
 from headway.models.parts.vision import PictureFront
 from headway.settings.folder import CONFIG, TOKENIZER
@@ -68,6 +69,8 @@ def _facts(run: Opened, graph: Graph) -> dict[str, str]:
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
+    if run.spec.answers == "labels":
+        facts["threshold"] = f"{run.settings.classify.threshold or THRESHOLD:g}"
     if isinstance(run.shape, SoundEncoderSettings | SoundSeq2SeqSettings):
         facts["sample_rate"] = str(run.shape.sound.rate)
     if graph.reach is not None:

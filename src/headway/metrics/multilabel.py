@@ -8,18 +8,44 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.metrics.classification import SAMPLES, SEED, Calibration, ClassScore, reliability
+from headway.metrics.classification import OWN, SAMPLES, SEED, Calibration, ClassScore, reliability
 from headway.metrics.translation import Interval
 
 Numbers = NDArray[np.float64]
 Sets = NDArray[np.bool_]
 
 THRESHOLD = 0.5
-"""Labels from this probability on are answered."""
+"""Labels from this probability on are answered, until another one is fitted."""
+
+LOWEST, HIGHEST = 0.05, 0.95
+"""Fitted thresholds are within these."""
 
 
-def said(shares_NC: Numbers) -> Sets:
-    return shares_NC >= THRESHOLD
+def said(shares_NC: Numbers, threshold: float = THRESHOLD) -> Sets:
+    return shares_NC >= threshold
+
+
+def best_threshold(shares_NC: Numbers, truth_NC: Sets) -> float:
+    """The threshold with the highest micro F1, for all labels.
+
+    One for all: with calibrated probabilities the best one is the same for every label, and one per
+    label is fitted to a handful of examples of the rare ones. As for a temperature (`OWN`), a few
+    examples are added that the probabilities themselves have labelled.
+    """
+    n = len(truth_NC)
+    if not n:
+        return THRESHOLD
+    right_K = ((n * truth_NC + OWN * shares_NC) / (n + OWN)).ravel()
+    shares_K = shares_NC.ravel()
+    order = np.argsort(-shares_K, kind="stable")
+    shares_K, found_K = shares_K[order], np.cumsum(right_K[order])
+    f1_K = 2 * found_K / (np.arange(1, len(found_K) + 1) + found_K[-1])
+    lower_K = np.append(shares_K[1:], 0.0)
+    middle_K = (shares_K + lower_K) / 2
+    may_K = (lower_K < shares_K) & (middle_K >= LOWEST) & (middle_K <= HIGHEST)
+    if not may_K.any():
+        return THRESHOLD
+    return round(float(middle_K[np.where(may_K, f1_K, -1.0).argmax()]), 3)
 
 
 def nll(shares_NC: Numbers, truth_NC: NDArray[np.floating]) -> float:

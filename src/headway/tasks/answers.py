@@ -214,7 +214,7 @@ class LabelsAnswer(Answer):
     """Any number of labels."""
 
     labels: tuple[str, ...]
-    """Those whose probability is at least one half, the likeliest first."""
+    """Those whose probability is at least `classify.threshold`, the likeliest first."""
 
     classes: tuple[str, ...]
     """All labels of the run, in its order ..."""

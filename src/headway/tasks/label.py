@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from headway.data.batches import Fixed, Rows, moved
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.batching import windows
 from headway.errors import ConfigError, DataError, UserError
-from headway.metrics.baselines import BagOfWords
+from headway.metrics.baselines import BagOfWords, Text, thinning
 from headway.metrics.classification import ENOUGH
 from headway.models.parts.output_heads import remixed, start_at
 from headway.progress import OnProgress, Progress, unheard
@@ -35,7 +35,7 @@ from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Pass, mean_by_owner, n_owners
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
 from headway.tasks.label_defaults import CHOICES, Head, answer_facts
-from headway.tasks.label_kinds import Known, Target, Truth, target_of
+from headway.tasks.label_kinds import Known, SeveralLabels, Target, Truth, target_of
 from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_inputs import Given
 from headway.tasks.ngram_fit import fit_ngrams, ngrams_of
@@ -46,6 +46,8 @@ from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
 
 SAMPLES = 8
+
+BAG = "bag of words"
 
 
 @dataclass(frozen=True)
@@ -144,36 +146,45 @@ class Labelling(Objective[Tensor]):
         if temperature is not None:
             said = said.mixed(temperature.share)
         said_NC = said.shares(temperature.value if temperature else 1.0)
+        if self.fits_answers:
+            target = target.fitted(said_NC, truth_N)
         figures = target.figures(said_NC, truth_N, asked.full)
         if asked.full and target.has_classes:
             figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
         return Scores(
             values=target.values(said_NC, truth_N),
-            samples=self._samples(said_NC, truth_N),
+            samples=self._samples(target, said_NC, truth_N),
             figures=figures,
             find_baselines=lambda: self.baselines,
             find_answers=lambda: target.named(said_NC, truth_N),
-            find_ranges=lambda: self._ranges(said_NC, truth_N),
+            find_ranges=lambda: self._ranges(Guess(target, said_NC), truth_N),
             temperature=temperature,
+            fitted=fitted_settings(target, self.target),
         )
 
+    @property
+    def fits_answers(self) -> bool:
+        """Whether the threshold of labels is fitted: nobody asked for one."""
+        return "classify.threshold" not in self.settings.asked
+
     @cached_property
-    def _guesses(self) -> dict[str, Numbers]:
-        """Of who did not learn, or only words, to the validation examples."""
-        test = ScoredSet(self.prepared.valid, self.valid_truth_N,
-                       self.intake.texts(self.prepared.valid))  # fmt: skip
-        return guesses(self.target, self.truth_N, self.intake.texts(self.prepared.train), test)
+    def _guesses(self) -> dict[str, Guess]:
+        """Baseline answers to the validation examples."""
+        prepared, intake = self.prepared, self.intake
+        train = TrainSet(self.truth_N, intake.texts(prepared.train))
+        valid = ScoredSet(prepared.valid, self.valid_truth_N, intake.texts(prepared.valid))
+        return guesses(self.target, train, valid, valid)
 
     @cached_property
     def baselines(self) -> Baselines:
         truth_N = self.valid_truth_N
-        return {name: self.target.values(one, truth_N) for name, one in self._guesses.items()}
+        return {name: one.values(truth_N) for name, one in self._guesses.items()}
 
-    def _ranges(self, said_NC: Numbers, truth_N: Known) -> dict[str, Range]:
-        said = {who: (one, self.valid_truth_N) for who, one in self._guesses.items()}
-        said[MODEL] = said_NC, truth_N
-        found = {who: self.target.range_of(self.metric.name, *one) for who, one in said.items()}
-        return {who: one for who, one in found.items() if one}
+    def _ranges(self, model: Guess, truth_N: Known) -> dict[str, Range]:
+        score, all_N = self.metric.name, self.valid_truth_N
+        found = {name: one.range_of(score, all_N) for name, one in self._guesses.items()}
+        found[MODEL] = model.range_of(score, truth_N)
+        return {name: one for name, one in found.items() if one}
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Of texts that start from an encoder: what is cheap makes of fewer labels."""
@@ -192,14 +203,14 @@ class Labelling(Objective[Tensor]):
     def frequencies(self) -> Frequencies | None:
         return self.target.frequencies(self.truth_N, self.valid_truth_N, self.weights_N)
 
-    def _samples(self, said_NC: Numbers, truth_N: Known) -> list[dict[str, str]]:
+    def _samples(self, target: Target, said_NC: Numbers, truth_N: Known) -> list[dict[str, str]]:
         texts = self.intake.texts(self.prepared.valid, SAMPLES)
         if texts is None:
             names = [str(one["place"]) for one in self.prepared.valid_examples[:SAMPLES]]
         else:
             names = [" │ ".join(filter(None, text)) for text in texts]
         return [
-            {"source": name, **self.target.sample(said_C, true)}
+            {"source": name, **target.sample(said_C, true)}
             for name, said_C, true in zip(names, said_NC, truth_N, strict=False)
         ]
 
@@ -283,15 +294,54 @@ class Said:
         return replace(self, n=n, scores=found, by_ngrams=by_ngrams)
 
 
+class Guess(NamedTuple):
+    """Probabilities, or numbers, and how answers are made of them."""
+
+    target: Target
+    shares_NC: Numbers
+
+    def values(self, truth_N: Known) -> dict[str, float]:
+        return self.target.values(self.shares_NC, truth_N)
+
+    def range_of(self, score: str, truth_N: Known) -> Range | None:
+        return self.target.range_of(score, self.shares_NC, truth_N)
+
+
+class TrainSet(NamedTuple):
+    """What baselines learn from."""
+
+    truth_N: Truth
+    texts: Sequence[Text] | None
+
+
 def guesses(
-    target: Target, truth_N: Truth, texts: Sequence[tuple[str, str]] | None, test: ScoredSet
-) -> dict[str, Numbers]:
-    """Answers of those who know how frequent each is in training, and of a bag of words."""
-    found = target.guesses(truth_N, len(test.truth_N))
-    if texts is not None and test.texts is not None and target.has_classes:
-        bag = BagOfWords.fit(texts, truth_N[:].tolist(), len(target.names))
-        found["bag of words"] = np.exp(bag.log_probs(test.texts))
-    return found
+    target: Target, train: TrainSet, valid: ScoredSet | None, test: ScoredSet
+) -> dict[str, Guess]:
+    """Baseline answers to `test`: from frequencies alone, and by a bag of words. `valid`: what the
+    threshold of the latter is fitted on, as that of a model."""
+    found = {
+        name: Guess(target, shares_NC)
+        for name, shares_NC in target.guesses(train.truth_N, len(test.truth_N)).items()
+    }
+    if train.texts is None or test.texts is None:
+        return found
+    every = thinning(train.texts)
+    right_NC = target.aims(torch.from_numpy(np.asarray(train.truth_N[::every])))
+    bag = BagOfWords.fit_to(train.texts[::every], right_NC, target.link)
+
+    def by_bag(texts: Sequence[Text]) -> Numbers:
+        return target.shares(bag.scores(texts)).numpy()
+
+    if valid is not None and valid.texts is not None:
+        target = target.fitted(by_bag(valid.texts), valid.truth_N)
+    return {**found, BAG: Guess(target, by_bag(test.texts))}
+
+
+def fitted_settings(fitted: Target, before: Target) -> dict[str, float]:
+    """Settings of a run that were fitted on its validation data."""
+    if fitted is before or not isinstance(fitted, SeveralLabels):
+        return {}
+    return {"classify.threshold": fitted.threshold}
 
 
 @dataclass
@@ -387,7 +437,7 @@ def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
     if empty := sum(not any(map(str.strip, text)) for text in test.texts or ()):
         rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
     values = target.values(said_NC, truth_N)
-    baselines, remarks = _for_nothing(labeller, test)
+    baselines, remarks = _baselines(labeller, test)
     shown = {name: one[target.headline] for name, one in baselines.items()}
     digits = METRICS[target.headline].digits
     rows += [
@@ -404,26 +454,31 @@ def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
     )
 
 
-BAG = "bag of words"
+HOW_BAG = {
+    "one": "logistic regression on words and pairs of words",
+    "several": "a logistic regression per label on words and pairs of words",
+    "number": "ridge regression on words and pairs of words",
+}
 
 
-def _for_nothing(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str, str]]:
-    """Scores of those who did not learn, and what to say about each."""
+def _baselines(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str, str]]:
+    """Scores of the baselines, and a remark about each."""
     target, intake = labeller.target, labeller.intakes[0]
     try:
         prepared = load_prepared(labeller.use.opened.folder)
     except (UserError, OSError):  # the folder may have been copied without its data
-        found = guesses(target, test.truth_N, None, test)
-        said = f"{target.remark(test.truth_N)}, the most frequent here"
+        found = guesses(target, TrainSet(test.truth_N, None), None, test)
+        remark = f"{target.remark(test.truth_N)}, the most frequent here"
         gone = {BAG: "not available: the run's training texts are not in its folder"}
-        remarks = dict.fromkeys(found, said) | (gone if test.texts is not None else {})
+        remarks = dict.fromkeys(found, remark) | (gone if test.texts is not None else {})
     else:
-        truth_N = target.truth(prepared.train)
-        found = guesses(target, truth_N, intake.texts(prepared.train), test)
-        remarks = dict.fromkeys(found, target.remark(truth_N))
+        train = TrainSet(target.truth(prepared.train), intake.texts(prepared.train))
+        texts, truth_N = intake.texts(prepared.valid), target.truth(prepared.valid)[:]
+        found = guesses(target, train, ScoredSet(prepared.valid, truth_N, texts), test)
+        remarks = dict.fromkeys(found, target.remark(train.truth_N))
         if BAG in found:
-            remarks[BAG] = "logistic regression on words and pairs of words"
-    return {name: target.values(one, test.truth_N) for name, one in found.items()}, remarks
+            remarks[BAG] = HOW_BAG[target.link]
+    return {name: one.values(test.truth_N) for name, one in found.items()}, remarks
 
 
 class Label(Task):

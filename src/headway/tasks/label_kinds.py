@@ -21,6 +21,7 @@ from headway.metrics import regression
 from headway.metrics.baselines import majority
 from headway.metrics.translation import Interval
 from headway.models.parts.output_heads import Angles
+from headway.nn.logistic import Link
 from headway.nn.loss import Smoothing
 from headway.settings.run import Resolved
 from headway.tasks.answers import (
@@ -93,6 +94,9 @@ class Target(Protocol):
     has_classes: ClassVar[bool]
     """Whether it is one of several classes."""
 
+    link: ClassVar[Link]
+    """What its scores are to a linear model."""
+
     @property
     def names(self) -> tuple[str, ...]: ...
 
@@ -123,6 +127,10 @@ class Target(Protocol):
         those at a temperature. None: these are no probabilities."""
         ...
 
+    def fitted(self, shares_NC: Numbers, truth_N: Known) -> Target:
+        """With what turns probabilities into answers fitted to these examples, if anything does."""
+        ...
+
     def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
         """In its unit; None where that is not known."""
         ...
@@ -138,7 +146,7 @@ class Target(Protocol):
         ...
 
     def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
-        """What one can answer to `n` examples who knows how frequent each answer is, by name."""
+        """Answers to `n` examples from the frequency of each answer alone, by name."""
         ...
 
     def remark(self, train_N: Truth) -> str:
@@ -164,6 +172,7 @@ class Target(Protocol):
 class OneLabel:
     headline: ClassVar[str] = "accuracy"
     has_classes: ClassVar[bool] = True
+    link: ClassVar[Link] = "one"
     names: tuple[str, ...]
     smoothing: Smoothing
     margin: float = 0.0
@@ -219,6 +228,9 @@ class OneLabel:
             return None
         true_NC = np.eye(len(self.names))[truth_N]
         return metrics.safe_temperature(shares_at, true_NC, metrics.surprise)
+
+    def fitted(self, shares_NC: Numbers, truth_N: Known) -> OneLabel:
+        return self
 
     def range_of(self, score: str, shares_NC: Numbers, truth_N: Labels) -> Range | None:
         known = {"accuracy": metrics.accuracy_interval, "f1": metrics.macro_f1_interval}
@@ -343,8 +355,14 @@ class SeveralLabels:
 
     headline: ClassVar[str] = "micro_f1"
     has_classes: ClassVar[bool] = False
+    link: ClassVar[Link] = "several"
     names: tuple[str, ...]
     smoothing: float = 0.0
+    threshold: float = several.THRESHOLD
+    """Labels from this probability on are answered."""
+
+    def said(self, shares_NC: Numbers) -> NDArray[np.bool_]:
+        return several.said(shares_NC, self.threshold)
 
     def truth(self, columns: Columns) -> Sets:
         return Sets(columns["labels"], len(self.names))
@@ -370,7 +388,7 @@ class SeveralLabels:
     def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
         """Shares in percent."""
         true_NC = truth_N > 0.5
-        said_NC = several.said(shares_NC)
+        said_NC = self.said(shares_NC)
         return {
             "loss": several.nll(shares_NC, true_NC.astype(np.float64)),
             "micro_f1": 100.0 * several.micro_f1(said_NC, true_NC),
@@ -380,19 +398,24 @@ class SeveralLabels:
         }
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float:
-        """Of each label for itself: whether it is said stays as it is."""
+        """Of each label for itself."""
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
+
+    def fitted(self, shares_NC: Numbers, truth_N: Known) -> SeveralLabels:
+        """With the threshold that has the highest micro F1 on some of these examples."""
+        n = max(1, metrics.ENOUGH // max(1, len(self.names)))
+        return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
     def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
         if score != "micro_f1":
             return None
-        return percent(several.micro_f1_interval(several.said(shares_NC), truth_N > 0.5))
+        return percent(several.micro_f1_interval(self.said(shares_NC), truth_N > 0.5))
 
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
         """Scores of each label, and how far its probabilities can be trusted."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
-        found = several.label_scores(several.said(shares_NC), truth_N > 0.5)
+        found = several.label_scores(self.said(shares_NC), truth_N > 0.5)
         pairs = zip(self.names, found, strict=True)
         return {
             "classes": [{"label": label, **vars(score)} for label, score in pairs],
@@ -409,6 +432,11 @@ class SeveralLabels:
             ("macro F1", f"{values['f1']:.2f}", "the mean over labels"),
             ("exact match", f"{values['exact']:.2f}", f"{unit} whose labels are all right"),
             ("mean average precision", f"{values['map']:.2f}", "whatever the threshold"),
+            (
+                "threshold",
+                f"{self.threshold:.3g}",
+                "the probability from which labels are answered",
+            ),
             ("loss", f"{values['loss']:.4f}", f"nats a label, over {len(true_NC):,} {unit}"),
             (
                 "calibration error",
@@ -419,6 +447,7 @@ class SeveralLabels:
         return rows, {
             **values,
             "n": len(true_NC),
+            "threshold": self.threshold,
             "intervals": {"micro_f1": list(micro or ())},
             "ece": figures["calibration"]["ece"],
             "classes": figures["classes"],
@@ -453,7 +482,7 @@ class SeveralLabels:
 
     def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
         said, true = (
-            [self._names(row) for row in sets] for sets in (several.said(shares_NC), truth_N > 0.5)
+            [self._names(row) for row in sets] for sets in (self.said(shares_NC), truth_N > 0.5)
         )
         return said, true
 
@@ -461,7 +490,7 @@ class SeveralLabels:
         return tuple(self.names[label] for label in np.flatnonzero(there_C).tolist())
 
     def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
-        said = self._names(several.said(shares_C))
+        said = self._names(self.said(shares_C))
         return {"target": self.title(truth), "output": ", ".join(said)}
 
     def title(self, truth: Known) -> str:
@@ -469,7 +498,7 @@ class SeveralLabels:
 
     def answer(self, shares_C: Numbers, place: str, top: int | None) -> LabelsAnswer:
         order = sorted(range(len(shares_C)), key=lambda i: -shares_C[i])
-        said = tuple(self.names[i] for i in order if shares_C[i] >= several.THRESHOLD)
+        said = tuple(self.names[i] for i in order if shares_C[i] >= self.threshold)
         p_C = tuple(shares_C.tolist())
         printed = PrintedLabels(place, self.names, p_C, top, said)
         return LabelsAnswer(
@@ -484,6 +513,7 @@ class ANumber:
 
     headline: ClassVar[str] = "mae"
     has_classes: ClassVar[bool] = False
+    link: ClassVar[Link] = "number"
     names: ClassVar[tuple[str, ...]] = ()
     mean: float
     std: float
@@ -521,6 +551,9 @@ class ANumber:
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> None:
         return None
+
+    def fitted(self, shares_NC: Numbers, truth_N: Known) -> ANumber:
+        return self
 
     def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
         if score != "mae":
@@ -601,7 +634,8 @@ def target_of(settings: Resolved, labels: Sequence[str]) -> Target:
         own = settings.classify
         return ANumber(own.mean or 0.0, own.std or 1.0)
     if answers == "labels":
-        return SeveralLabels(tuple(labels), train.smoothing)
+        threshold = settings.classify.threshold or several.THRESHOLD
+        return SeveralLabels(tuple(labels), train.smoothing, threshold)
     smoothing = Smoothing.of(train.smoothing, len(labels), train.smoothing_kind)
     return OneLabel(tuple(labels), smoothing, settings.identify.margin)
 

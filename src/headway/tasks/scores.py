@@ -90,13 +90,15 @@ class Scores(Mapping[str, float]):
         facts: Mapping[str, Any] | None = None,
         own: Sequence[Metric] = (),
         temperature: Temperature | None = None,
+        fitted: Mapping[str, float] | None = None,
     ) -> None:
         """`find_…`: only who looks at them waits for them; some baselines take as long as an
         evaluation. `examples`: that it is about, where a budget decides how many. `rows` and
         `facts`: more of a test set, for people and for programs. `own`: records of metrics that
         are in no table. `find_ranges`: of the metric that training goes by, for the model
         (`MODEL`) and for baselines, as far as they are known. `temperature`: that all this is at,
-        where one was fitted."""
+        where one was fitted. `fitted`: settings of the run that were fitted on the same examples,
+        by their dotted names."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
@@ -104,6 +106,7 @@ class Scores(Mapping[str, float]):
         self.figures = dict(figures or {})
         self._find_baselines, self._find_answers = find_baselines, find_answers
         self._find_ranges, self.temperature = find_ranges, temperature
+        self.fitted = dict(fitted or {})
         self.examples = examples
         self.rows = list(rows)
         self.facts = dict(facts or values)
@@ -121,7 +124,7 @@ class Scores(Mapping[str, float]):
             find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
             find_ranges=lambda: self.ranges,
             examples=self.examples if examples is None else examples, rows=self.rows,
-            facts=self.facts, own=own, temperature=self.temperature,
+            facts=self.facts, own=own, temperature=self.temperature, fitted=self.fitted,
         )  # fmt: skip
 
     def __getitem__(self, name: str) -> float:

@@ -312,6 +312,10 @@ class ClassifySettings(LabelSettings):
     """... and what they are divided by then; answers are as the data has them. None: the mean and
     the standard deviation of the training data."""
 
+    threshold: float | None = None
+    """Of several labels: those with at least this probability are answered. None: the probability
+    with the highest micro F1 on the validation data, found at the end of training."""
+
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
     """What is classified. `auto`: text, or of media what their names say."""
 
@@ -327,6 +331,13 @@ class ClassifySettings(LabelSettings):
                 raise ConfigError(
                     f"classify.{name} is of numbers, and classify.answer={self.answer} is not."
                 )
+        if self.threshold is not None and self.answer in ("label", "number"):
+            raise ConfigError(
+                f"classify.threshold={self.threshold:g} has no effect with "
+                f"classify.answer={self.answer}: it is for several labels per example."
+            )
+        if self.threshold is not None and not 0.0 < self.threshold < 1.0:
+            raise ConfigError(f"classify.threshold={self.threshold:g} must be between 0 and 1.")
         if self.answer in ("labels", "number") and self.balance:
             raise ConfigError(
                 f"classify.balance=true weighs examples by their class, and with "

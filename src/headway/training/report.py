@@ -280,6 +280,10 @@ class Report:
         rows += [(name, card.get(name, "")) for name in ("device", "precision")]
         rows.append(("weights", self.history.last.get("kept", "")))
         rows.append(("temperature", self._temperature()))
+        fitted = self.history.last.get("fitted")
+        if isinstance(fitted, dict):
+            rows += [(key, f"{number(value):.3g}, fitted on the validation data")
+                     for key, value in fitted.items()]  # fmt: skip
         for metric in self.metrics:
             value = number(self.history.kept.get(metric.name))
             if math.isfinite(value):

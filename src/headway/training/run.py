@@ -482,6 +482,9 @@ class Training:
             return False
         self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
         self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
+        if fitted := chosen.get("fitted"):
+            settings = with_fitted(worker.settings, fitted)
+            self._put(CONFIG, lambda: write_config(self.out, resolved_toml(settings)))
         took, lines = self.now() - self.started, chosen.pop("lines")
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
@@ -559,6 +562,17 @@ class Training:
             )
             return Stopped(text, saved=False)
         return Stopped(f"stopped by {name}; {self._again()} goes on from here")
+
+
+def with_fitted(settings: Resolved, fitted: Mapping[str, float]) -> Resolved:
+    """The settings with values that were fitted on the validation data."""
+    sections: dict[str, Any] = {}
+    for key, value in fitted.items():
+        section, _, name = key.partition(".")
+        before = sections.get(section, getattr(settings, section))
+        sections[section] = replace(before, **{name: value})
+    why = {**settings.why, **dict.fromkeys(fitted, "fitted on the validation data")}
+    return replace(settings, why=why, **sections)
 
 
 def _what_fits(before: Resolved, after: Resolved) -> str:

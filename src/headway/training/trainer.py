@@ -348,6 +348,13 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         soften(worker.model, temperature.value, temperature.share)
         facts["temperature"] = asdict(temperature)
         facts["lines"].append(temperature.said(spec_of(worker.settings).counts + "s"))
+    if found.result is not None and found.result.fitted:
+        facts["fitted"] = found.result.fitted
+        n, unit = facts["examples"], spec_of(worker.settings).counts + "s"
+        facts["lines"] += [
+            f"{key}={value:.3g}: fitted on {n:,} validation {unit}"
+            for key, value in found.result.fitted.items()
+        ]
     if found.result is not None and (baselines := baselines_in_time(loop, found.result)):
         value, steps = found.scores[found.winner][metric.name], loop.state.step
         rows = standings(value, baselines, found.result.ranges, metric)

@@ -16,8 +16,10 @@ from torch.export import Dim, ExportedProgram
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from headway.interop.graphs.graphs import ABOUT, PAST_AND_LENGTH, Graph
+from headway.metrics.multilabel import THRESHOLD
 from headway.settings.run import RunSettings
 from headway.storage import replace_text
+from headway.tasks.specs import spec_of
 
 NAMES = "graphs.json"
 
@@ -93,6 +95,8 @@ def describe(
 ) -> None:
     """Write `graphs.json`: what goes in and what comes out, for people who call them themselves."""
     facts: list[dict[str, Any]] = []
+    several = spec_of(settings).answers == "labels"
+    threshold = {"threshold": settings.classify.threshold or THRESHOLD} if several else {}
     for graph, program in graphs:
         shapes = output_shapes(graph, program)
         facts.append(
@@ -103,6 +107,7 @@ def describe(
                 "outputs": [_value(name, shapes[name], graph.about) for name in graph.outputs],
                 "max_positions": graph.reach,
                 "labels": list(settings.labels),
+                **threshold,
             }
         )
     text = json.dumps(facts, indent=2, ensure_ascii=False)
