@@ -18,6 +18,7 @@ from headway.inside.capture.reading import Output, read
 from headway.inside.capture.trace import trace
 from headway.inside.measure.lens import Lens, Tuned, lens, tune
 from headway.models.encoder import Encoder
+from headway.models.parts.output_heads import States
 from headway.models.seq2seq import Seq2Seq
 from headway.tasks.opened import Opened, open_plain
 
@@ -105,7 +106,8 @@ def test_of_several_labels_each_is_judged_for_itself(opened: Give) -> None:
     shares_C = found.scores_RC[0].double().sigmoid()
     torch.testing.assert_close(seen.probability_LRK[-1, 0], shares_C.sort(descending=True).values)
     states = found.states["self"][1]
-    first = read_out(run, Batch.of(run, [found.reading]), states).answers()
+    batch = Batch.of(run, [found.reading])
+    first = read_out(run, batch, States(states, batch.layout)).answers()
     p_C, q_C = shares_C, first[0].double().sigmoid()
     apart = p_C * (p_C / q_C).log() + (1 - p_C) * ((1 - p_C) / (1 - q_C)).log()
     assert float(seen.kl_LR[1, 0]) == pytest.approx(float(apart.mean()), rel=1e-4)
@@ -116,7 +118,15 @@ def test_decided_is_the_first_layer_from_which_it_stays_on_top() -> None:
     rank_LR = torch.tensor([[1, 4, 1, 9], [2, 1, 1, 3], [1, 1, 1, 2]])
     none = torch.zeros(3, 4, 0)
     seen = Lens(
-        (Output(0, 1, "a"),) * 4, "", none[0], none, none, rank_LR, rank_LR * 0.1, rank_LR * 0.1
+        (Output(0, 1, "a"),) * 4,
+        ("input", "layer 1", "layer 2"),
+        "",
+        none[0],
+        none,
+        none,
+        rank_LR,
+        rank_LR * 0.1,
+        rank_LR * 0.1,
     )
     assert seen.decided == (2, 1, 0, None)
 

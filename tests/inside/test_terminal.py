@@ -88,7 +88,8 @@ def small_lens(n_outputs: int = 3, n_layers: int = 3) -> Lens:
     rank_LR = torch.tensor([[3] * n_outputs] * (n_layers - 1) + [[1] * n_outputs])
     one_LR = torch.ones(n_layers, n_outputs)
     outputs = tuple(Output(r, (n_layers - 1 + r) % 5, f"▁w{r}") for r in range(n_outputs))
-    return Lens(outputs, "", torch.zeros(n_outputs, 5), top_LRK, one_LR[:, :, None], rank_LR,
+    names = ("input", *(f"layer {number}" for number in range(1, n_layers)))
+    return Lens(outputs, names, "", torch.zeros(n_outputs, 5), top_LRK, one_LR[:, :, None], rank_LR,
                 one_LR, one_LR)  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,19 @@ import torch
 
 from headway.errors import ConfigError
 from headway.models.build import build_model
-from headway.models.parts.ngrams import Ngrams, View
-from headway.models.parts.output_heads import NGRAM_SHARE, LabelHead, remixed, soften
+from headway.models.folder import load_model, model_weights, save_weights
+from headway.models.parts.ngrams import SHARE, Ngrams, View, Vote
+from headway.models.parts.output_heads import Input, soften
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.layout import Layout
 from headway.nn.logistic import Sparse, fit_logistic
 from headway.settings.facts import DeviceFacts, Facts
+from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
+from headway.settings.toml import to_toml
 from headway.tasks.ngram_fit import token_views
+from headway.tasks.readout import OneClass
 from headway.tasks.scores import Temperature, fitted
 from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
@@ -57,7 +60,9 @@ def test_a_text_has_its_own_ngrams_whatever_stands_beside_it(of_texts: bool) -> 
     torch.testing.assert_close(ngrams(*said), torch.cat(alone))
     grid_BT = torch.tensor([[0, 3, 7, 9, 2], [0, 0, 5, 0, 0], [8, 1, 6, 0, 0]])
     real_BT = torch.tensor([[0, 1, 1, 1, 1], [0, 0, 1, 0, 0], [1, 1, 1, 0, 0]])
-    padded = ngrams(grid_BT.flatten(), PaddedLayout.over(real_BT))[real_BT.flatten() > 0]
+    padded = ngrams(grid_BT.flatten(), PaddedLayout.over(real_BT))
+    if not of_texts:
+        padded = padded[real_BT.flatten() > 0]
     torch.testing.assert_close(padded, torch.cat(alone))
 
 
@@ -75,20 +80,21 @@ def test_a_word_of_several_pieces_is_one_thing() -> None:
     assert word[1] == other[1], "the piece is the same"
 
 
-def test_the_head_averages_both_and_teaches_the_body_alone() -> None:
+def test_the_answer_averages_both_members_and_training_has_the_layers_alone() -> None:
     settings = EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=512, pooling="mean")
     model: Any = build_model(settings, seed=2).eval()
-    ngrams = model.heads["classes"].ngrams
-    ngrams.views_KV[:] = torch.arange(1, settings.vocab_size + 1)
-    ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
+    model.ngrams.views_KV[:] = torch.arange(1, settings.vocab_size + 1)
+    model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
     tokens_N, layout = flat(TEXTS, "cpu")
-    body_BC = model.heads["classes"].linear(
-        layout.pooled(model.body(tokens_N, layout, None), "mean")
-    )
-    by_ngrams_BC = layout.pooled(ngrams(tokens_N, layout), "first")
-    both_BC = model.classes(model(tokens_N, layout), layout)
-    torch.testing.assert_close(both_BC, torch.lerp(body_BC, by_ngrams_BC, NGRAM_SHARE))
-    assert model.train()(tokens_N, layout).shape[-1] == settings.d_model
+    stream = Input(tokens_N, layout)
+    neural_BC = model.classes(model(tokens_N, layout), layout)
+    read = OneClass().read(model, stream)
+    torch.testing.assert_close(read.neural.answers(), neural_BC)
+    both_BC = torch.lerp(neural_BC, model.ngrams(tokens_N, layout), SHARE)
+    torch.testing.assert_close(read.answers(), both_BC)
+    torch.testing.assert_close(OneClass().read(model.neural, stream).answers(), neural_BC)
+    torch.testing.assert_close(read.only(torch.tensor([2])).said_RC, both_BC[2:])
+    assert OneClass().read(model.train(), stream).ngrams is None
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])
@@ -103,14 +109,13 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
     worker = Worker(settings, prepared, Ranks(), heard.append)
     assert any(line.startswith("n-grams: ") for line in heard)
     model: Any = worker.model.eval()
-    head, items = model.heads[spec_of(task).heads[0]], worker.objective.valid_items
+    items = worker.objective.valid_items
     batch = items.batch(np.arange(len(items.lengths)), torch.device("cpu"))
     stream = batch.streams[0]
-    said_NC = head.ngrams(stream.values, stream.layout)
-    rows, right = stream.layout.starts_B, batch.targets
+    said_RC, right = model.ngrams(stream.values, stream.layout), batch.targets
     if task == "tag":
-        rows, right = batch.rows_R, batch.targets.labels_W
-    assert (said_NC[rows].argmax(-1) == right).float().mean() > 0.9
+        said_RC, right = said_RC[batch.rows_R], batch.targets.labels_W
+    assert (said_RC.argmax(-1) == right).float().mean() > 0.9
     assert not [name for name, _ in model.named_parameters() if "ngrams" in name]
 
 
@@ -175,24 +180,38 @@ def test_rows_know_their_sequence() -> None:
     assert Layout.of([2, 0, 1]).numbers_N().tolist() == [0, 0, 2]
 
 
-def test_how_much_n_grams_say_is_folded_into_the_weights() -> None:
-    x_ND, layout = torch.randn(6, 8), Layout.of([4, 2])
-    head = LabelHead(8, 3, 0.0, ngrams=table(of_texts=True)).eval()
-    tokens_N = torch.tensor([3, 4, 5, 6, 7, 8])
-    rows_ND = head.with_ngrams(x_ND, tokens_N, layout)
-    before_NC, by_ngrams_NC = head(rows_ND), head.by_ngrams(rows_ND)
-    assert by_ngrams_NC is not None
-    wanted_NC = {share: remixed(before_NC, by_ngrams_NC, share) for share in (0.0, 0.3, 0.9)}
-    torch.testing.assert_close(wanted_NC[0.0], head.linear(x_ND))
-    rounded_NC = head.by_ngrams(rows_ND.bfloat16())  # as on a GPU, where scores are fp32
-    assert rounded_NC is not None
-    torch.testing.assert_close(
-        remixed(before_NC, rounded_NC, 0.3), wanted_NC[0.3], atol=0.1, rtol=0
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_temperature_and_share_are_kept_in_the_weights(share: float) -> None:
+    settings = EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=512)
+    model: Any = build_model(settings, seed=2).eval()
+    model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
+    stream = Input(*flat(TEXTS, "cpu"))
+    before = OneClass().read(model, stream)
+    assert before.ngrams is not None
+    mixed = Vote(before.ngrams.scores_RC, torch.tensor(share))
+    wanted_BC = mixed.averaged(before.neural.answers()) / 2
+    soften(model, 2.0, share)
+    torch.testing.assert_close(OneClass().read(model, stream).answers(), wanted_BC)
+
+
+def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) -> None:
+    """Their answer was lerp(layers, n-grams, 0.6), with the fitted share in the weights."""
+    settings = EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=512)
+    model: Any = build_model(settings, seed=2).eval()
+    model.ngrams.weight_GC.normal_(generator=torch.Generator().manual_seed(1))
+    weights = {
+        name.replace("ngrams.", "heads.classes.ngrams."): tensor
+        for name, tensor in model_weights(model).items()
+        if name != "ngrams.share"
+    }
+    save_weights(tmp_path, weights)
+    write_config(tmp_path, to_toml(settings))
+    stream = Input(*flat(TEXTS, "cpu"))
+    rows_BD = stream.layout.pooled(model(stream.values, stream.layout), settings.pooling)
+    before_BC = torch.lerp(
+        model.heads["classes"].linear(rows_BD), model.ngrams(stream.values, stream.layout), 0.6
     )
-    for share, scores_NC in wanted_NC.items():
-        other = deepcopy(head)
-        soften(other, 2.0, share)
-        torch.testing.assert_close(other(other.with_ngrams(x_ND, tokens_N, layout)), scores_NC / 2)
+    assert torch.equal(OneClass().read(load_model(tmp_path).eval(), stream).answers(), before_BC)
 
 
 def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from headway.models.build import build_model
-from headway.models.parts.output_heads import Angles, Input
+from headway.models.parts.output_heads import Angles, Input, States
 from headway.nn.layout import Layout
 from headway.tasks.losses import plain, rdrop
 from headway.tasks.readout import EachRow, OneClass, OneVector, Readout, readout_of
@@ -71,7 +71,12 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
     given = given_to(made)
     with torch.no_grad():
         read = made.task.read(made.model, given)
-        torch.testing.assert_close(read.answers(), by_hand(made.model, given))
+        said = by_hand(made.model, given)
+        torch.testing.assert_close(read.neural.answers(), said)
+        assert (read.ngrams is not None) == (name in ("classify", "tag"))
+        if read.ngrams is not None:
+            both = torch.lerp(said, read.ngrams.scores_RC, float(made.model.ngrams.share))
+            torch.testing.assert_close(read.answers(), both)
         assert set(read.more) == ({"ctc"} if name == "transcribe" else set())
         if read.more:
             heard = made.model.ctc(made.model.encode(*streams(given)[:2]).x_MD)
@@ -105,7 +110,7 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
     with torch.no_grad():
         early = OneClass().read(model, Input(given, layout))
         x_ND = model(given, layout)
-        whole = OneClass().of(model, x_ND, layout)
+        whole = OneClass().of(model, States(x_ND, layout))
         starts_B = layout.starts_B.long()
         heads = [model.heads[head](x_ND[starts_B + n]) for n, head in enumerate(shape.heads)]
         assert early.states_ND is None
@@ -119,7 +124,7 @@ def test_an_early_end_is_read_as_all_states_are(tiny: Any) -> None:
 def test_angles_are_cosines_with_the_vectors_of_classes(tiny: Any) -> None:
     model: Any = tiny("identify").model.eval()
     x_RD = torch.randn(4, tiny("identify").settings.model.d_model)
-    read = OneClass(scale=7.0).of(model, x_RD, Layout.of([1] * 4))
+    read = OneClass(scale=7.0).of(model, States(x_RD, Layout.of([1] * 4)))
     assert isinstance(read.scores, Angles)
     weight_CD = model.heads["classes"].linear.weight
     cosines = F.cosine_similarity(x_RD[:, None], weight_CD[None], dim=-1)

@@ -75,8 +75,13 @@ def model_of(settings: RunSettings) -> nn.Module:
 
 def logs_of(model: Any, tokens: list[int]) -> Tensor:
     """One text, nothing else."""
-    layout = Layout.of([len(tokens)])
-    return model.classes(model(torch.tensor(tokens), layout), layout)[0].log_softmax(-1)
+    return scores_of(model, torch.tensor(tokens), Layout.of([len(tokens)]))[0].log_softmax(-1)
+
+
+def scores_of(model: Any, tokens_N: Tensor, layout: Layout) -> Tensor:
+    """Those of both members of the model."""
+    neural_BC = model.classes(model(tokens_N, layout), layout)
+    return torch.lerp(neural_BC, model.ngrams(tokens_N, layout), float(model.ngrams.share))
 
 
 def tokens_of(prepared: Prepared, row: int, split: str = "train") -> list[int]:
@@ -370,7 +375,7 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     [ours] = classifier.answers([line])
     [stream] = task.batch(part_of(np.array([row])), CPU, None).streams
     with torch.no_grad():
-        theirs = model.classes(model(stream.values, stream.layout), stream.layout)  # type: ignore[operator]
+        theirs = scores_of(model, stream.values, stream.layout)
     assert ours.shares == pytest.approx(theirs.softmax(-1)[0].numpy(), rel=1e-4)
     assert len(list(classifier.answers([line, "", line]))) == 3
     with pytest.raises(DataError, match="line 1 is not a line of JSON"):

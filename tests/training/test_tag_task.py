@@ -79,9 +79,10 @@ def scores_of(model: Any, prepared: Prepared, row: int, split: str = "train") ->
     """Of the words of one sentence, nothing else, at their first pieces."""
     texts, tokenizer = getattr(prepared, split), prepared.tokenizer
     tokens = [tokenizer.bos, *texts["text"][row].tolist(), tokenizer.eos]
-    x_ND = model(torch.tensor(tokens), Layout.of([len(tokens)]))
-    sizes = texts["pieces"][row].astype(np.int64)
-    return model.tags(x_ND)[1 + np.cumsum(sizes) - sizes]
+    stream = torch.tensor(tokens), Layout.of([len(tokens)])
+    share, sizes = float(model.ngrams.share), texts["pieces"][row].astype(np.int64)
+    scores_NC = torch.lerp(model.tags(model(*stream)), model.ngrams(*stream), share)
+    return scores_NC[1 + np.cumsum(sizes) - sizes]
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["flat", "with dummies"])

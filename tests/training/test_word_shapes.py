@@ -128,7 +128,7 @@ def test_ngrams_see_shapes(tmp_path: Path) -> None:
     task = Tagging(settings, prepared)
     task.begin(model, lambda text: None)
     batch = task.valid_items.batch(np.arange(prepared.valid.n), CPU)
-    [stream], ngrams = batch.streams, model.head_named("tags").ngrams
+    [stream], ngrams = batch.streams, model.ngrams
     given = stream.values, stream.layout
     shares = [
         (ngrams(*given, segments_N)[batch.rows_R].argmax(-1) == batch.targets.labels_W).double()
@@ -190,5 +190,5 @@ def test_a_tagger_begins_as_the_encoder_that_it_starts_from(
     assert new.front.segments.num_embeddings == 8
     tokens_N, layout = torch.arange(5, 13), Layout.of([8])
     with torch.no_grad():
-        theirs = old.body(tokens_N, layout, None)
-        torch.testing.assert_close(new.body(tokens_N, layout, torch.arange(8)), theirs)
+        theirs = old(tokens_N, layout, None)
+        torch.testing.assert_close(new(tokens_N, layout, torch.arange(8)), theirs)

@@ -20,6 +20,7 @@ from headway.decode.speech.recognizer import Recognizer
 from headway.errors import UserError
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
+from headway.models.parts.ngrams import Ngrams
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -106,10 +107,12 @@ Read = Callable[[Tensor, Layout, Tensor | None], Tensor]
 class BodyElsewhere(Encoder):
     """An encoder whose body an engine computes; the heads are ours."""
 
-    def __init__(self, read: Read, heads: nn.ModuleDict, pooling: str) -> None:
-        super().__init__(nn.Identity(), nn.Identity(), heads, pooling)
+    def __init__(
+        self, read: Read, heads: nn.ModuleDict, pooling: str, ngrams: Ngrams | None = None
+    ) -> None:
+        super().__init__(nn.Identity(), nn.Identity(), heads, pooling, ngrams)
         self.read = read
 
     @torch.no_grad()
-    def body(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
+    def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         return self.read(tokens_N, layout, segments_N)

@@ -226,8 +226,7 @@ def read_one(
     if target:
         streams.append(_flat(target))
     found = as_model(run.model).states(*streams)
-    layout, memory = found.layout, found.memory
-    read = readout_of(run.settings).of(run.model, found.x_ND, layout, rows_R, memory)
+    read = readout_of(run.settings).of(run.model, found, rows_R)
     heard = _array(read.more["ctc"].said_RC) if "ctc" in read.more else None
     said = _array(read.answers())
     return Reading(item, list(target), said, _array(found.x_ND), gone_P, heard)

@@ -52,6 +52,8 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
         shutil.copyfile(run.folder / name, out / name)
     if isinstance(run.model, Encoder):
         heads = run.model.heads.state_dict()
+        if run.model.ngrams is not None:
+            heads |= run.model.ngrams.state_dict(prefix="ngrams.")
         save_file({name: tensor.clone() for name, tensor in heads.items()}, out / HEADS)
         (out / HEADS).chmod(0o644)  # the library lets only its owner read it
 

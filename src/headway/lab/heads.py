@@ -19,7 +19,7 @@ from torch import Tensor
 import headway
 from headway.inside import Ask, Change, heads, read
 from headway.inside.capture.anatomy import Anatomy
-from headway.inside.capture.forward import Batch, read_out, vectors
+from headway.inside.capture.forward import Batch, read_out, states_behind, vectors
 from headway.inside.capture.interventions import heads_off
 from headway.inside.capture.streams import Reading
 from headway.inside.measure.heads import Heads
@@ -297,7 +297,7 @@ def loss(run: Opened, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) 
 
 
 def _loss(run: Opened, batch: Batch) -> Tensor:
-    scores_RV = read_out(run, batch, vectors(run.model, batch)).answers().float()
+    scores_RV = read_out(run, batch, states_behind(run.model, batch)).answers().float()
     said_R = torch.tensor([output.id for one in batch.readings for output in one.outputs])
     return torch.nn.functional.cross_entropy(scores_RV, said_R.to(scores_RV.device))
 

@@ -25,30 +25,37 @@ from headway.settings.model import EncoderSettings
 
 
 class Encoder(Readable):
-    """`forward` gives a vector a token; the heads that the settings name read them out."""
+    """`forward` gives a vector a token; the heads that the settings name read them out.
+
+    `ngrams`: a second member of the model, whose label scores are averaged with those of the label
+    head. The layers are trained alone: a table fitted to the same texts knows them by heart and
+    would leave nothing to learn.
+    """
 
     def __init__(
-        self, front: nn.Module, stack: nn.Module, heads: nn.ModuleDict, pooling: str
+        self,
+        front: nn.Module,
+        stack: nn.Module,
+        heads: nn.ModuleDict,
+        pooling: str,
+        ngrams: Ngrams | None = None,
     ) -> None:
         super().__init__()
         self.front, self.stack, self.heads, self.pooling = front, stack, heads, pooling
+        self.ngrams = ngrams
 
     def forward(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
-        x_ND = self.body(tokens_N, layout, segments_N)
-        for head in self._heads_of_ngrams:
-            x_ND = head.with_ngrams(x_ND, tokens_N, layout, segments_N)
-        return x_ND
-
-    def body(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """Front and layers, without what heads see of tokens besides."""
         more = () if segments_N is None else (segments_N,)
         return self.stack(self.front(tokens_N, layout, *more), layout)
 
     @property
-    def _heads_of_ngrams(self) -> list[LabelHead]:
-        heads = (head for head in self.heads.values() if isinstance(head, LabelHead))
-        return [head for head in heads if head.ngrams is not None]
+    def neural(self) -> Encoder:
+        """The same layers and heads without the n-gram member."""
+        if self.ngrams is None:
+            return self
+        alone = Encoder(self.front, self.stack, self.heads, self.pooling)
+        return alone.train(self.training)
 
     def for_classes(
         self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
@@ -56,7 +63,7 @@ class Encoder(Readable):
         """Vectors from which `classes` reads the same as from all, and how they lie: where classes
         are read from first rows, the last layer computes no others."""
         n_first = self.n_first
-        whole = n_first is None or not layout.has_all(n_first) or bool(self._heads_of_ngrams)
+        whole = n_first is None or not layout.has_all(n_first)
         if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
             return self(tokens_N, layout, segments_N), layout
         more = () if segments_N is None else (segments_N,)
@@ -67,9 +74,10 @@ class Encoder(Readable):
     def states(self, *streams: Input, first: bool = False) -> States:
         (stream,) = streams
         given = stream.values, stream.layout, stream.segments_N
-        if first:
-            return States(*self.for_classes(*given))
-        return States(self(*given), stream.layout)
+        x_ND, layout = self.for_classes(*given) if first else (self(*given), stream.layout)
+        if self.ngrams is None or self.training:
+            return States(x_ND, layout)
+        return States(x_ND, layout, ngrams=self.ngrams.vote(*given))
 
     @property
     def n_first(self) -> int | None:
@@ -105,7 +113,16 @@ def encoder(settings: EncoderSettings) -> Encoder:
         stack(settings, causal=False, shared=settings.share_layers),
         heads,
         settings.pooling,
+        _ngrams(settings),
     )
+
+
+def _ngrams(settings: EncoderSettings) -> Ngrams | None:
+    labelled = [name for name in settings.heads if name in ("classes", "tags")]
+    if not settings.ngrams or not labelled:
+        return None
+    sizes = settings.ngrams, settings.n_labels, settings.vocab_size
+    return Ngrams(*sizes, of_texts=labelled == ["classes"])
 
 
 def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Module:
@@ -119,8 +136,4 @@ def _head(settings: EncoderSettings, name: str, tokens: nn.Embedding) -> nn.Modu
     if name == "pooled":
         return Pooler(settings.d_model, settings.pooling, settings.pooler)
     transitions = settings.tag_transitions and name == "tags"
-    ngrams = None
-    if settings.ngrams:
-        sizes = settings.ngrams, settings.n_labels, settings.vocab_size
-        ngrams = Ngrams(*sizes, of_texts=name == "classes")
-    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions, ngrams)
+    return LabelHead(settings.d_model, settings.n_labels, settings.dropout, transitions)

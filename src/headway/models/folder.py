@@ -17,6 +17,7 @@ from headway.errors import FolderError
 from headway.models.build import build_model
 from headway.models.int8_weights import from_int8
 from headway.models.parts.counted import make_room
+from headway.models.parts.ngrams import with_current_names
 from headway.settings.folder import (
     CONFIG,
     WEIGHTS,
@@ -106,6 +107,7 @@ def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor], misfit: str = "the weights do not fit."
 ) -> None:
     """Copy all of them into the model. A shared one may go by any of its names."""
+    weights = with_current_names(weights)
     make_room(model, weights)
     ours = {_name_in(weights, names): tensor for names, tensor in _shared_once(model)}
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}

@@ -6,7 +6,7 @@ Training, evaluation and answers read the same items. What depends on the front 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,8 @@ from headway.decode.batching import windows
 from headway.errors import ConfigError, DataError, UserError
 from headway.metrics.baselines import BagOfWords, Text, thinning
 from headway.metrics.classification import ENOUGH
-from headway.models.parts.output_heads import remixed, start_at
+from headway.models.parts.ngrams import Vote
+from headway.models.parts.output_heads import start_at, wide
 from headway.progress import OnProgress, Progress, unheard
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
@@ -41,7 +42,17 @@ from headway.tasks.media_inputs import Given
 from headway.tasks.ngram_fit import fit_ngrams, ngrams_of
 from headway.tasks.objective import Frequencies, Objective, Part, TaskLoss
 from headway.tasks.readout import Read, readout_of
-from headway.tasks.scores import MODEL, Baselines, Range, Scores, Temperature, fitted
+from headway.tasks.scores import (
+    MODEL,
+    NEURAL,
+    NGRAMS,
+    Baselines,
+    Range,
+    Scores,
+    Temperature,
+    fitted,
+    member_remark,
+)
 from headway.tasks.specs import METRICS, SPECS, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
 
@@ -144,10 +155,12 @@ class Labelling(Objective[Tensor]):
         said = Said.by(asked, target, self.settings, self.valid_items)
         temperature = said.temperature(truth_N) if asked.calibrate else None
         if temperature is not None:
-            said = said.mixed(temperature.share)
-        said_NC = said.shares(temperature.value if temperature else 1.0)
+            said = said.with_share(temperature.share)
+        divisor = temperature.value if temperature else 1.0
+        said_NC = said.shares(divisor)
         if self.fits_answers:
             target = target.fitted(said_NC, truth_N)
+        alone = {who: Guess(target, one.shares(divisor)) for who, one in said.alone.items()}
         figures = target.figures(said_NC, truth_N, asked.full)
         if asked.full and target.has_classes:
             figures |= self.intake.figures(self.prepared.valid, said_NC, truth_N, target.names)
@@ -156,8 +169,9 @@ class Labelling(Objective[Tensor]):
             samples=self._samples(target, said_NC, truth_N),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_members=lambda: {who: one.values(truth_N) for who, one in alone.items()},
             find_answers=lambda: target.named(said_NC, truth_N),
-            find_ranges=lambda: self._ranges(Guess(target, said_NC), truth_N),
+            find_ranges=lambda: self._ranges({MODEL: Guess(target, said_NC), **alone}, truth_N),
             temperature=temperature,
             fitted=fitted_settings(target, self.target),
         )
@@ -180,10 +194,10 @@ class Labelling(Objective[Tensor]):
         truth_N = self.valid_truth_N
         return {name: one.values(truth_N) for name, one in self._guesses.items()}
 
-    def _ranges(self, model: Guess, truth_N: Known) -> dict[str, Range]:
+    def _ranges(self, models: Mapping[str, Guess], truth_N: Known) -> dict[str, Range]:
         score, all_N = self.metric.name, self.valid_truth_N
         found = {name: one.range_of(score, all_N) for name, one in self._guesses.items()}
-        found[MODEL] = model.range_of(score, truth_N)
+        found |= {name: one.range_of(score, truth_N) for name, one in models.items()}
         return {name: one for name, one in found.items() if one}
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
@@ -226,72 +240,92 @@ class Labelling(Objective[Tensor]):
 
 @dataclass(frozen=True)
 class Said:
-    """The scores that a model gives to the items of the first examples."""
+    """The scores that a model gives to the items of the first examples, by its members."""
 
     target: Target
     items: LabelItems
     n: int
     """Examples."""
 
-    scores: Sequence[tuple[Rows, Tensor]]
-    """Of some items each."""
+    rows: Sequence[Rows]
+    neural: Sequence[Tensor]
+    """Scores of these items (R C) by the model's layers."""
 
-    by_ngrams: Sequence[Tensor] | None = None
-    """Of the same items: what n-grams alone say, where they have a part in it."""
+    ngrams: Sequence[Tensor] | None = None
+    """Scores of the same items by the n-gram member, if the model has one."""
+
+    share: float = 0.0
+    """Weight of the n-grams in the answer."""
 
     @classmethod
     @torch.no_grad()
     def by(cls, asked: Pass, target: Target, settings: Resolved, items: LabelItems) -> Said:
         readout, found = readout_of(settings), list[tuple[Rows, Tensor]]()
-        by_ngrams = list[Tensor]()
+        ngrams, share = list[Tensor](), 0.0
         for rows, batch in asked.examples(items):
             read = readout.read(asked.model, items.cuts.shown(batch.streams[0]))
-            found.append((rows, read.answers().cpu()))
-            if (more_RC := read.by_ngrams) is not None:
-                by_ngrams.append(more_RC.cpu())
+            found.append((rows, read.neural.answers().cpu()))
+            if read.ngrams is not None:
+                ngrams.append(wide(read.ngrams.scores_RC).cpu())
+                share = float(read.ngrams.share)
         n = n_owners(items) if asked.most is None else asked.most
-        return cls(target, items, n, found, by_ngrams or None)
+        every, neural = [rows for rows, _ in found], [scores for _, scores in found]
+        return cls(target, items, n, every, neural, ngrams or None, share)
 
-    def mixed(self, share: float | None) -> Said:
-        """With this share of n-grams."""
-        if share is None or self.by_ngrams is None:
-            return self
-        both = zip(self.scores, self.by_ngrams, strict=True)
-        scores = [(rows, remixed(said_RC, more_RC, share)) for (rows, said_RC), more_RC in both]
-        return replace(self, scores=scores, by_ngrams=None)
+    def with_share(self, share: float | None) -> Said:
+        """The answers if the n-grams had this weight; None: the weight that they have."""
+        return self if share is None else replace(self, share=share)
+
+    @property
+    def alone(self) -> dict[str, Said]:
+        """The answers of each member; empty for a model without n-grams."""
+        if self.ngrams is None:
+            return {}
+        return {NEURAL: replace(self, share=0.0), NGRAMS: replace(self, share=1.0)}
+
+    def members(self, truth_N: Known) -> Baselines:
+        return {who: self.target.values(one.shares(), truth_N) for who, one in self.alone.items()}
 
     def shares(self, temperature: float = 1.0) -> Numbers:
         """Of each example: the mean of those of its windows."""
         made = (
             (rows, self.target.shares(scores_RC / temperature).numpy())
-            for rows, scores_RC in self.scores
+            for rows, scores_RC in zip(self.rows, self._scores(), strict=True)
         )
         return mean_by_owner(made, self.items, self.n)
+
+    def _scores(self) -> Iterable[Tensor]:
+        if self.ngrams is None:
+            return self.neural
+        both = zip(self.neural, self.ngrams, strict=True)
+        return (Vote(other_RC, torch.tensor(self.share)).averaged(one_RC)
+                for one_RC, other_RC in both)  # fmt: skip
 
     def temperature(self, truth_N: Known) -> Temperature | None:
         """That fits what is right of these examples."""
         some = self.first(ENOUGH // max(1, len(self.target.names)))
         truth_N = truth_N[: some.n]
         return fitted(
-            lambda share: self.target.temperature(some.mixed(share).shares, truth_N),
-            lambda value, share: self.target.values(some.mixed(share).shares(value), truth_N)[
+            lambda share: self.target.temperature(some.with_share(share).shares, truth_N),
+            lambda value, share: self.target.values(some.with_share(share).shares(value), truth_N)[
                 "loss"
             ],
             some.n,
-            some.by_ngrams is not None,
+            some.ngrams is not None,
         )
 
     def first(self, n: int) -> Said:
         """Of the first `n` examples alone."""
         if n >= self.n:
             return self
-        there = [(rows, self.items.owner[rows] < n, scores) for rows, scores in self.scores]
-        found = [(rows[some], scores[torch.from_numpy(some)]) for rows, some, scores in there]
-        by_ngrams = self.by_ngrams
-        if by_ngrams is not None:
-            both = zip(there, by_ngrams, strict=True)
-            by_ngrams = [more_RC[torch.from_numpy(some)] for (_, some, _), more_RC in both]
-        return replace(self, n=n, scores=found, by_ngrams=by_ngrams)
+        kept = [self.items.owner[rows] < n for rows in self.rows]
+
+        def cut(scores: Sequence[Tensor]) -> list[Tensor]:
+            return [x_RC[torch.from_numpy(some)] for some, x_RC in zip(kept, scores, strict=True)]
+
+        rows = [rows[some] for some, rows in zip(kept, self.rows, strict=True)]
+        ngrams = None if self.ngrams is None else cut(self.ngrams)
+        return replace(self, n=n, rows=rows, neural=cut(self.neural), ngrams=ngrams)
 
 
 class Guess(NamedTuple):
@@ -397,15 +431,20 @@ class Labeller:
 
     def shares(self, columns: Columns, on_progress: OnProgress = unheard) -> Numbers:
         """Of each example, in their order."""
-        opened, found = self.use.opened, list[Numbers]()
+        said = self.said(columns, on_progress)
+        return np.mean([one.shares() for one in said], axis=0)
+
+    def said(self, columns: Columns, on_progress: OnProgress = unheard) -> list[Said]:
+        """The scores of each model."""
+        opened, found = self.use.opened, list[Said]()
         for intake, run, model in zip(self.intakes, self.runs, opened.models, strict=True):
             items = LabelItems(intake.cut(columns))
             intake.refuse(items.cuts.needed, self.n_given)
             if not found:
                 self.n_windowed += int((np.bincount(items.owner) > 1).sum())
             asked = Pass(model, opened.device, on_progress=on_progress)
-            found.append(Said.by(asked, self.target, run, items).shares())
-        return np.mean(found, axis=0)
+            found.append(Said.by(asked, self.target, run, items))
+        return found
 
     def summary(self) -> str:
         unit = spec_of(self.use.settings).counts
@@ -423,15 +462,21 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     words = None if use.opened.words is None else use.opened.words.target
     test = scored_set(settings, files, settings.labels, words, use.progress)
     with use.progress.stage("reading", len(test.truth_N), unit_of(settings)) as stage:
-        said_NC = labeller.shares(test.columns, stage.update)
-    found = scores_of(labeller, said_NC, test)
+        said = labeller.said(test.columns, stage.update)
+    said_NC = np.mean([one.shares() for one in said], axis=0)
+    found = scores_of(labeller, said_NC, test, said[0] if len(said) == 1 else None)
     if test.texts is not None:
         found.facts["windowed"] = labeller.n_windowed
     return found
 
 
-def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
+def scores_of(
+    labeller: Labeller, said_NC: Numbers, test: ScoredSet, said: Said | None = None
+) -> Scores:
+    """`said`: the model's scores, from which those of its members follow."""
     target, settings, truth_N = labeller.target, labeller.use.settings, test.truth_N
+    members = {} if said is None else said.members(truth_N)
+    share = 0.0 if said is None else said.share
     figures = target.figures(said_NC, truth_N, full=True)
     rows, facts = target.rows(said_NC, truth_N, figures, unit_of(settings))
     if empty := sum(not any(map(str.strip, text)) for text in test.texts or ()):
@@ -441,15 +486,20 @@ def scores_of(labeller: Labeller, said_NC: Numbers, test: ScoredSet) -> Scores:
     shown = {name: one[target.headline] for name, one in baselines.items()}
     digits = METRICS[target.headline].digits
     rows += [
+        (name, f"{one[target.headline]:.{digits}f}", member_remark(name, share))
+        for name, one in members.items()
+    ]
+    rows += [
         (name, f"{shown[name]:.{digits}f}" if name in shown else "–", remark)
         for name, remark in remarks.items()
     ]
     return Scores(
         values,
         rows=rows,
-        facts={**facts, "baselines": shown},
+        facts={**facts, "baselines": shown, **({"members": members} if members else {})},
         figures={**figures, "baselines": shown},
         find_baselines=lambda: baselines,
+        find_members=lambda: members,
         find_answers=lambda: target.named(said_NC, truth_N),
     )
 

@@ -162,7 +162,6 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
         assert student.states_ND is not None
         assert teacher.states_ND is not None
         s_ND, t_ND, real_N = student.states_ND, teacher.states_ND, student.real_N
-    t_ND = t_ND[..., : s_ND.shape[-1]]  # what n-grams say stands behind the rows of who learns not
     return _elsewhere(s_ND, t_ND, real_N) * weights_R.sum()
 
 

@@ -10,14 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.models.parts.output_heads import Input, LabelHead, Model, Readable, wide
-from headway.nn.attention.attention import Memory
-from headway.nn.layout import Layout
+from headway.models.parts.ngrams import Vote
+from headway.models.parts.output_heads import Input, Model, Readable, States, wide
 from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
@@ -85,6 +84,9 @@ class Read:
     """Answers are labels, not a vocabulary: all scores are made once and held. A head of labels
     may draw random numbers, so making them again would make others."""
 
+    ngrams: Vote | None = None
+    """The model's n-gram member about the same rows: answers are the mean of both."""
+
     held_RC: Tensor | None = None
     """The log-probabilities, where someone needs them several times and has room for all."""
 
@@ -99,18 +101,28 @@ class Read:
         return {"": self, **self.more}
 
     @property
+    def neural(self) -> Read:
+        """The same without the n-gram member."""
+        return replace(self, ngrams=None)
+
+    def only(self, rows_R: Tensor) -> Read:
+        """These rows of this head."""
+        ngrams = None if self.ngrams is None else self.ngrams.rows(rows_R)
+        return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, more={})
+
+    @property
     def said_RC(self) -> Tensor:
-        """Scores of all rows by this head alone, in fp32 or wider."""
-        return self._held_scores_RC if self.few else wide(self.scores(self.x_RD))
+        """Scores of all rows by this head, averaged with those of the n-gram member if the model
+        has one; in fp32 or wider."""
+        return self._held_scores_RC if self.few else self._scores_RC()
 
     @cached_property
     def _held_scores_RC(self) -> Tensor:
-        return wide(self.scores(self.x_RD))
+        return self._scores_RC()
 
-    @property
-    def by_ngrams(self) -> Tensor | None:
-        """What n-grams say about these rows, where they have a part in the answer."""
-        return self.scores.by_ngrams(self.x_RD) if isinstance(self.scores, LabelHead) else None
+    def _scores_RC(self) -> Tensor:
+        scores_RC = wide(self.scores(self.x_RD))
+        return scores_RC if self.ngrams is None else self.ngrams.averaged(scores_RC)
 
     def answers(self) -> Tensor:
         """Of all rows, in fp32."""
@@ -151,13 +163,6 @@ def readable(model: nn.Module) -> Readable:
     return model
 
 
-class Vectors(NamedTuple):
-    x_ND: Tensor
-    layout: Layout
-    rows_R: Tensor | None
-    memory: Memory | None
-
-
 class Readout(ABC):
     """How the answers of a task are read out of a model. It holds no model."""
 
@@ -167,7 +172,7 @@ class Readout(ABC):
     def read(self, model: nn.Module, *streams: Input, rows_R: Tensor | None = None) -> Read:
         """One pass. `rows_R`: those that are asked, of the last stream; None: all."""
         found = as_model(model).states(*streams, first=self.pools)
-        read = self.of(model, found.x_ND, found.layout, rows_R, found.memory)
+        read = self.of(model, found, rows_R)
         early = found.layout is not streams[-1].layout
         return replace(read, states_ND=None if early else found.x_ND)
 
@@ -175,19 +180,9 @@ class Readout(ABC):
         """Whether answers of both can be compared."""
         return self == other
 
-    def of(
-        self,
-        model: nn.Module,
-        x_ND: Tensor,
-        layout: Layout,
-        rows_R: Tensor | None = None,
-        memory: Memory | None = None,
-    ) -> Read:
-        """From vectors of the last stream, wherever they come from."""
-        return self._of(model, Vectors(x_ND, layout, rows_R, memory))
-
     @abstractmethod
-    def _of(self, model: nn.Module, given: Vectors) -> Read: ...
+    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+        """Read answers from hidden states of the last stream, whichever layer made them."""
 
 
 @dataclass(frozen=True)
@@ -201,9 +196,9 @@ class OneClass(Readout):
     apart: Apart = divergence
     """Of several labels, or of a number, another."""
 
-    def _of(self, model: nn.Module, given: Vectors) -> Read:
+    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
         model = readable(model)
-        rows = model.class_rows(given.x_ND, given.layout)
+        rows = model.class_rows(states.x_ND, states.layout)
         share = 1.0 / len(rows)
         heads: dict[str, Scorer] = {name: model.head_named(name) for name in rows}
         if self.scale is not None:
@@ -214,7 +209,7 @@ class OneClass(Readout):
             if name != "classes"
         }
         own = rows["classes"], heads["classes"], self.apart
-        return Read(*own, share=share, more=more, few=True)
+        return Read(*own, share=share, more=more, few=True, ngrams=states.ngrams)
 
 
 @dataclass(frozen=True)
@@ -225,8 +220,8 @@ class OneVector(Readout):
     unit: bool = False
     """Answers are made as long as one; what they are made of, `x_RD`, is not."""
 
-    def _of(self, model: nn.Module, given: Vectors) -> Read:
-        x_BD = readable(model).pooled(given.x_ND, given.layout)
+    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+        x_BD = readable(model).pooled(states.x_ND, states.layout)
         if self.unit:
             return Read(x_BD, at_length_one, apart=square_distance, few=True)
         return Read(x_BD, as_they_are, apart=mean_square, few=True)
@@ -251,13 +246,16 @@ class EachRow(Readout):
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head
 
-    def _of(self, model: nn.Module, given: Vectors) -> Read:
-        model, memory = as_model(model), given.memory
-        x_RD = given.x_ND if given.rows_R is None else given.x_ND.index_select(0, given.rows_R)
+    def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
+        model, memory, ngrams = as_model(model), states.memory, states.ngrams
+        x_RD = states.x_ND if rows_R is None else states.x_ND.index_select(0, rows_R)
+        if ngrams is not None and rows_R is not None:
+            ngrams = ngrams.rows(rows_R)
         apart = mean_square if self.head == "rebuild" else divergence
         if self.ctc is None or memory is None:
             few = self.head in ("tags", "rebuild")
-            return Read(x_RD, model.head_named(self.head), apart=apart, few=few)
+            head = model.head_named(self.head)
+            return Read(x_RD, head, apart=apart, few=few, ngrams=ngrams)
         heard = Read(memory.x_MD, model.head_named("ctc"), share=self.ctc)
         head = model.head_named(self.head)
         return Read(x_RD, head, apart=apart, share=1.0 - self.ctc, more={"ctc": heard})

@@ -22,6 +22,14 @@ Range = tuple[float, float]
 
 MODEL = "this model"
 
+NEURAL, NGRAMS = "neural model alone", "n-grams alone"
+"""Members of a model whose answer is the mean of both (`models/parts/ngrams.py`)."""
+
+
+def member_remark(name: str, share: float) -> str:
+    """The weight of a member in the answer, for people."""
+    return f"{share if name == NGRAMS else 1 - share:.0%} of the answer"
+
 
 @dataclass(frozen=True)
 class Temperature:
@@ -83,6 +91,7 @@ class Scores(Mapping[str, float]):
         samples: Sequence[dict[str, str]] = (),
         figures: Mapping[str, Any] | None = None,
         find_baselines: Callable[[], Baselines] = dict,
+        find_members: Callable[[], Baselines] = dict,
         find_answers: Callable[[], Answered] = lambda: ((), ()),
         find_ranges: Callable[[], Mapping[str, Range]] = dict,
         examples: int | None = None,
@@ -95,7 +104,8 @@ class Scores(Mapping[str, float]):
         """`find_…`: only who looks at them waits for them; some baselines take as long as an
         evaluation. `examples`: that it is about, where a budget decides how many. `rows` and
         `facts`: more of a test set, for people and for programs. `own`: records of metrics that
-        are in no table. `find_ranges`: of the metric that training goes by, for the model
+        are in no table. `find_members`: scores of the model's members, each alone, where it has
+        several. `find_ranges`: of the metric that training goes by, for the model
         (`MODEL`) and for baselines, as far as they are known. `temperature`: that all this is at,
         where one was fitted. `fitted`: settings of the run that were fitted on the same examples,
         by their dotted names."""
@@ -105,6 +115,7 @@ class Scores(Mapping[str, float]):
         self.samples = list(samples)
         self.figures = dict(figures or {})
         self._find_baselines, self._find_answers = find_baselines, find_answers
+        self._find_members = find_members
         self._find_ranges, self.temperature = find_ranges, temperature
         self.fitted = dict(fitted or {})
         self.examples = examples
@@ -122,7 +133,7 @@ class Scores(Mapping[str, float]):
         return Scores(
             self._values | dict(more or {}), samples=self.samples, figures=self.figures,
             find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
-            find_ranges=lambda: self.ranges,
+            find_members=lambda: self.members, find_ranges=lambda: self.ranges,
             examples=self.examples if examples is None else examples, rows=self.rows,
             facts=self.facts, own=own, temperature=self.temperature, fitted=self.fitted,
         )  # fmt: skip
@@ -143,6 +154,13 @@ class Scores(Mapping[str, float]):
     def baselines(self) -> Baselines:
         """On the whole set, or on the same examples where it is easier with fewer."""
         found = self._find_baselines()
+        self._check(*found.values())
+        return found
+
+    @cached_property
+    def members(self) -> Baselines:
+        """Scores of the model's members, each alone; empty for a model without members."""
+        found = self._find_members()
         self._check(*found.values())
         return found
 
@@ -168,7 +186,7 @@ class Scores(Mapping[str, float]):
 
     def __getstate__(self) -> dict[str, Any]:
         """With all that was only to be found: functions that find it stay where they are."""
-        self.baselines, self.ranges, self._answered  # noqa: B018
+        self.baselines, self.members, self.ranges, self._answered  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
 
     def __repr__(self) -> str:
@@ -181,7 +199,7 @@ class Scores(Mapping[str, float]):
             return _table(("score", "value", ""), self.rows)
         names = [name for name in self.metrics if name in self]
         rows = [("model", *(self._cell(self, name) for name in names))]
-        for who, values in self.baselines.items():
+        for who, values in [*self.members.items(), *self.baselines.items()]:
             rows.append((who, *(self._cell(values, name) for name in names)))
         return _table(("", *(self.metrics[name].label for name in names)), rows)
 
@@ -221,12 +239,17 @@ class Standing:
 
 
 def standings(
-    value: float, baselines: Baselines, ranges: Mapping[str, Range], metric: Metric
+    value: float,
+    baselines: Baselines,
+    ranges: Mapping[str, Range],
+    metric: Metric,
+    members: Baselines | None = None,
 ) -> list[Standing]:
-    """Baselines of this score, the best last, and then the model; none where there is nothing to
-    compare it with."""
-    found = of_metric(baselines, metric)
-    rows = [Standing(name, one, ranges.get(name)) for name, one in reversed(found.items())]
+    """Baselines of this score, the best last, then the model's members and the model; empty if
+    there is nothing to compare the model with."""
+    found = [*reversed(of_metric(baselines, metric).items())]
+    found += [*reversed(of_metric(members or {}, metric).items())]
+    rows = [Standing(name, one, ranges.get(name)) for name, one in found]
     return [*rows, Standing(MODEL, value, ranges.get(MODEL))] if rows else []
 
 

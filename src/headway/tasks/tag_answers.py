@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -24,6 +24,7 @@ from headway.tasks.items import Pass
 from headway.tasks.specs import WORDS
 from headway.tasks.tags import (
     Words,
+    WordScores,
     as_bio,
     best_tags,
     encoded,
@@ -33,6 +34,26 @@ from headway.tasks.tags import (
 )
 from headway.tasks.task import Use
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
+
+
+@dataclass(frozen=True)
+class TaggedSentences:
+    tags: list[list[str]]
+    logs_WC: Tensor | None = None
+    """Log-probabilities of all labels for each word; None with a CRF, where only whole sequences of
+    tags have probabilities."""
+
+    said: WordScores | None = None
+    """The scores of the members; None for several models."""
+
+    best: Callable[[Tensor], list[list[str]]] = field(default=lambda scores_WC: [])
+    """The tags that scores of the same words make."""
+
+    @property
+    def alone(self) -> dict[str, list[list[str]]]:
+        """The tags by each member of the model; empty for a model without n-grams."""
+        found = {} if self.said is None else self.said.alone
+        return {who: self.best(one.scores_WC) for who, one in found.items()}
 
 
 @dataclass
@@ -96,40 +117,43 @@ class Tagger:
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> list[list[str]]:
         """The best possible tags of each sentence, in BIO. A text is a sentence, as on a line."""
-        return self.tags_and_logs(sentences, on_progress)[0]
+        return self.tagged(sentences, on_progress).tags
 
-    def tags_and_logs(
+    def tagged(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
-    ) -> tuple[list[list[str]], Tensor | None]:
-        """And the log-probabilities of all labels for each word; None where only whole sequences
-        of tags have some."""
+    ) -> TaggedSentences:
+        """The same, with the probabilities and the members of the model."""
         sentences = [
             words_of(words, f"sentence {number:,}") if isinstance(words, str) else words
             for number, words in enumerate(listed(sentences), 1)
         ]
         if not any(sentences):
             self.n_sentences += len(sentences)
-            return [[] for _ in sentences], None
+            return TaggedSentences([[] for _ in sentences])
         items = self._items(sentences)
-        lengths = [len(words) for words in sentences]
-        scores_WC, learned_PC = self._scores(items, on_progress)
-        labels = self.settings.labels
-        found = best_tags(scores_WC, lengths, labels, learned_PC)
-        tags = [as_bio([labels[tag] for tag in tags]) for tags in found]
-        return tags, scores_WC.double().log_softmax(-1) if learned_PC is None else None
-
-    def _scores(self, items: Words, on_progress: OnProgress) -> tuple[Tensor, Tensor | None]:
-        scores = [
-            word_scores(Pass(model, self.device, on_progress=on_progress), items)[0]
+        lengths, labels = [len(words) for words in sentences], self.settings.labels
+        said = [
+            word_scores(Pass(model, self.device, on_progress=on_progress), items)
             for model in self.models
         ]
         learned = [learned_transitions(model) for model in self.models]
-        if len(scores) > 1:
-            # Of single tags the mean of probabilities; scores of sequences can only be added.
-            together = [part.log_softmax(-1) for part in scores]
-            scores = [torch.stack(together).mean(0)]
         known = [part.cpu() for part in learned if part is not None]
-        return scores[0], sum(known[1:], known[0]) / len(self.models) if known else None
+        learned_PC = sum(known[1:], known[0]) / len(self.models) if known else None
+        scores_WC = said[0].scores_WC
+        if len(said) > 1:
+            # Of single tags the mean of probabilities; scores of sequences can only be added.
+            scores_WC = torch.stack([one.scores_WC.log_softmax(-1) for one in said]).mean(0)
+
+        def best(scores_WC: Tensor) -> list[list[str]]:
+            found = best_tags(scores_WC, lengths, labels, learned_PC)
+            return [as_bio([labels[tag] for tag in tags]) for tags in found]
+
+        return TaggedSentences(
+            best(scores_WC),
+            scores_WC.double().log_softmax(-1) if learned_PC is None else None,
+            said[0] if len(said) == 1 else None,
+            best,
+        )
 
     def encoded(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
         return encoded(sentences, self.tokenizer, self.settings.tag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,8 @@ from headway.metrics import classification as classes
 from headway.metrics import spans as metrics
 from headway.metrics.baselines import FrequentTags
 from headway.metrics.translation import Interval
-from headway.models.parts.output_heads import Input, remixed
+from headway.models.parts.ngrams import Vote
+from headway.models.parts.output_heads import Input, wide
 from headway.nn.crf import allowed_transitions, is_scheme, log_likelihood, viterbi
 from headway.nn.layout import Layout, loss_weights
 from headway.nn.loss import Smoothing
@@ -59,7 +60,18 @@ from headway.tasks.ngram_fit import fit_ngrams
 from headway.tasks.objective import CLASSES, Frequencies, Objective, Part, TaskLoss
 from headway.tasks.parent_run import origin_of, tokenizer_of
 from headway.tasks.readout import EachRow, Read, Scorer, as_model
-from headway.tasks.scores import MODEL, Baselines, Range, Row, Scores, Temperature, fitted
+from headway.tasks.scores import (
+    MODEL,
+    NEURAL,
+    NGRAMS,
+    Baselines,
+    Range,
+    Row,
+    Scores,
+    Temperature,
+    fitted,
+    member_remark,
+)
 from headway.tasks.specs import METRICS, TagSettings, spec_of
 from headway.tasks.task import Note, Predictor, Task, Use
 from headway.tokens.tokenizer import EncodedWords, Tokenizer
@@ -238,18 +250,28 @@ class Tagging(Objective[Tagged]):
 
     def evaluate(self, asked: Pass) -> Scores:
         most, learned_PC = self.n_asked(asked), learned_transitions(asked.model)
-        scores_WC, by_ngrams_WC = word_scores(replace(asked, most=most), self.valid_items)
+        said = word_scores(replace(asked, most=most), self.valid_items)
         lengths = lengths_of(self.prepared.valid)[:most]
-        labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(scores_WC)])
+        labels_W = torch.from_numpy(labels_of(self.prepared.valid)[: len(said.neural_WC)])
         temperature = None
         if asked.calibrate and learned_PC is None:
-            temperature = word_temperature(scores_WC, labels_W, by_ngrams_WC)
-            scores_WC = _mixed(scores_WC, by_ngrams_WC, temperature.share) / temperature.value
+            temperature = word_temperature(said, labels_W)
+            said = said.with_share(temperature.share).softened(temperature.value)
+        scores_WC = said.scores_WC
         nll = total_nll(scores_WC, labels_W, lengths, learned_PC)
-        guesses = [
-            self._named(tags) for tags in best_tags(scores_WC, lengths, self.names, learned_PC)
-        ]
-        truths = self._truths[:most]
+
+        def tagged(scores_WC: Tensor) -> list[list[str]]:
+            found = best_tags(scores_WC, lengths, self.names, learned_PC)
+            return [self._named(tags) for tags in found]
+
+        guesses, truths = tagged(scores_WC), self._truths[:most]
+
+        def members() -> Baselines:
+            return {
+                who: tag_values(truths, tagged(one.scores_WC), self.spans)
+                for who, one in said.alone.items()
+            }
+
         figures = tag_figures(truths, guesses, self.spans)
         if asked.full and learned_PC is None:
             logs_WC = scores_WC.double().log_softmax(-1).numpy()
@@ -260,6 +282,7 @@ class Tagging(Objective[Tagged]):
             samples=self._samples(guesses),
             figures=figures,
             find_baselines=lambda: self.baselines,
+            find_members=members,
             find_answers=lambda: (guesses, truths),
             find_ranges=lambda: self._ranges(guesses, truths),
             temperature=temperature,
@@ -435,25 +458,65 @@ def transitions(head: Scorer) -> Tensor | None:
     return found if isinstance(found, Tensor) else None
 
 
+@dataclass(frozen=True)
+class WordScores:
+    """Scores of words, by the members of the model."""
+
+    neural_WC: Tensor
+    ngrams_WC: Tensor | None = None
+    share: float = 0.0
+    """Weight of the n-grams in the answer."""
+
+    @property
+    def scores_WC(self) -> Tensor:
+        if self.ngrams_WC is None:
+            return self.neural_WC
+        return Vote(self.ngrams_WC, torch.tensor(self.share)).averaged(self.neural_WC)
+
+    @property
+    def alone(self) -> dict[str, WordScores]:
+        """The answers of each member; empty for a model without n-grams."""
+        if self.ngrams_WC is None:
+            return {}
+        return {NEURAL: replace(self, share=0.0), NGRAMS: replace(self, share=1.0)}
+
+    def with_share(self, share: float | None) -> WordScores:
+        """The answers if the n-grams had this weight; None: the weight that they have."""
+        return self if share is None else replace(self, share=share)
+
+    def softened(self, temperature: float) -> WordScores:
+        return self._each(lambda x_WC: x_WC / temperature)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> WordScores:
+        ngrams_WC = None if self.ngrams_WC is None else change(self.ngrams_WC)
+        return replace(self, neural_WC=change(self.neural_WC), ngrams_WC=ngrams_WC)
+
+    def first(self, n: int) -> WordScores:
+        """Of the first words, in fp64."""
+        return self._each(lambda x_WC: x_WC[:n].double())
+
+
 @torch.no_grad()
-def word_scores(asked: Pass, items: Words) -> tuple[Tensor, Tensor | None]:
+def word_scores(asked: Pass, items: Words) -> WordScores:
     """Of all words of the first sentences in their order, each from the reading that
-    answers for it; and what n-grams alone say, where they have a part in it."""
-    n_words = int(items.reader.pieces.offsets[1:][: asked.most][-1])
-    found: dict[str, Tensor] = {}
+    answers for it."""
+    n_words, share = int(items.reader.pieces.offsets[1:][: asked.most][-1]), 0.0
+    neural_WC: Tensor | None = None
+    ngrams_WC: Tensor | None = None
     for rows, batch in asked.examples(items):
         read = read_words(asked.model, batch)
-        for name, scores_RC in (("all", read.said_RC), ("n-grams", read.by_ngrams)):
-            if scores_RC is not None:
-                whole_WC = found.setdefault(name, torch.zeros(n_words, scores_RC.shape[1]))
-                whole_WC[torch.from_numpy(items.reader.words.gather(rows)[0])] = scores_RC.cpu()
-    return found["all"], found.get("n-grams")
-
-
-def _mixed(scores_WC: Tensor, by_ngrams_WC: Tensor | None, share: float | None) -> Tensor:
-    if by_ngrams_WC is None or share is None:
-        return scores_WC
-    return remixed(scores_WC, by_ngrams_WC, share)
+        words_R = torch.from_numpy(items.reader.words.gather(rows)[0])
+        scores_RC = read.neural.said_RC
+        if neural_WC is None:
+            neural_WC = torch.zeros(n_words, scores_RC.shape[1])
+        neural_WC[words_R] = scores_RC.cpu()
+        if read.ngrams is not None:
+            if ngrams_WC is None:
+                ngrams_WC = torch.zeros_like(neural_WC)
+            ngrams_WC[words_R] = wide(read.ngrams.scores_RC).cpu()
+            share = float(read.ngrams.share)
+    assert neural_WC is not None
+    return WordScores(neural_WC, ngrams_WC, share)
 
 
 @torch.no_grad()
@@ -534,23 +597,21 @@ def main_interval(
     return of(truths, guesses)
 
 
-def word_temperature(
-    scores_WC: Tensor, labels_W: Tensor, by_ngrams_WC: Tensor | None = None
-) -> Temperature:
+def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
     """That fits the tags of these words, each for itself."""
-    n = max(1, classes.ENOUGH // scores_WC.shape[1])
-    true_WC = F.one_hot(labels_W[:n], scores_WC.shape[1]).double().numpy()
-    some_WC = scores_WC[:n].double()
-    more_WC = None if by_ngrams_WC is None else by_ngrams_WC[:n].double()
+    n_labels = said.neural_WC.shape[1]
+    n = max(1, classes.ENOUGH // n_labels)
+    true_WC = F.one_hot(labels_W[:n], n_labels).double().numpy()
+    some = said.first(n)
 
     def at(value: float, share: float | None) -> NDArray[np.float64]:
-        return (_mixed(some_WC, more_WC, share) / value).softmax(-1).numpy()
+        return (some.with_share(share).scores_WC / value).softmax(-1).numpy()
 
     found = fitted(
         lambda share: classes.safe_temperature(lambda t: at(t, share), true_WC, classes.surprise),
         lambda value, share: classes.surprise(at(value, share), true_WC),
-        len(some_WC),
-        more_WC is not None,
+        len(some.neural_WC),
+        some.ngrams_WC is not None,
     )
     assert found is not None
     return found
@@ -595,7 +656,8 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     settings, tagger = use.settings, Tagger.of(use)
     words, truths = tagged_sentences(settings, files)
     with use.progress.stage("reading", len(words), "sentences") as stage:
-        guesses, logs_WC = tagger.tags_and_logs(words, stage.update)
+        found = tagger.tagged(words, stage.update)
+    guesses, logs_WC = found.tags, found.logs_WC
     spans = is_scheme(settings.labels)
     values = tag_values(truths, guesses, spans)
     figures = tag_figures(truths, guesses, spans)
@@ -618,6 +680,9 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     if trusted is not None:
         rows.append(calibration_row(trusted, "words"))
         figures["calibration"] = trusted
+    share = 0.0 if found.said is None else found.said.share
+    members = {who: tag_values(truths, tags, spans) for who, tags in found.alone.items()}
+    rows += [(who, f"{one[main]:.2f}", member_remark(who, share)) for who, one in members.items()]
     baseline_value, remark = _baseline(
         use.opened.folder, settings.labels, tagger.encoded(words), truths
     )
@@ -631,6 +696,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         "classes": figures["classes"],
         **({"ece": trusted["ece"], "temperature": trusted["temperature"]} if trusted else {}),
         "baselines": {} if baseline_value is None else {BASELINE: baseline_value},
+        **({"members": members} if members else {}),
     }
     unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(settings.labels)))
     if unknown:
@@ -644,6 +710,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         facts=facts,
         figures=figures,
         find_baselines=lambda: trivial,
+        find_members=lambda: members,
         find_answers=lambda: (guesses, truths),
     )
 

@@ -30,8 +30,8 @@ from headway.tokens.word_vectors import embedding_matrix
 MASK = "front.mask.weight"
 """What stands for hidden rows: only a run that hides some has it."""
 
-HEADS = ("head.", "heads.", "ctc.")
-LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.")
+HEADS = ("head.", "heads.", "ctc.", "ngrams.")
+LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.", "ngrams.")
 OF_DECODER = ("target_front.", "decoder.")
 AS_ENCODER = {"source_front.": "front.", "encoder.": "stack.", "ctc.": "heads.ctc."}
 """Names of an encoder's weights in a model that has a decoder too."""
@@ -203,6 +203,9 @@ def _heads(names: Iterable[str]) -> str:
             found["decoder"] = None
             continue
         first, second, *_ = name.split(".")
+        if first == "ngrams":
+            found["n-grams"] = None
+            continue
         name = {"head": "words", "ctc": "ctc"}.get(first, second)
         found[f"head {name}" if f"{first}." in HEADS else first] = None
     return ", ".join(found)

@@ -218,6 +218,8 @@ class Report:
         found: list[tuple[str, Mapping[str, object], Section]] = []
         for name, scores in named_scores(last.get("scores")).items():
             found.append((name, scores, {"kept": name == last.get("kept")}))
+        for name, scores in named_scores(last.get("members")).items():
+            found.append((name, scores, {}))
         for name, scores in self._baselines.items():
             found.append((name, scores, {"baseline": True}))
         if not found and valid:
@@ -296,11 +298,12 @@ class Report:
     def _temperature(self) -> str:
         """What scores of labels were divided by at the end."""
         found = self.history.last.get("temperature")
-        value, n = (number(found.get(name)) if isinstance(found, dict) else math.nan
-                    for name in ("value", "examples"))  # fmt: skip
+        value, n, share = (number(found.get(name)) if isinstance(found, dict) else math.nan
+                           for name in ("value", "examples", "share"))  # fmt: skip
         if not math.isfinite(value + n):
             return ""
-        return f"{value:.2f}, fitted on {n:,.0f} validation examples: part of the weights"
+        text = f"{value:.2f}, fitted on {n:,.0f} validation examples: part of the weights"
+        return text + f"; n-grams are {share:.0%} of the answer" * math.isfinite(share)
 
     def _beside(self, metric: Metric) -> str:
         """What one gets for nothing."""

@@ -355,9 +355,11 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             f"{key}={value:.3g}: fitted on {n:,} validation {unit}"
             for key, value in found.result.fitted.items()
         ]
+    if found.result is not None and found.result.members:
+        facts["members"] = found.result.members
     if found.result is not None and (baselines := baselines_in_time(loop, found.result)):
         value, steps = found.scores[found.winner][metric.name], loop.state.step
-        rows = standings(value, baselines, found.result.ranges, metric)
+        rows = standings(value, baselines, found.result.ranges, metric, found.result.members)
         facts |= {
             "baselines": baselines,
             "compared": {"metric": metric.name, "rows": [row.facts for row in rows]},

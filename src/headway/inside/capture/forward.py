@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off, hiding
 from headway.inside.capture.media import Media
+from headway.inside.capture.ngrams import NGRAMS, from_added, table_of, voted
 from headway.inside.capture.streams import Reading
-from headway.models.parts.output_heads import Input
+from headway.models.parts.ngrams import Vote
+from headway.models.parts.output_heads import Input, States
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
 from headway.nn.layout import Layout
@@ -28,7 +30,8 @@ from headway.tasks.readout import OneVector, Read, as_model, bernoulli, mean_squ
 TOGETHER = 2048
 """Tokens that pass the model side by side where one reading passes it again and again."""
 
-__all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each", "vectors"]
+__all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each", "states_behind",
+           "vectors", "vote_of"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,11 +131,46 @@ def hide_rows(run: Opened, media: Sequence[Media], seed: int) -> tasks.Batch[Gon
 def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> Tensor:
     """Of the last stream that the batch has, behind the final norm. `changes`: of copies of one
     reading, what is hidden from the tokens of each."""
+    return states_behind(model, batch, changes).x_ND
+
+
+def states_behind(
+    model: nn.Module,
+    batch: Batch,
+    changes: Sequence[Change] = (),
+    added_ND: Tensor | None = None,
+) -> States:
+    """The same with what else answers are read from. `added_ND`: what the tokens add to the scores
+    of the n-gram member, in place of what those of the text do."""
+    found = _states(model, batch, changes)
+    return found._replace(ngrams=vote_of(model, batch, changes, added_ND))
+
+
+def vote_of(
+    model: nn.Module,
+    batch: Batch,
+    changes: Sequence[Change] = (),
+    added_ND: Tensor | None = None,
+) -> Vote | None:
+    """What the n-gram member says of a batch, if the model has one."""
+    table = table_of(model)
+    if table is None:
+        return None
+    stream = batch.streams[batch.last]
+    if added_ND is not None:
+        return Vote(from_added(table, added_ND, batch.readings, batch.layout), table.share)
+    if any(change.hidden for change in changes):
+        return Vote(voted(table, batch.readings, batch.layout, changes), table.share)
+    return table.vote(stream.values, stream.layout, stream.segments_N)
+
+
+def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> States:
     given = list(batch.streams.values())
     if len(given) < len(Anatomy.of(model).stacks):
-        return cast(Seq2Seq, model).encode(given[0].values, given[0].layout).x_MD
+        memory = cast(Seq2Seq, model).encode(given[0].values, given[0].layout)
+        return States(memory.x_MD, memory.layout)
     if not any(change.hidden for change in changes):
-        return as_model(model).states(*given).x_ND
+        return as_model(model).states(*given)
     anatomy = Anatomy.of(model)
     anatomy.check_by_attention("hiding tokens is")
     causal = {part.stream: part.blocks[0].attention.scope.causal for part in anatomy.stacks}
@@ -143,12 +181,12 @@ def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> T
         for name, one in batch.streams.items()
     ]
     if len(inputs) == 1:
-        return as_model(model).states(*inputs).x_ND
+        return as_model(model).states(*inputs)
     source, target = inputs
     seen = _with_tree(given[0], sizes["target"], sizes["source"], unseen["source"])
     writer = cast(Seq2Seq, model)
     memory = Memory(writer.encode(source.values, source.layout).x_MD, seen.layout)
-    return writer.decode(target.values, target.layout, memory)
+    return States(writer.decode(target.values, target.layout, memory), target.layout, memory)
 
 
 def _with_tree(
@@ -206,7 +244,8 @@ def say(
 ) -> Pass:
     """What the model says; with gradients where they are on.
 
-    `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name.
+    `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name;
+    `NGRAMS` what tokens add to the scores of the n-gram member.
     """
     [found] = say_each(run, reading, [change], fronts=fronts)
     return found
@@ -229,22 +268,40 @@ def say_each(
         change.check(lengths)
     n = len(changes)
     [off] = {change.off for change in changes}
-    with heads_off(run.model, Change(off=off)), _replace_fronts(run.model, fronts or {}):
+    given = dict(fronts or {})
+    added_ND = given.pop(NGRAMS, None)
+    with heads_off(run.model, Change(off=off)), _replace_fronts(run.model, given):
         batch = Batch.of(run, [reading] * n)
-        x_ND = vectors(run.model, batch, changes)
-        read = read_out(run, batch, x_ND)
+        states = states_behind(run.model, batch, changes, added_ND)
+        read = read_out(run, batch, states, changes)
         scores_RC, logs = scores_in(run, read), logs_in(read)
-    parts = zip(x_ND.tensor_split(n), scores_RC.tensor_split(n), strict=True)
+    parts = zip(states.x_ND.tensor_split(n), scores_RC.tensor_split(n), strict=True)
     if batch.hidden is None:
         return [Pass(x_TD, its_RC, reading, logs=logs) for x_TD, its_RC in parts]
     right = batch.hidden.targets.aims.tensor_split(n)
     return [Pass(*part, reading, its_RE) for part, its_RE in zip(parts, right, strict=True)]
 
 
-def read_out(run: Opened, batch: Batch, x_ND: Tensor) -> Read:
-    """A row for every output, from vectors of the last stream, wherever they come from."""
+def read_out(run: Opened, batch: Batch, states: States, changes: Sequence[Change] = ()) -> Read:
+    """A row for every output, from states of the last stream, whichever layer they come from.
+
+    A token that is hidden in one of the `changes` has no part in the mean over a text.
+    """
     readout = readout_of(run.settings)
-    return readout.of(run.model, x_ND, batch.layout, None if readout.pools else batch.rows())
+    if not readout.pools:
+        return readout.of(run.model, states, batch.rows())
+    if any(change.hidden for change in changes) and getattr(run.model, "pooling", "") == "mean":
+        states = _without(states, [change.places(batch.last) for change in changes])
+    return readout.of(run.model, states)
+
+
+def _without(states: States, hidden: Sequence[Sequence[int]]) -> States:
+    lengths, places_N = states.layout.known_lengths(), states.layout.positions_N
+    kept_N = torch.ones_like(places_N, dtype=torch.bool)
+    for start, places in zip(states.layout.starts_B.tolist(), hidden, strict=True):
+        kept_N[[start + place for place in places]] = False
+    left = [n - len(places) for n, places in zip(lengths, hidden, strict=True)]
+    return states._replace(x_ND=states.x_ND[kept_N], layout=Layout.of(left, states.x_ND.device))
 
 
 def scores_in(run: Opened, read: Read) -> Tensor:

@@ -26,7 +26,7 @@ from headway.inside.capture.forward import (
     hide_rows,
     read_out,
     scores_in,
-    vectors,
+    states_behind,
 )
 from headway.inside.capture.interventions import NO_CHANGE, Change, heads_off
 from headway.inside.capture.media import Media, open_media
@@ -422,5 +422,5 @@ def _place_symbols(run: Opened, reading: Reading, logs_SV: Tensor, tokens: list[
 def _scores(run: Opened, reading: Reading, change: Change) -> Tensor:
     batch = Batch.of(run, [reading])
     with heads_off(run.model, change):
-        read = read_out(run, batch, vectors(run.model, batch, [change]))
+        read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])
         return scores_in(run, read).clone()

@@ -68,6 +68,15 @@ class Trace:
     beam: BeamTree | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def change(self) -> Change:
+        """What was done to the model."""
+        off = (head.split(".") for head in self.meta.get("off", ()))
+        return Change(
+            frozenset((name, place) for name, place in self.meta.get("hidden", ())),
+            frozenset((kind, int(layer), int(head)) for kind, layer, head in off),
+        )
+
     def save(self, folder: Path) -> None:
         tensors = {
             f"{group}.{name}.{layer}": tensor.detach().contiguous()

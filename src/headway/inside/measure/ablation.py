@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headway.inside.capture.forward import Batch, gives_vector, read_out, vectors
+from headway.inside.capture.forward import Batch, gives_vector, read_out, states_behind
 from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, bernoulli, readout_of
 
@@ -37,8 +37,8 @@ class Answers:
 
 def answers(run: Opened, batch: Batch) -> Answers:
     """One pass of the batch, inside whatever is done to the model."""
-    x_ND = vectors(run.model, batch)
-    read, layout = read_out(run, batch, x_ND), batch.layout
+    states = states_behind(run.model, batch)
+    read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
     each_B = torch.arange(len(lengths), device=x_ND.device)
     if readout_of(run.settings).pools:
@@ -77,7 +77,7 @@ def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(away_R), away_R, away_R
     parts = []
     for rows in torch.arange(len(old.x_RD), device=old.x_RD.device).split(AT_ONCE):
-        old_RC, new_RC = (one.scores(one.x_RD[rows]).float() for one in (old, new))
+        old_RC, new_RC = (one.only(rows).said_RC for one in (old, new))
         moved_R = old.apart(new_RC, old_RC, 1.0)
         if old.apart is bernoulli:  # its own answer: of each label whether it is right
             own_RC = (old_RC > 0).float()

@@ -13,15 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy, StackPart
-from headway.inside.capture.forward import Batch, logs_in, read_out, scores_in
+from headway.inside.capture.forward import Batch, logs_in, read_out, scores_in, vote_of
 from headway.inside.capture.reading import Output, Reading
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.tuned_lens import Tuned, tune
+from headway.models.parts.output_heads import States
 from headway.models.parts.text import TextFront
 from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, bernoulli
 
 __all__ = ["Lens", "Tuned", "lens", "tune"]
+
+WITH_NGRAMS = "with n-grams"
 
 TOP = 5
 """Answers that are kept of each layer, the likeliest first."""
@@ -29,14 +32,18 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Lens:
-    """Layers count from what the front hands over (0) to the last. Rows are the outputs."""
+    """Layers count from what the front hands over (0) to the last; after it comes, for a model with
+    an n-gram member, the answer of both members. Rows are the outputs."""
 
     outputs: tuple[Output, ...]
+    layers: tuple[str, ...]
+    """Their names."""
+
     how: str
     """What is done with a layer's vectors, in a sentence."""
 
     scores_RC: Tensor
-    """Of the last layer: what the model really says."""
+    """Of the last of them: the model's answer."""
 
     top_LRK: Tensor
     """The likeliest words or labels of each layer. Of a vector as output there are none."""
@@ -51,8 +58,8 @@ class Lens:
     """The probability of that output; of a vector: its cosine with the final one."""
 
     kl_LR: Tensor
-    """Kullback-Leibler divergence of the layer from the last one, in nats; of several labels that
-    are right or not, the mean of theirs."""
+    """Kullback-Leibler divergence of the layer from the answer, in nats; of several labels that are
+    right or not, the mean of theirs."""
 
     @property
     def decided(self) -> tuple[int | None, ...]:
@@ -72,8 +79,8 @@ class Lens:
 
 @torch.no_grad()
 def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
-    """The last layer is what the model really says, to the last bit. `tuned`: with a fitted map
-    before the head of every other layer."""
+    """The last one is the model's answer, to the last bit. `tuned`: with a fitted map before the
+    head of every layer but the last."""
     found = text if isinstance(text, Trace) else trace(run, text)
     reading, part = found.reading, Anatomy.of(run.model).stacks[-1]
     states = found.states[part.name]
@@ -81,11 +88,21 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
         tuned.check(len(states) - 1, states[0].shape[1])
         states = [*(tuned.after(layer, x_TD) for layer, x_TD in enumerate(states[:-1])), states[-1]]
     batch, norm = Batch.of(run, [reading]), part.stack.final_norm
-    reads = [read_out(run, batch, x_TD if norm is None else norm(x_TD)) for x_TD in states]
+    changes = [found.change]
+    behind = [States(x_TD if norm is None else norm(x_TD), batch.layout) for x_TD in states]
+    names = ["input", *(f"layer {number}" for number in range(1, len(states)))]
+    vote = vote_of(run.model, batch, changes)
+    if vote is not None:
+        behind.append(behind[-1]._replace(ngrams=vote))
+        names.append(WITH_NGRAMS)
+    reads = [read_out(run, batch, one, changes) for one in behind]
     layers = [_layer(run, read, reads[-1], reading) for read in reads]
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
     how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
-    return Lens(reading.outputs, how, scores_in(run, reads[-1]), top, probability, rank, chosen, kl)
+    if vote is not None:
+        how += " The last column adds the n-grams: it is the answer."
+    last_RC = scores_in(run, reads[-1])
+    return Lens(reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl)
 
 
 def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tensor, ...]:

@@ -252,7 +252,7 @@ def _beside(tree: BeamTree, node: Node, ink: Ink) -> str:
 
 def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]:
     """What each layer would say, and the first from which on it stays what is said."""
-    heads = ["input", *(f"layer {n}" for n in range(1, len(seen.rank_LR)))]
+    heads = list(seen.layers)
     if seen.is_vector:
         lines = [_title("lens", "how near each layer's vector is to the last", ink, width)]
         for head, cosine in zip(heads, seen.chosen_LR.mean(1).tolist(), strict=True):

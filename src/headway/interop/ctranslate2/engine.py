@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.decode.batching import batches
 from headway.decode.engine import BodyElsewhere, Engine, Tokens
@@ -24,6 +24,7 @@ from headway.interop.ctranslate2.prompts import PromptSearcher
 from headway.interop.ctranslate2.searcher import SourceSearcher
 from headway.models.build import build_model
 from headway.models.encoder import Encoder
+from headway.models.parts.ngrams import with_current_names
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import file_in
@@ -146,13 +147,18 @@ class Ctranslate2Engine(Engine):
         assert isinstance(whole, Encoder)
         path = file_in(self.folder, HEADS)
         try:
-            whole.heads.load_state_dict(load_file(path), assign=True)
+            weights = with_current_names(load_file(path))
+            named = {name if name.startswith("ngrams.") else f"heads.{name}": weight
+                     for name, weight in weights.items()}  # fmt: skip
+            ngrams = nn.Identity() if whole.ngrams is None else whole.ngrams
+            ours = nn.ModuleDict({"heads": whole.heads, "ngrams": ngrams})
+            ours.load_state_dict(named, assign=True)
         except (SafetensorError, OSError, RuntimeError) as error:  # torch's: names and shapes
             reason = " ".join(str(error).split())
             raise FolderError(
                 f"{path} is damaged or of another model ({reason}). Export the model again."
             ) from error
-        return BodyElsewhere(self._read, whole.heads, whole.pooling)
+        return BodyElsewhere(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
         """`decode.engine.Read`."""

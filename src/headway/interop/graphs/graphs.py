@@ -27,7 +27,7 @@ from headway.interop.graphs.graph_inputs import (
 from headway.models.decoder import Decoder
 from headway.models.encoder import Encoder
 from headway.models.parts.audio import SoundFront
-from headway.models.parts.output_heads import Input
+from headway.models.parts.output_heads import Input, States
 from headway.models.parts.vision import PictureFront
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
@@ -130,7 +130,6 @@ class Reader(nn.Module):
         super().__init__()
         self.inputs, self.model = inputs, model
         assert settings.model is not None
-        self.width = settings.model.d_model  # what n-grams say behind it is for the head alone
         spec, readout = spec_of(settings), readout_of(settings)
         name = LOGITS
         if isinstance(readout, OneVector):
@@ -147,14 +146,14 @@ class Reader(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = self.inputs.batch(*inputs)
         layout = padded_layout(given)
-        x_ND = self.model.states(given).x_ND
-        said = [self._said(readout, x_ND, layout) for readout in self.asked.values()]
+        states = self.model.states(given)
+        said = [self._said(readout, states, layout) for readout in self.asked.values()]
         more = [] if self.transitions is None else [self.transitions]
         more += [layout.real_BT] if self.with_mask else []
-        return (layout.grid(x_ND[:, : self.width]), *said, *more)
+        return (layout.grid(states.x_ND), *said, *more)
 
-    def _said(self, readout: Readout, x_ND: Tensor, layout: PaddedLayout) -> Tensor:
-        found = readout.of(self.model, x_ND, layout).answers()
+    def _said(self, readout: Readout, states: States, layout: PaddedLayout) -> Tensor:
+        found = readout.of(self.model, states).answers()
         if readout.pools:
             return found
         found = layout.grid(found)

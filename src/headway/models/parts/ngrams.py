@@ -1,17 +1,19 @@
-"""N-grams beside the body: what single tokens and their neighbours say about labels by themselves.
+"""The n-gram member of a classifier or tagger: label scores from tokens and their neighbours.
 
-A model that few texts are taught learns order and context, and what rare words mean only poorly; a
-logistic regression on n-grams is the other way round. So a head of labels may have a table with a
-score of each label for each n-gram, which is fitted before training and stays as it is (the head
-adds what the body says, see `LabelHead`). N-grams are told apart by a hash, so that the table has
-a fixed size and needs no list of them.
+With little data, layers learn order and context but not rare words; a logistic regression on
+n-grams is the other way round. A model may therefore have two members: its layers with their head,
+and a table with a score per n-gram and label. The table is fitted before training and then fixed.
+The answer is the weighted mean of both members' scores (`Vote`).
 
-Tokens are looked at in several ways (`View`), which follow from the vocabulary.
+N-grams are identified by a hash, so the table has a fixed size and needs no list of them. Tokens
+are seen in several ways (`View`), which follow from the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -64,13 +66,38 @@ SHAPES = 1 << 8
 
 PRIME = (1 << 31) - 1
 
+SHARE = 0.6
+"""Weight of the n-grams until it is fitted on validation data. For classes, half to two thirds was
+equally good on every set for models trained from scratch."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """Label scores of the n-gram member, and their weight in the answer."""
+
+    scores_RC: Tensor
+    """One row per text (classes) or per token (tags)."""
+
+    share: Tensor
+    """Between 0 and 1; a scalar."""
+
+    def rows(self, rows_R: Tensor) -> Vote:
+        return Vote(self.scores_RC[rows_R], self.share)
+
+    def averaged(self, neural_RC: Tensor) -> Tensor:
+        """The answer of both members, given the scores of the layers' head."""
+        scores_RC = self.scores_RC.to(neural_RC.dtype)
+        return torch.lerp(neural_RC, scores_RC, self.share.to(neural_RC.dtype))
+
 
 class Ngrams(nn.Module):
-    """Scores of labels for each row: of all n-grams of its text, each once, or of those around."""
+    """Label scores by n-grams: per text from all of its n-grams, each counted once, or per token
+    from those around it."""
 
     views_KV: Tensor
     weight_GC: Tensor
     bias_C: Tensor
+    share: Tensor
 
     def __init__(self, n_buckets: int, n_labels: int, vocab_size: int, *, of_texts: bool) -> None:
         super().__init__()
@@ -79,6 +106,10 @@ class Ngrams(nn.Module):
         self.register_buffer("views_KV", torch.zeros(len(View), vocab_size, dtype=torch.int32))
         self.register_buffer("weight_GC", torch.zeros(n_buckets, n_labels))
         self.register_buffer("bias_C", torch.zeros(n_labels))
+        self.register_buffer("share", torch.tensor(SHARE))
+
+    def vote(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Vote:
+        return Vote(self(tokens_N, layout, segments_N), self.share)
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
         if not self.of_texts:
@@ -88,7 +119,7 @@ class Ngrams(nn.Module):
         sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last: of padding
         owner_KC = owner[:, None].expand(-1, n_labels)
         sums_BC = sums_BC.scatter_add(0, owner_KC, self.weight_GC[numbers])
-        return (sums_BC + self.bias_C)[layout.numbers_N()]
+        return sums_BC[:-1] + self.bias_C
 
     def once_a_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """The bucket of each n-gram, each once a text, and the text that it is of."""
@@ -113,6 +144,18 @@ class Ngrams(nn.Module):
         mixed = (torch.stack(found, 1) + salt) % PRIME * 1_103_515_245 % PRIME
         return mixed % len(self.weight_GC)
 
+    def spans(self, tokens_T: Tensor) -> list[list[tuple[int, ...]]]:
+        """The places of the tokens that each of the `buckets` of one text stands for."""
+        n, begins_T = len(tokens_T), (self.views_KV[View.BEGINS, tokens_T] > 0).tolist()
+        found = []
+        for t in range(n):
+            end = t + 1
+            while begins_T[t] and end < min(n, t + LONGEST_WORD) and not begins_T[end]:
+                end += 1
+            near = (tuple(t + o for o in gram.offsets if 0 <= t + o < n) for gram in self.grams)
+            found.append([tuple(range(t, end)), *(places or (t,) for places in near)])
+        return found
+
     @property
     def _offsets(self) -> Sequence[int]:
         return sorted({o for gram in self.grams for o in gram.offsets} | {*range(LONGEST_WORD)})
@@ -135,6 +178,21 @@ class Ngrams(nn.Module):
             goes_on_N = goes_on_N & (folded_N > 0) & (begins_N == 0)
             word_N = torch.where(goes_on_N, _hash([word_N, folded_N]), word_N)
         return torch.where(first_KN[View.BEGINS] > 0, word_N, 0)
+
+
+IN_HEAD = re.compile(r"^(?:heads\.)?(?:classes|tags)\.ngrams\.")
+
+
+def with_current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights, with the table of n-grams under its own name.
+
+    Models saved before the table became a member of its own have it inside their label head, and
+    its weight in the answer is always `SHARE`.
+    """
+    found = {IN_HEAD.sub("ngrams.", name): tensor for name, tensor in weights.items()}
+    if found.keys() != weights.keys():
+        found["ngrams.share"] = torch.tensor(SHARE)
+    return found
 
 
 def _hash(codes: Sequence[Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.errors import UserError
-from headway.models.parts.ngrams import Ngrams
+from headway.models.parts.ngrams import Ngrams, Vote
 from headway.nn.attention.attention import Memory
 from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
@@ -97,30 +97,15 @@ class Pooler(nn.Module):
         return self.activation(self.dense(layout.pooled(x_ND, self.pooling)))
 
 
-NGRAM_SHARE = 0.6
-"""Of n-grams in the scores of labels while a model learns. Of classes, half to two thirds were as
-good on every set for models from nothing; `mix` gives them another in the end."""
-
-
 class LabelHead(nn.Module):
     """Scores of labels for each row it is given: texts (classes) or tokens (tags).
 
     `transitions`: it also learns what follows what, a score for each label (column) behind each
     label (row); the row after the last label is for the first of a sequence, and one more is spare.
-
-    `ngrams`: scores by n-grams, which whoever has the tokens puts behind each row (`with_ngrams`).
-    The answer is then a mean of both. While the body learns it is asked alone: a table that was
-    fitted to the same texts knows them by heart and would leave it nothing to learn. How much
-    either says is fitted at the end, on texts that neither knows (`mix`).
     """
 
     def __init__(
-        self,
-        d_model: int,
-        n_labels: int,
-        dropout: float,
-        transitions: bool = False,
-        ngrams: Ngrams | None = None,
+        self, d_model: int, n_labels: int, dropout: float, transitions: bool = False
     ) -> None:
         super().__init__()
         self.drop = Dropout(dropout)
@@ -129,46 +114,8 @@ class LabelHead(nn.Module):
             nn.Parameter(torch.zeros(n_labels + 2, n_labels)) if transitions else None
         )
 
-        self.ngrams = ngrams
-
-    def with_ngrams(
-        self, x_ND: Tensor, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None
-    ) -> Tensor:
-        """Rows, and behind each what n-grams say about it."""
-        if self.ngrams is None or self.training:
-            return x_ND
-        return torch.cat([x_ND, self.ngrams(tokens_N, layout, segments_N).to(x_ND.dtype)], -1)
-
     def forward(self, x_ND: Tensor) -> Tensor:
-        width = self.linear.in_features
-        said_NC, by_ngrams_NC = self.linear(self.drop(x_ND[..., :width])), x_ND[..., width:]
-        if not by_ngrams_NC.shape[-1]:
-            return said_NC
-        return torch.lerp(said_NC, by_ngrams_NC, NGRAM_SHARE)
-
-    def by_ngrams(self, x_ND: Tensor) -> Tensor | None:
-        """What n-grams say about rows, where they have a part in the answer; in fp32 or wider."""
-        if self.ngrams is None or self.training:
-            return None
-        return wide(x_ND[..., self.linear.in_features :])
-
-    @torch.no_grad()
-    def divide(self, by: float) -> None:
-        """All scores from now on; which is the highest stays."""
-        for weight in (*self.parameters(), *self._table):
-            weight.div_(by)
-
-    @torch.no_grad()
-    def mix(self, share: float) -> None:
-        """Give n-grams this share in the scores from now on."""
-        for weight in self.parameters():
-            weight.mul_((1 - share) / (1 - NGRAM_SHARE))
-        for scores in self._table:
-            scores.mul_(share / NGRAM_SHARE)
-
-    @property
-    def _table(self) -> list[Tensor]:
-        return [] if self.ngrams is None else [self.ngrams.weight_GC, self.ngrams.bias_C]
+        return self.linear(self.drop(x_ND))
 
 
 @torch.no_grad()
@@ -185,21 +132,19 @@ def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
                 bias_C.copy_(torch.from_numpy(prior_C))
 
 
-def remixed(scores_RC: Tensor, by_ngrams_RC: Tensor, share: float) -> Tensor:
-    """Scores of a `LabelHead` as they would be if n-grams had this share of them."""
-    by_body_RC = (scores_RC - NGRAM_SHARE * by_ngrams_RC) / (1 - NGRAM_SHARE)
-    return torch.lerp(by_body_RC, by_ngrams_RC, share)
-
-
+@torch.no_grad()
 def soften(model: nn.Module, temperature: float, share: float | None = None) -> None:
-    """Divide the scores of labels once for all, in the weights that make them: whoever reads them,
-    here or in another runtime, reads the same probabilities. `share`: of n-grams, where there are
-    any."""
+    """Divide all label scores by a temperature, in the weights that make them, so that every
+    runtime computes the same probabilities. `share`: the weight of the n-grams from now on."""
     for part in model.modules():
         if isinstance(part, LabelHead):
+            for weight in part.parameters():
+                weight.div_(temperature)
+        elif isinstance(part, Ngrams):
+            part.weight_GC.div_(temperature)
+            part.bias_C.div_(temperature)
             if share is not None:
-                part.mix(share)
-            part.divide(temperature)
+                part.share.fill_(share)
 
 
 class RebuildHead(nn.Module):
@@ -249,6 +194,9 @@ class States(NamedTuple):
     layout: Layout
     memory: Memory | None = None
     """Of what is read first, where one stream is written from another."""
+
+    ngrams: Vote | None = None
+    """Of a model with an n-gram member, outside of training."""
 
 
 class Model(nn.Module):

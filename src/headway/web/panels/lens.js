@@ -9,7 +9,7 @@ function top(section, { top: ids, probability }, l, r) {
 
 function told(section, view, l, r) {
   return [section.layers[l], ...top(section, view, l, r).map((one) => `${number(one.value).padEnd(8)} ${one.label}`),
-    `in the end “${section.outputs[r]}”: rank ${at(view.rank, l, r)}, probability ${number(at(view.chosen, l, r))}`, `${number(at(view.kl, l, r))} nats from the last layer`].join("\n");
+    `in the end “${section.outputs[r]}”: rank ${at(view.rank, l, r)}, probability ${number(at(view.chosen, l, r))}`, `${number(at(view.kl, l, r))} nats from the answer`].join("\n");
 }
 
 function grid(section, view, ranks, page, picked) {
@@ -37,7 +37,7 @@ function curves(host, section, page) {
   body.append(pair);
   const x = { label: "layer", ticks: range(L).filter((l) => L < 16 || l % 2 === 0).map((l) => [l, l || "in"]) };
   const series = (value) => views.map((view) => ({ name: view.name, points: range(view.rank.shape[0]).map((l) => [l, range(view.rank.shape[1]).reduce((sum, r) => sum + value(view, l, r), 0) / view.rank.shape[1]]) }));
-  lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the last layer (nats)", low: 0 } });
+  lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the answer (nats)", low: 0 } });
   lines(pair.children[1], { series: series((view, l, r) => Number(at(view.rank, l, r) === 1)), x, y: { label: `share of ${section.outputs.length} outputs`, low: 0, high: 1 } });
 }
 

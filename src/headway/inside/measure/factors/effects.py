@@ -11,8 +11,10 @@ from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.forward import Batch, gives_vector
+from headway.inside.capture.ngrams import table_of
 from headway.inside.capture.states import READ_AT_ONCE, Site, edit_states, stream_of, watch_states
 from headway.inside.measure.ablation import AT_ONCE, Answers, answers, losses
+from headway.models.parts.output_heads import States
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 from headway.tasks.readout import readout_of
@@ -136,14 +138,18 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
     s = found.sites.index(own[-1])
 
     n_first = getattr(run.model, "n_first", None) or 1
+    table = table_of(run.model)
+    share = 1.0 if table is None else 1.0 - float(table.share)
 
     def read(x_RD: Tensor) -> Tensor:
         norm = part.stack.final_norm
         x_RD = x_RD if norm is None else norm(x_RD)
-        if not readout.pools:
-            return readout.of(run.model, x_RD, Layout.of([len(x_RD)], x_RD.device)).answers()
-        each = Layout.of([n_first] * len(x_RD), x_RD.device)  # as if every row were an example
-        return readout.of(run.model, x_RD.repeat_interleave(n_first, 0), each).answers()
+        each = Layout.of([len(x_RD)], x_RD.device)
+        if readout.pools:  # as if every row were an example
+            x_RD = x_RD.repeat_interleave(n_first, 0)
+            each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
+        # Whatever the n-gram member says, the layers have their share of the answer.
+        return share * readout.of(run.model, States(x_RD, each)).answers()
 
     middle_1C = read(found.mean_SD[s][None])
     names = _Names(run)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy, Calls
 from headway.inside.capture.forward import NO_CHANGE, Change, say
+from headway.inside.capture.ngrams import NGRAMS, added, table_of
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.maps.map import Map, readout_RT
@@ -36,27 +37,50 @@ class Slopes:
     """By kind and layer (H T S)."""
 
 
-def fronts_of(trace: Trace) -> dict[str, Tensor]:
-    return {name: states[0] for name, states in trace.states.items()}
+def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
+    """What answers are made of, a row per token: what the fronts hand over, and what tokens add to
+    the scores of the n-gram member."""
+    found = {name: states[0] for name, states in trace.states.items()}
+    table = table_of(run.model)
+    if table is not None:
+        found[NGRAMS] = added(table, trace.reading, change).flatten(1)
+    return found
+
+
+def streams_of(run: Opened) -> dict[str, str]:
+    """The stream whose tokens the rows of each front belong to."""
+    parts = Anatomy.of(run.model).stacks
+    return {**{part.name: part.stream for part in parts}, NGRAMS: parts[-1].stream}
+
+
+def by_stream(run: Opened, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of all fronts (tokens last), added up where several read one stream."""
+    streams, found = streams_of(run), dict[str, Tensor]()
+    for name, part in weights.items():
+        stream = streams[name]
+        found[stream] = found[stream] + part if stream in found else part
+    return found
 
 
 def gradient_maps(
     run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
 ) -> list[Map]:
     """`gradxattention` and `gradxinput`, of the same backward passes; the second alone where tokens
-    do not learn of each other by attention alone.
+    do not learn of each other by attention alone. The first knows nothing of n-grams, which have no
+    attention; in the second each token has its part of them.
 
     `fronts`: other inputs than those of the text, by stack; zeros take a stream away.
     """
-    given = fronts_of(trace) | dict(fronts or {})
+    given = fronts_of(run, trace, change) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
     anatomy = Anatomy.of(run.model)
-    streams = {part.name: part.stream for part in anatomy.stacks}
-    weighed: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
-    touched: dict[str, list[Tensor]] = {stream: [] for stream in streams.values()}
+    weighed: dict[str, list[Tensor]] = {part.stream: [] for part in anatomy.stacks}
+    touched: dict[str, list[Tensor]] = {part.stream: [] for part in anatomy.stacks}
     for row, (slopes, weights) in enumerate(_each(run, trace.reading, given, change)):
-        for stack, slope_TD in slopes.fronts.items():
-            touched[streams[stack]].append((slope_TD * given[stack]).sum(1))
+        by_front = {name: (slope_TD * given[name]).sum(1)
+                    for name, slope_TD in slopes.fronts.items()}  # fmt: skip
+        for stream, touched_T in by_stream(run, by_front).items():
+            touched[stream].append(touched_T)
         if not anatomy.by_attention:  # which is then not the only way to an output
             continue
         helps = {

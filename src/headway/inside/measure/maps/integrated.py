@@ -14,9 +14,10 @@ from torch import Tensor
 from headway.errors import UserError, suggest
 from headway.inside.capture.anatomy import Anatomy, StackPart
 from headway.inside.capture.forward import NO_CHANGE, TOGETHER, Change, say_each
+from headway.inside.capture.ngrams import NGRAMS
 from headway.inside.capture.streams import Reading
 from headway.inside.capture.trace import Trace
-from headway.inside.measure.maps.gradients import Fronts, fronts_of, slopes_of
+from headway.inside.measure.maps.gradients import Fronts, by_stream, fronts_of, slopes_of
 from headway.inside.measure.maps.map import Map
 from headway.models.parts.text import TextFront
 from headway.nn.layout import Layout
@@ -68,15 +69,18 @@ def integrated_gradients(
     `baseline`: `mean` is the mean of tokens at each place (see `baseline_TD`), `zero` is nothing at
     all. The map's facts say the most steps of a row and the largest error that is left.
     """
-    given = fronts_of(trace) | dict(fronts or {})
-    nothing = {name: baseline_TD(run, trace.reading, name, baseline) for name in given}
+    given = fronts_of(run, trace, change) | dict(fronts or {})
+    nothing = {
+        name: torch.zeros_like(x_TD) if name == NGRAMS  # a text that says nothing has none
+        else baseline_TD(run, trace.reading, name, baseline)
+        for name, x_TD in given.items()
+    }  # fmt: skip
     way = _Way(run, trace.reading, change, given, nothing)
     effect_R = (way.says_R(1.0) - way.says_R(0.0)).abs().clamp(min=LEAST_EFFECT)
     sums_RX, error_R, steps_R = _walk(way, effect_R, most)
-    streams = {part.name: part.stream for part in Anatomy.of(run.model).stacks}
-    columns = tuple((streams[name], len(x_TD)) for name, x_TD in given.items())
+    parts = sums_RX.split([len(x_TD) for x_TD in given.values()], 1)
     facts = {"steps": int(steps_R.max()), "error": float(error_R.max())}
-    return Map("integrated", columns, sums_RX, facts)
+    return Map.of("integrated", by_stream(run, dict(zip(given, parts, strict=True))), facts)
 
 
 def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

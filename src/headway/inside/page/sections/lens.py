@@ -30,7 +30,7 @@ def section(looked: Looked) -> Section | None:
         "how": plain.how,
         "outputs": [_visible(output.name) for output in plain.outputs],
         "reads": _reads(trace),
-        "layers": ["input", *(f"layer {n}" for n in range(1, len(plain.rank_LR)))],
+        "layers": list(plain.layers),
         "n_given": trace.reading.n_given,
     }
     if plain.is_vector:

@@ -1,0 +1,137 @@
+"""The n-gram member of a model: what it reads while tokens are hidden, and what each token adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from headway.inside.capture.interventions import NO_CHANGE, Change
+from headway.inside.capture.streams import Reading
+from headway.models.parts.ngrams import Ngrams, View
+from headway.nn.layout import Layout
+
+NGRAMS = "ngrams"
+"""The name of this member among the fronts of a model: what it reads instead of vectors is what
+each token adds to the scores (`added`)."""
+
+
+@dataclass(frozen=True)
+class Gram:
+    """One n-gram of a text."""
+
+    view: View | None
+    """None: a whole word."""
+
+    places: tuple[tuple[int, ...], ...]
+    """The tokens of each of its occurrences."""
+
+    scores_C: Tensor
+
+
+def table_of(model: nn.Module) -> Ngrams | None:
+    found = getattr(model, "ngrams", None)
+    return found if isinstance(found, Ngrams) else None
+
+
+@torch.no_grad()
+def grams_of(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> list[list[Gram]]:
+    """The n-grams that vote on each output; none has a hidden token."""
+    return [_grams(table, reading, kept, row) for kept, row in _texts(table, reading, change)]
+
+
+def _texts(
+    table: Ngrams, reading: Reading, change: Change
+) -> list[tuple[tuple[int, ...], int | None]]:
+    """For each output the places that its n-grams may see, and its own place."""
+    hidden = set(change.places(reading.last.name))
+    every = range(len(reading.last))
+    # A token is hidden from the others, not from itself.
+    return [
+        (tuple(place for place in every if place not in hidden or place == row), row)
+        for row in (output.row for output in reading.outputs)
+    ]
+
+
+def _grams(table: Ngrams, reading: Reading, kept: Sequence[int], row: int | None) -> list[Gram]:
+    tokens_T = torch.tensor([reading.last.ids[place] for place in kept], dtype=torch.long)
+    spans = table.spans(tokens_T)
+    buckets_TF = table.buckets(tokens_T, Layout.of([len(kept)]), _segments(reading, kept))
+    views = (None, *(gram.view for gram in table.grams))
+    found: dict[object, Gram] = {}
+    for place in range(len(kept)) if row is None else [kept.index(row)]:
+        for number, bucket in enumerate(buckets_TF[place].tolist()):
+            seen = tuple(kept[at] for at in spans[place][number])
+            key = bucket if row is None else number  # of a text each n-gram counts once
+            if key in found:
+                found[key] = replace(found[key], places=(*found[key].places, seen))
+            else:
+                found[key] = Gram(views[number], (seen,), table.weight_GC[bucket])
+    return list(found.values())
+
+
+def _segments(reading: Reading, kept: Sequence[int]) -> Tensor | None:
+    return torch.tensor([reading.segments[at] for at in kept]) if reading.segments else None
+
+
+@torch.no_grad()
+def added(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> Tensor:
+    """What each token adds to the scores of each output (T R C): the scores of an n-gram are
+    shared out evenly among its occurrences and their tokens. With `bias_C`, the sum over the tokens
+    is the member's answer."""
+    sizes = len(reading.last), len(reading.outputs), len(table.bias_C)
+    found_TRC = table.weight_GC.new_zeros(sizes)
+    for row, grams in enumerate(grams_of(table, reading, change)):
+        for gram in grams:
+            for seen in gram.places:
+                each_C = gram.scores_C / (len(gram.places) * len(seen))
+                for place in seen:
+                    found_TRC[place, row] += each_C
+    return found_TRC
+
+
+@torch.no_grad()
+def voted(
+    table: Ngrams, readings: Sequence[Reading], layout: Layout, changes: Sequence[Change]
+) -> Tensor:
+    """The member's scores for several readings, each with tokens hidden: the same as if these
+    tokens were not in the text. A row per text, or per row of the layout (zero where nothing is
+    read out)."""
+    texts, rows_R, picked_R, n = list[tuple[Reading, Sequence[int]]](), [], list[int](), 0
+    starts = accumulate((len(one.last) for one in readings), initial=0)
+    for one, change, start in zip(readings, changes, starts, strict=False):
+        known: dict[tuple[int, ...], int] = {}
+        for kept, row in _texts(table, one, change):
+            if kept not in known:
+                texts.append((one, kept))
+                known[kept] = n
+                n += len(kept)
+            if row is not None:
+                rows_R.append(start + row)
+                picked_R.append(known[kept] + kept.index(row))
+    ids = [one.last.ids[at] for one, kept in texts for at in kept]
+    numbers = [one.segments[at] for one, kept in texts for at in kept if one.segments]
+    layout_T = Layout.of([len(kept) for _, kept in texts])
+    segments_N = torch.tensor(numbers) if numbers else None
+    scores_RC = table(torch.tensor(ids, dtype=torch.long), layout_T, segments_N)
+    if table.of_texts:
+        return scores_RC
+    scores_NC = table.bias_C.new_zeros(layout.n_rows, len(table.bias_C))
+    scores_NC[rows_R] = scores_RC[picked_R]
+    return scores_NC
+
+
+def from_added(table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout) -> Tensor:
+    """The same scores from what tokens add (`added`, a row per token of several readings)."""
+    n_outputs, n_labels = len(readings[0].outputs), len(table.bias_C)
+    each_BRC = x_ND.unflatten(0, (len(readings), -1)).sum(1).unflatten(1, (n_outputs, n_labels))
+    scores_RC = each_BRC.flatten(0, 1) + table.bias_C
+    if table.of_texts:
+        return scores_RC
+    starts = layout.starts_B.tolist()
+    rows = [start + (one.row or 0) for start, reading in zip(starts, readings, strict=True)
+            for one in reading.outputs]  # fmt: skip
+    return scores_RC.new_zeros(layout.n_rows, n_labels).index_copy(0, torch.tensor(rows), scores_RC)
