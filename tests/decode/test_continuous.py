@@ -202,3 +202,43 @@ def test_fixed_steps_are_few_and_are_made_anew_when_the_cache_moves(run: Run) ->
         assert texts(member.outputs) == [run(prompt, **long).text]
     growing.clear()
     assert not growing.steps[0].steps
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("said", [GREEDY, {**DRAWN, "n_best": 3}], ids=["greedy", "drawn"])
+def test_a_long_prompt_is_read_in_parts_while_others_grow(
+    run: Run, fixed: bool, said: dict[str, Any]
+) -> None:
+    long = "Once upon a time there was a little dog. " * 6
+    want = [run(PROMPTS[1], **GREEDY).text, run(long, **said).text, run(long[:150], **said).text]
+    growing = together(run, fixed=fixed)
+    growing.read_at_once = 10
+    decode = replace(run.settings.decode, **said)
+    short = growing.member(ids(run, PROMPTS[1]), replace(run.settings.decode, **GREEDY))
+    growing.join(short)
+    growing.step()
+    members = [growing.member(ids(run, text), decode) for text in (long, long[:150])]
+    assert len(members[0].prompt) > 4 * growing.read_at_once
+    for member in members:
+        growing.join(member)
+    for n in range(2, 5):
+        growing.step()
+        assert len(short.tokens[0]) == n  # it grows by one in each step
+        assert members[0].tokens == []  # which is not read yet
+    for _ in range(60):
+        growing.step()
+    assert growing.is_empty
+    assert [texts(one.outputs)[0] for one in (short, *members)] == want
+
+
+def test_a_long_prompt_that_is_left_is_read_no_further(run: Run) -> None:
+    growing = together(run)
+    growing.read_at_once = 10
+    member = growing.member(ids(run, "The dog. " * 20), replace(run.settings.decode, **GREEDY))
+    growing.join(member)
+    growing.step()
+    assert not growing.is_empty
+    assert growing.members == [member]
+    member.left = True
+    assert growing.step() == [member]
+    assert growing.is_empty

@@ -26,7 +26,7 @@ from headway.decode.search.recorded import LENGTHS, SOURCES, new_pool, record, r
 from headway.decode.search.sample import chances, drawer
 from headway.decode.search.searcher import check_prompted, too_long
 from headway.decode.search.static import FixedCache
-from headway.decode.steps import read_prompts
+from headway.decode.steps import fill, read_prompts
 from headway.decode.stream import OnPiece, Reading
 from headway.errors import UserError
 from headway.models.decoder import Decoder
@@ -40,8 +40,9 @@ from headway.tokens.tokenizer import Tokenizer
 MOST_ROWS = 64
 """Texts that grow together. More wait: a step would take longer for all."""
 
-READ_AT_ONCE = 4096
-"""Tokens of prompts that are read between two steps; all who are being answered wait meanwhile."""
+READ_AT_ONCE = {"cpu": 512, "cuda": 4096}
+"""Tokens of prompts that are read between two steps; all texts that grow wait meanwhile. On two
+cores 512 take about a second with a model of GPT-2's size."""
 
 SPARED = 4
 """One in so many rows is only for callers who have none."""
@@ -130,6 +131,15 @@ class Member:
         [self.outputs] = self.reading.outputs([[found[w] for w in self.order]])
 
 
+@dataclass(eq=False)
+class LongPrompt:
+    """A prompt that is read in parts, one per step."""
+
+    member: Member
+    caches: Sequence[Cache]
+    """Of each model, with what was read so far."""
+
+
 class Continuous:
     """Texts that models of one vocabulary go on with, a token each in every step."""
 
@@ -150,6 +160,8 @@ class Continuous:
         self.most_rows = most_rows
         self.device = next(models[0].parameters()).device
         self.waiting: list[Member] = []
+        self.long: LongPrompt | None = None
+        self.read_at_once = READ_AT_ONCE.get(self.device.type, READ_AT_ONCE["cpu"])
         self.rows: list[tuple[Member, int]] = []
         """Of the caches: whose output each is, and which of them."""
 
@@ -202,16 +214,17 @@ class Continuous:
 
     @property
     def is_empty(self) -> bool:
-        return not self.rows and not self.waiting
+        return not self.rows and not self.waiting and self.long is None
 
     @property
     def members(self) -> list[Member]:
         """Those that are being answered, and those that wait."""
-        return [*dict.fromkeys(member for member, _ in self.rows), *self.waiting]
+        read = [] if self.long is None else [self.long.member]
+        return [*dict.fromkeys(member for member, _ in self.rows), *read, *self.waiting]
 
     def clear(self) -> None:
         """Nobody is here any more."""
-        self.rows, self.waiting = [], []
+        self.rows, self.waiting, self.long = [], [], None
         self._make_caches()
 
     @torch.no_grad()
@@ -219,7 +232,7 @@ class Continuous:
         """One token more for each; the members that are done now, or were left."""
         with self._evaluating():
             gone = self._leave()
-            vectors = [self._next(), self._read_new()]
+            vectors = [self._next(), self._read_new(), self._read_long()]
             if not self.rows:
                 return gone
             return gone + self._grow(self._scores([some for some in vectors if some]))
@@ -236,6 +249,8 @@ class Continuous:
         gone = [member for member in self.members if member.left]
         if gone:
             self.waiting = [member for member in self.waiting if not member.left]
+            if self.long is not None and self.long.member.left:
+                self.long = None
             self._drop([row for row, (member, _) in enumerate(self.rows) if member.left])
         return gone
 
@@ -275,49 +290,91 @@ class Continuous:
         if not some:
             return []
         prompts = [member.prompt for member in some]
-        repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
         found = []
         for model, cache in zip(self.models, self.caches, strict=True):
             read, last_BD = read_prompts(model, prompts, 0)
-            if len(repeats) > len(prompts):
-                read.select(repeats)
-                last_BD = last_BD[torch.tensor(repeats, device=self.device)]
-            cache.admit(read)
-            found.append(last_BD)
+            found.append(self._admit(cache, read, last_BD, some))
+        self._begin(some)
+        return found
+
+    def _read_long(self) -> list[Tensor]:
+        """Read the next part of a long prompt; at its end, the vectors behind it."""
+        if self.long is None:
+            return []
+        member, caches = self.long.member, self.long.caches
+        part = member.prompt[: caches[0].lengths[0] + self.read_at_once]
+        lasts = []
+        for model, read in zip(self.models, caches, strict=True):
+            x_ND, layout = fill(model, [part], read, self.device)
+            lasts.append(x_ND[layout.last_N().long()])
+        if len(part) < len(member.prompt):
+            return []
+        self.long = None
+        own = zip(self.caches, caches, lasts, strict=True)
+        found = [self._admit(cache, read, last_BD, [member]) for cache, read, last_BD in own]
+        self._begin([member])
+        return found
+
+    def _admit(
+        self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[Member]
+    ) -> Tensor:  # fmt: skip
+        """Add prompts that were read to the rows of a model: a row for each output."""
+        repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
+        if len(repeats) > len(some):
+            read.select(repeats)
+            last_BD = last_BD[torch.tensor(repeats, device=self.device)]
+        cache.admit(read)
+        return last_BD
+
+    def _begin(self, some: Sequence[Member]) -> None:
         for member in some:
             member.begin()
             self.rows += [(member, w) for w in range(member.width)]
-        return found
 
     def _admitted(self) -> list[Member]:
         """Out of those who wait, as many as there is room for. Whoever has fewest rows comes first,
-        and who has some leaves a part of them all to those who come."""
+        and who has some leaves a part of them all to those who come. A long prompt is only begun,
+        one at a time."""
         some: list[Member] = []
         rows, tokens = len(self.rows), 0
+        held = Counter(_caller(member) for member, _ in self.rows)
+        if self.long is not None:
+            rows += self.long.member.width
+            held[_caller(self.long.member)] += self.long.member.width
         if rows >= self.most_rows or not self.waiting:
             return some
-        held = Counter(_caller(member) for member, _ in self.rows)
         lines: dict[object, deque[Member]] = {}
+        taken: set[Member] = set()
         for member in self.waiting:
             lines.setdefault(_caller(member), deque()).append(member)
         while lines:
             caller = min(lines, key=held.__getitem__)  # of equal ones who came first
             member = lines[caller][0]
             left = self.most_rows - rows - (self.most_rows // SPARED if held[caller] else 0)
-            if member.width > left and held[caller]:
+            is_long = len(member.prompt) > self.read_at_once
+            if (member.width > left and held[caller]) or (is_long and self.long is not None):
                 del lines[caller]
                 continue
-            tokens += len(member.prompt)
-            if member.width > left or (some and tokens > READ_AT_ONCE):
+            tokens += 0 if is_long else len(member.prompt)
+            if member.width > left or (some and tokens > self.read_at_once):
                 break
-            some.append(lines[caller].popleft())
+            lines[caller].popleft()
+            if is_long:
+                self.long = self._begin_long(member)
+            else:
+                some.append(member)
+            taken.add(member)
             rows += member.width
             held[caller] += member.width
             if not lines[caller]:
                 del lines[caller]
-        taken = set(some)
         self.waiting = [member for member in self.waiting if member not in taken]
         return some
+
+    def _begin_long(self, member: Member) -> LongPrompt:
+        room = len(member.prompt)
+        caches = [Cache(len(model.stack.blocks), 1, room) for model in self.models]  # type: ignore[arg-type]
+        return LongPrompt(member, caches)
 
     def _scores(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
         """The log-probabilities of the next token of each; of several models their mean."""
