@@ -232,7 +232,6 @@ REFUSED = [
     ("GPT2LMHeadModel", GPT2, {"n_layer": 10_000_000}),
     ("GPT2LMHeadModel", GPT2, {"n_embd": "32"}),
     ("GPT2ForSequenceClassification", {**GPT2, **LABELS}, {"problem_type": "regression"}),
-    ("GPT2ForSequenceClassification", {**GPT2, **LABELS}, {"id2label": {"0": "score"}}),
     ("LlamaForCausalLM", LLAMA, {"hidden_act": "relu"}),
     ("LlamaForCausalLM", LLAMA, {"num_key_value_heads": 3}),
     ("Qwen2ForCausalLM", LLAMA, {"use_sliding_window": True}),

@@ -50,16 +50,27 @@ class TextReader:
     """End tokens between the texts of a pair. With more than one there are no segments."""
 
     ends: Ends | None = None
-    """What stands around a text that is no pair, if not `bos` and `eos`."""
+    """Tokens around a text, if not `bos` and `eos`; around a pair only where `between` is given."""
+
+    between: tuple[int, ...] | None = None
+    """Tokens between the texts of a pair, if not `pair_ends` times `eos`."""
 
     @property
     def around(self) -> Ends:
         usual = (self.bos,), (self.eos,)
-        return usual if self.ends is None or self.other is not None else self.ends
+        is_usual = self.ends is None or (self.other is not None and self.between is None)
+        return usual if is_usual or self.ends is None else self.ends
+
+    @property
+    def middle(self) -> tuple[int, ...]:
+        """Tokens between the texts of a pair."""
+        if self.other is None:
+            return ()
+        return (self.eos,) * self.pair_ends if self.between is None else self.between
 
     @property
     def n_special(self) -> int:
-        return sum(map(len, self.around)) + (0 if self.other is None else self.pair_ends)
+        return sum(map(len, (*self.around, self.middle)))
 
     @cached_property
     def windows(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -116,18 +127,20 @@ class TextReader:
             first = at + len(self.around[0])
             _put(tokens, first, self.text, self.text.offsets[example] + start, size)
             return Flat(tokens, lengths, segments)
-        tokens[:] = self.eos
-        tokens[at] = self.bos
         first, second = self._sides[0][example], self._sides[1][example]
         cut_first = first >= second
         from_first = self.text.offsets[example] + np.where(cut_first, start, 0)
         from_second = self.other.offsets[example] + np.where(cut_first, 0, start)
         first, second = np.where(cut_first, size, first), np.where(cut_first, second, size)
-        _put(tokens, at + 1, self.text, from_first, first)
-        behind = at + first + 1 + self.pair_ends
-        _put(tokens, behind, self.other, from_second, second)
+        before, behind = self.around
+        begin = at + len(before)
+        _put(tokens, begin, self.text, from_first, first)
+        for place, token in enumerate(self.middle):
+            tokens[begin + first + place] = token
+        begin_second = begin + first + len(self.middle)
+        _put(tokens, begin_second, self.other, from_second, second)
         if self.pair_ends == 1:
-            segments[ranges(behind, second + 1)] = 1
+            segments[ranges(begin_second, second + len(behind))] = 1
         return Flat(tokens, lengths, segments)
 
 

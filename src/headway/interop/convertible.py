@@ -13,7 +13,9 @@ from headway.errors import UserError
 from headway.interop.foreign_config import THEIR_ACTIVATIONS
 from headway.models.build import build_model
 from headway.settings.model import ModelSettings, family_of
+from headway.settings.run import RunSettings
 from headway.settings.text import DECODER_KEYS
+from headway.tasks.specs import spec_of
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 """Our gated activations, and what their gate goes through."""
@@ -30,6 +32,10 @@ SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
 
 BIASES = ("attention_bias", "ff_bias", "head_bias")
 """What a model may lack and another have: there it is zero."""
+
+
+PROBLEMS = {"labels": "multi_label_classification", "number": "regression"}
+"""`problem_type` by what a run answers."""
 
 
 def their_activation(ours: str) -> str:
@@ -80,6 +86,40 @@ def _within(here: Any, there: Any) -> bool:
 
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def label_config(settings: RunSettings) -> dict[str, Any]:
+    """The labels of a run in a `config.json`, and `problem_type` where it has not one class.
+
+    `threshold` is a key of ours: `transformers` keeps it, and leaves thresholds to its users.
+    """
+    answers = spec_of(settings).answers
+    names = ("LABEL_0",) if answers == "number" else settings.labels
+    if not names:
+        return {}
+    facts: dict[str, Any] = {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }
+    if answers in PROBLEMS:
+        facts["problem_type"] = PROBLEMS[answers]
+    if answers == "labels" and settings.classify.threshold is not None:
+        facts["threshold"] = settings.classify.threshold
+    return facts
+
+
+def in_units_of_answers(
+    weights: Mapping[str, Tensor], settings: RunSettings
+) -> Mapping[str, Tensor]:
+    """The weights, with a head of numbers that gives answers instead of standardised ones."""
+    if spec_of(settings).answers != "number":
+        return weights
+    mean, std = settings.classify.mean or 0.0, settings.classify.std or 1.0
+    name = "heads.classes.linear"
+    own = {f"{name}.weight": weights[f"{name}.weight"] * std}
+    if f"{name}.bias" in weights:
+        own[f"{name}.bias"] = weights[f"{name}.bias"] * std + mean
+    return {**weights, **own}
 
 
 def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:

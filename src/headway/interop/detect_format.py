@@ -9,9 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headway.errors import FolderError, UserError
+from headway.errors import FolderError, UserError, one_line
 from headway.interop.families import Architecture, family_named
-from headway.interop.folder_files import CONFIG_JSON, GENERATION_JSON, inside, read_table
+from headway.interop.folder_files import (
+    ADAPTER_JSON,
+    CONFIG_JSON,
+    GENERATION_JSON,
+    inside,
+    read_table,
+)
 from headway.interop.foreign_config import Given
 from headway.interop.hf.preprocessing import read_preprocessor, with_preprocessing
 from headway.interop.hub import download
@@ -19,13 +25,16 @@ from headway.interop.llama2c import read_llama2c
 from headway.interop.named_tokenizer import files_named, files_of, load_beside, load_named
 from headway.interop.openai_whisper import read_openai_whisper
 from headway.interop.sentence_transformers import MODULES, SentenceFolder
-from headway.interop.weights import Weights, open_weights
+from headway.interop.weights import INDEX, WHOLE, Weights, open_weights
 from headway.settings.folder import CONFIG
 from headway.settings.model import PictureEncoderSettings, Seq2SeqSettings, TextSettings
 from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 """Old models have no owner in their name, such as gpt2."""
+
+
+WEIGHTS = (*WHOLE, *INDEX)
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,25 @@ def _folder(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     )
 
 
+def _adapter(folder: Path) -> FolderError:
+    given = Given(read_table(inside(folder, ADAPTER_JSON)), ADAPTER_JSON)
+    kind = one_line(given.word("peft_type", "adapter"), "peft_type")
+    base = one_line(given.word("base_model_name_or_path", "BASE"), "base_model_name_or_path")
+    return FolderError(
+        f"{folder} holds a PEFT adapter ({ADAPTER_JSON}: {kind}), which changes the model {base} "
+        "and is not a model itself. Merge it into that model, then import the result:\n"
+        "  from transformers import AutoModelForCausalLM  # or the class of the base model\n"
+        "  from peft import PeftModel\n"
+        f"  base = AutoModelForCausalLM.from_pretrained({base!r})\n"
+        f"  PeftModel.from_pretrained(base, {str(folder)!r}).merge_and_unload()"
+        ".save_pretrained('merged')\n"
+        "The tokenizer's files of the base model belong into the folder merged, too."
+    )
+
+
 def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
+    if (folder / ADAPTER_JSON).is_file() and not any((folder / file).exists() for file in WEIGHTS):
+        raise _adapter(folder)
     if not (folder / CONFIG_JSON).is_file():
         if (folder / CONFIG).is_file():
             raise FolderError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from headway.errors import UserError
+from headway.interop.foreign_config import Answer
 from headway.interop.name_pairs import Pair
 from headway.settings.model import ModelSettings
 from headway.settings.run import RunSettings
@@ -16,6 +17,7 @@ FAMILIES = {
     "albert": "hf.albert:ALBERT",
     "bart": "hf.bart:BART",
     "bert": "hf.bert:BERT",
+    "camembert": "hf.roberta:CAMEMBERT",
     "deit": "hf.vit:DEIT",
     "distilbert": "hf.distilbert:DISTILBERT",
     "esm": "hf.esm:ESM",
@@ -61,6 +63,12 @@ class Architecture:
     classes); an export refuses others there."""
 
     labels: tuple[str, ...] = ()
+    answer: Answer = "label"
+    """What a head of classes answers with (`classify.answer`)."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    """`data.*` settings."""
+
     decode: dict[str, Any] = field(default_factory=dict)
     """`decode.*` settings, as `generation_config.json` has them."""
 

@@ -4,7 +4,7 @@ supported is refused by its name, before any weight is read."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from headway.errors import ConfigError, one_line
 from headway.settings.body import Activation
@@ -38,6 +38,14 @@ LONGEST = 1 << 20
 """Positions without weights are computed, so no file bounds them; this does."""
 
 MOST_LAYERS = 2000
+
+
+PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
+
+Answer = Literal["label", "labels", "number"]
+"""As `classify.answer`."""
+
+LABEL: Answer = "label"
 
 
 class Given:
@@ -119,6 +127,20 @@ class Given:
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
             raise self.error("id2label", "must name each of the labels 0, 1, 2 ... once")
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
+
+    def classes(self) -> tuple[Answer, tuple[str, ...]]:
+        """What a classification head answers with, and its labels; a number has none."""
+        labels, problem = self.labels(), self.values.get("problem_type")
+        self.only("problem_type", PROBLEMS, f"it may be one of {', '.join(PROBLEMS)}")
+        if problem == "multi_label_classification":
+            return "labels", labels
+        if len(labels) == 1:
+            return "number", ()
+        if problem == "regression":
+            raise self.error(
+                "problem_type", f"with {len(labels)} outputs is not supported: one number is"
+            )
+        return "label", labels
 
     def architecture(self) -> str | None:
         """The class that wrote the model, as transformers calls it; None if it is not said."""

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headway.errors import UserError, needs
-from headway.interop.folder_files import CONFIG_JSON, GENERATION_JSON
+from headway.interop.folder_files import ADAPTER_JSON, CONFIG_JSON, GENERATION_JSON
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, PROCESSOR_JSON
 from headway.interop.named_tokenizer import NAMES
 from headway.interop.sentence_transformers import BESIDE, MODULES, modules_of
 from headway.interop.weights import INDEX, WHOLE, shards_of
 
 SMALL = (
-    CONFIG_JSON, GENERATION_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES, *BESIDE,
-    "1_Pooling/config.json",
+    CONFIG_JSON, GENERATION_JSON, ADAPTER_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES,
+    *BESIDE, "1_Pooling/config.json",
 )  # fmt: skip
 """Everything but weights. The pooling's usual folder is named here so that most models need only
 one request."""

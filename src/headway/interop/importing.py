@@ -232,7 +232,7 @@ def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
 def _data(found: Architecture) -> DataSettings:
     """Sources are read whole as far as the model reads: a summary is one of the whole text."""
     if not isinstance(found.model, Seq2SeqSettings):
-        return DataSettings()
+        return DataSettings(**found.data)
     return DataSettings(max_len=found.model.max_len)
 
 
@@ -240,7 +240,8 @@ def _classify(found: Architecture) -> ClassifySettings:
     """Of pictures or of texts, as the model reads them."""
     if SPECS[found.task].settings is not ClassifySettings:
         return ClassifySettings()
-    return ClassifySettings(what=front_reads(found.model))
+    answer = "auto" if found.answer == "label" else found.answer
+    return ClassifySettings(what=front_reads(found.model), answer=answer)
 
 
 def _embed(found: Architecture) -> EmbedSettings:

@@ -208,6 +208,32 @@ def _cut(pair: Pair) -> str:
 # Ways to write tables shortly
 
 
+OLD_KINDS = {"weight": "gamma", "bias": "beta"}
+"""What files made from TensorFlow's call the tensors of a norm."""
+
+
+def new_names(names: Collection[str]) -> list[str]:
+    """The names of a file's tensors, with those of norms as they are called today."""
+    kinds = {old: new for new, old in OLD_KINDS.items()}
+    found = []
+    for name in names:
+        stem, _, kind = name.rpartition(".")
+        is_old = kind in kinds and stem.lower().endswith("norm")
+        found.append(f"{stem}.{kinds[kind]}" if is_old else name)
+    return found
+
+
+def with_old_names(pairs: Iterable[Pair], names: Collection[str]) -> list[Pair]:
+    """The pairs, with norms under their old names where the file has those."""
+    found = []
+    for pair in pairs:
+        stem, _, kind = pair.theirs.rpartition(".")
+        old = f"{stem}.{OLD_KINDS.get(kind, kind)}"
+        is_old = pair.theirs not in names and old in names
+        found.append(pair._replace(theirs=old) if is_old else pair)
+    return found
+
+
 def both(theirs: str, ours: str, change: Change = SAME, *, bias: bool = True) -> list[Pair]:
     """The weight and the bias of a layer or a norm."""
     kinds = ("weight", "bias") if bias else ("weight",)

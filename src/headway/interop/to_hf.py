@@ -19,7 +19,7 @@ from torch import Tensor
 from headway.decode.filters import never
 from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, UserError
-from headway.interop.convertible import widened
+from headway.interop.convertible import in_units_of_answers, widened
 from headway.interop.families import FAMILIES, Architecture, family_named
 from headway.interop.hf import esm as hf_esm
 from headway.interop.hf import vision_encoder_decoder as hf_captioner
@@ -152,7 +152,7 @@ def _kept(folder: Path) -> dict[str, Tensor]:
 
 def _write_ours(run: Opened, out: Path) -> None:
     config, found = described(run)
-    weights = widened(run.model, found.model)
+    weights = in_units_of_answers(widened(run.model, found.model), run.settings)
     _check_zeros(weights, found)
     pairs = [pair for pair in found.pairs if not pair.tied]
     theirs = to_theirs(weights, pairs)
@@ -214,14 +214,8 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
 
 def _check_pooling(run: Opened) -> None:
     shape = run.shape
-    if run.spec.answers in ("labels", "number"):
-        what = "several labels" if run.spec.answers == "labels" else "a number"
-        raise UserError(
-            f"this run answers with {what}, and what is written for transformers has one class "
-            "for each input. Export to onnx or torch."
-        )
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
-    if wanted and run.spec.answers == "label" and getattr(shape, "pooling", wanted) != wanted:
+    if wanted and "classes" in run.spec.heads and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(
             f"transformers reads classes at the {wanted} token, and this run has "
             f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]

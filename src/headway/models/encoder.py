@@ -109,7 +109,13 @@ def encoder(settings: EncoderSettings) -> Encoder:
     tokens = Embedding(settings.vocab_size, settings.embedding_width)
     heads = nn.ModuleDict({name: _head(settings, name, tokens) for name in settings.heads})
     return Encoder(
-        text_front(settings, tokens, settings.n_segments, mapped=settings.d_embedding is not None),
+        text_front(
+            settings,
+            tokens,
+            settings.n_segments,
+            mapped=settings.d_embedding is not None,
+            mask=settings.token_dropout_mask,
+        ),
         stack(settings, causal=False, shared=settings.share_layers),
         heads,
         settings.pooling,

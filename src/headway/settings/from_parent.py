@@ -91,6 +91,11 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
             "narrower than its layers, cannot be that of a model that writes. Start from another "
             "run, or from scratch."
         )
+    if getattr(encoder, "token_dropout_mask", None) is not None:
+        raise ConfigError(
+            f"--from {run}: an encoder with ESM's token dropout cannot be that of a model that "
+            "writes. Start from another run, or from scratch."
+        )
     taken = [field.name for field in fields(BodySettings)]
     taken += [name for name in ("picture", "sound") if hasattr(encoder, name)]
     values = {name: getattr(encoder, name) for name in taken}

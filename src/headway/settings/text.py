@@ -200,6 +200,10 @@ class EncoderSettings(TextSettings):
     """Kinds of segment embedding: sentence A and sentence B; 8: what kind of word it is, beside the
     tokens, in taggers whose tokenizer has no case. 0: none, as in DistilBERT."""
 
+    token_dropout_mask: int | None = None
+    """The number of the mask token in models with ESM's token dropout: its embedding is zero, and
+    the others are multiplied by 0.88 / (1 - the share of masked tokens). None: no such scaling."""
+
     heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
     """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
 
@@ -235,6 +239,7 @@ class EncoderSettings(TextSettings):
         if self.n_segments < 0:
             raise ConfigError(f"n_segments={self.n_segments} must be 0 (none) or more.")
         check_least(self, 1, "d_embedding")
+        check_least(self, 0, "token_dropout_mask")
         if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
             raise ConfigError(
                 f"sinusoidal positions are pairs of sine and cosine, so "

@@ -309,6 +309,7 @@ def text_reader(
         eos=tokenizer.eos,
         max_len=max_len,
         pair_ends=tokenizer.pair_ends,
+        between=tokenizer.between,
         ends=tokenizer.text_ends,
     )
 

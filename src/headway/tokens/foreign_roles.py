@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 
@@ -108,18 +108,28 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
     return found, special
 
 
-Ends = tuple[tuple[str, ...], tuple[str, ...]]
-"""What a tokenizer puts before and behind a text."""
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes of `transformers` that do what tokenizer.json says. Those of a model add special tokens
+themselves, whatever rule is in there."""
+
+
+class Ends(NamedTuple):
+    """The special tokens that a tokenizer adds to a text, and to a pair of texts."""
+
+    before: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
 
 def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
-    """What its own rule (the post-processor) puts around a text."""
+    """What its own rule (the post-processor) adds."""
     if inner.post_processor is None:
-        return (), ()
+        return Ends()
     known = inner.get_vocab(with_added_tokens=False)
     for text in ("a", "the", *list(known)[:100], ""):
         try:
             made = inner.encode(text, add_special_tokens=True)
+            pair = inner.encode(text, text, add_special_tokens=True)
         except BaseException as error:  # a text that it has no tokens for, or the library's panic
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
@@ -127,8 +137,18 @@ def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
         own = [i for i, special in enumerate(made.special_tokens_mask) if not special]
         if own or not text:
             first, last = (own[0], own[-1] + 1) if own else (len(made.tokens),) * 2
-            return tuple(made.tokens[:first]), tuple(made.tokens[last:])
-    return (), ()
+            return Ends(tuple(made.tokens[:first]), tuple(made.tokens[last:]), _middle(pair))
+    return Ends()
+
+
+def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
+    """The special tokens between the two texts of a pair."""
+    own = [i for i, text in enumerate(pair.sequence_ids) if text is not None]
+    first = [i for i in own if pair.sequence_ids[i] == 0]
+    if not own or len(first) in (0, len(own)):
+        return ()
+    second = own[own.index(first[-1]) + 1]
+    return tuple(pair.tokens[first[-1] + 1 : second])
 
 
 def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:
@@ -136,10 +156,10 @@ def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: boo
     where there is one; else two settings do, and what their programs do without them: those for
     SentencePiece (`pieces`) begin texts."""
     if in_json is not None:
-        return in_json
+        return Ends(in_json.before, in_json.behind)
     begins = hints.settings.get("add_bos_token")
     begins = pieces if begins is None else bool(begins)
-    return (bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token"))
+    return Ends((bos,) * begins, (eos,) * bool(hints.settings.get("add_eos_token")))
 
 
 def roles_of(
@@ -174,15 +194,18 @@ def roles_of(
         )  # fmt: skip
     if kind in ENCODERS:
         bos, eos = (known(name) for name in ENCODERS[kind])
-        return _made(
-            where, bos=known(names.get("cls")) or bos, eos=known(names.get("sep")) or eos, unk=unk,
-            mask=mask, pair_ends=2 if kind in TWO_ENDS else 1,
-        )  # fmt: skip
+        bos, eos = known(names.get("cls")) or bos, known(names.get("sep")) or eos
+        n = 2 if kind in TWO_ENDS else 1
+        own = in_json if hints.settings.get("tokenizer_class") in GENERIC else None
+        rule = {}
+        if own is not None and own != Ends((bos or "",), (eos or "",), (eos or "",) * n):
+            rule = own._asdict()
+        return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, pair_ends=n, **rule)
     eos = numbered("eos_token_id") or end or (None if usual is None else inner.id_to_token(usual))
     if kind == "openai-gpt":  # it has no end; the unknown token is what it never writes
         eos = end or unk or known("<unk>")
     bos = known(names.get("bos")) or (kind != "openai-gpt" and numbered("bos_token_id")) or eos
-    before, behind = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
+    before, behind, _ = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
     others = [inner.id_to_token(i) for i in hints.numbers("eos_token_id")[1:] if i >= 0]
     return _made(
         where, bos=bos, eos=eos, unk=unk, mask=mask, before=before, behind=behind,

@@ -43,6 +43,11 @@ class Roles:
     pair_ends: int = 1
     """End tokens between the two texts of a pair; two (RoBERTa) are for models without segments."""
 
+    between: tuple[str, ...] | None = None
+    """Tokens between the two texts of a pair, where the published tokenizer of an encoder has a
+    rule of its own; `before` and `behind` are then those of pairs, too. None: end tokens, as
+    `pair_ends` says."""
+
     banned: tuple[str, ...] = ()
     """Tokens that no output has (Marian's `<pad>`)."""
 

@@ -92,6 +92,7 @@ class Tokenizer:
     source_begin: int | None
     target_begin: int | None
     pair_ends: int
+    between: tuple[int, ...] | None = None
     banned: tuple[int, ...]
     unwritten: tuple[int, ...] = ()
     never_first: tuple[int, ...] = ()
@@ -132,6 +133,8 @@ class Tokenizer:
         usual = find_token(self._inner, UNK_NAMES[:-1])
         self.unk = found(roles.unk) if roles.unk else self.eos if usual is None else usual
         self.pair_ends = roles.pair_ends
+        if roles.between is not None:
+            self.between = tuple(map(found, roles.between))
         self._set_ends(
             *(None if side is None else tuple(map(found, side))
               for side in (roles.before, roles.behind)),

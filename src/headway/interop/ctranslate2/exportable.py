@@ -66,6 +66,11 @@ def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
         (parallel and model.norm != "layer", "norm", "its parallel sub-layers need norm=layer"),
         (alibi and not decoder, "positions", "only its language models have ALiBi"),
         (model.qk_norm and seq2seq, "qk_norm", "its cross attention cannot normalise"),
+        (
+            getattr(model, "token_dropout_mask", None) is not None,
+            "token_dropout_mask",
+            "its embeddings are not scaled by the share of masked tokens",
+        ),
         (narrow, "d_embedding", "its encoders have nothing between embedding and stream"),
         (other_heads, "heads", "its language models give words, and no vectors for other heads"),
     ]

@@ -14,7 +14,6 @@ from headway.interop.hf.encoders import (
     HeadNames,
     Seen,
     head_pairs,
-    norm,
     refuse_variants,
 )
 from headway.interop.name_pairs import Pair, both, stacked
@@ -41,13 +40,14 @@ class Albert(EncoderFamily):
         given.only("num_memory_blocks", 0, "only the usual wiring is")
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
-        model = _settings(given, reading.heads, len(reading.labels), tied)
+        model = _settings(given, reading.heads, reading.n_labels, tied)
         named = HeadNames("pooler", "predictions", "predictions.")
         heads, unused = head_pairs(reading.heads, seen, named, tied=tied)
         return Architecture(
             task=reading.task,
             model=model,
             labels=reading.labels,
+            answer=reading.answer,
             pairs=_body(model, seen) + heads,
             ignored=COUNTED | unused | (SENTENCE_ORDER if "words" in reading.heads else {}),
         )
@@ -106,12 +106,12 @@ def _body(model: EncoderSettings, seen: Seen) -> list[Pair]:
         Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
         Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
         Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
-        *norm(f"{front}.LayerNorm", "front.norm", seen.gamma),
+        *both(f"{front}.LayerNorm", "front.norm"),
         *both(f"{seen.prefix}encoder.embedding_hidden_mapping_in", "front.to_stream"),
         *stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3),
         *both(f"{layer}.attention.dense", f"{block}.attention.to_out"),
-        *norm(f"{layer}.attention.LayerNorm", f"{block}.norm_attention", seen.gamma),
+        *both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention"),
         *both(f"{layer}.ffn", f"{block}.feed_forward.to_hidden"),
         *both(f"{layer}.ffn_output", f"{block}.feed_forward.to_out"),
-        *norm(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward", seen.gamma),
+        *both(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward"),
     ]

@@ -14,7 +14,6 @@ from headway.interop.hf.encoders import (
     HeadNames,
     Seen,
     head_pairs,
-    norm,
     refuse_variants,
 )
 from headway.interop.name_pairs import Pair, both, stacked
@@ -32,13 +31,14 @@ class Bert(EncoderFamily):
         refuse_variants(given)
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
-        model = bert_settings(given, seen, reading.heads, len(reading.labels), tied=tied)
+        model = bert_settings(given, seen, reading.heads, reading.n_labels, tied=tied)
         named = HeadNames("pooler.dense", "cls.predictions", "cls.predictions.transform.")
         heads, unused = head_pairs(reading.heads, seen, named, tied=tied)
         return Architecture(
             task=reading.task,
             model=model,
             labels=reading.labels,
+            answer=reading.answer,
             pairs=bert_body(model, seen) + heads,
             ignored=COUNTED | unused | (NEXT_SENTENCE if "words" in reading.heads else {}),
         )
@@ -84,17 +84,17 @@ def bert_body(model: EncoderSettings, seen: Seen, offset: int = 0) -> list[Pair]
         Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight",
              their_rows=rows),
         Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
-        *norm(f"{front}.LayerNorm", "front.norm", seen.gamma),
+        *both(f"{front}.LayerNorm", "front.norm"),
     ]  # fmt: skip
     for number in range(model.n_layers):
         layer, block = f"{seen.prefix}encoder.layer.{number}", f"stack.blocks.{number}"
         own = [f"{layer}.attention.self.{name}" for name in ("query", "key", "value")]
         pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
         pairs += both(f"{layer}.attention.output.dense", f"{block}.attention.to_out")
-        pairs += norm(f"{layer}.attention.output.LayerNorm", f"{block}.norm_attention", seen.gamma)
+        pairs += both(f"{layer}.attention.output.LayerNorm", f"{block}.norm_attention")
         pairs += both(f"{layer}.intermediate.dense", f"{block}.feed_forward.to_hidden")
         pairs += both(f"{layer}.output.dense", f"{block}.feed_forward.to_out")
-        pairs += norm(f"{layer}.output.LayerNorm", f"{block}.norm_feed_forward", seen.gamma)
+        pairs += both(f"{layer}.output.LayerNorm", f"{block}.norm_feed_forward")
     return pairs
 
 

@@ -26,7 +26,7 @@ class Distilbert(EncoderFamily):
         heads = tuple(head for head in reading.heads if head != "pooled")
         heads = (*heads, "pooled") if "classes" in heads else heads
         tied = given.flag("tie_word_embeddings", True)
-        model = _settings(given, seen, heads, len(reading.labels), tied)
+        model = _settings(given, seen, heads, reading.n_labels, tied)
         pairs = _body(model, seen)
         if "words" in heads:
             pairs += both("vocab_transform", "heads.words.dense")
@@ -42,6 +42,7 @@ class Distilbert(EncoderFamily):
             task=reading.task,
             model=model,
             labels=reading.labels,
+            answer=reading.answer,
             pairs=pairs,
             ignored=dict(COUNTED),
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from headway.errors import ConfigError, UserError
-from headway.interop.convertible import BIASES, check_said
+from headway.errors import ConfigError, UserError, one_line
+from headway.interop.convertible import BIASES, check_said, label_config
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import Given
-from headway.interop.name_pairs import Pair, both
+from headway.interop.foreign_config import LABEL, Answer, Given
+from headway.interop.name_pairs import Pair, both, new_names, with_old_names
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 
@@ -35,9 +35,6 @@ class Seen(NamedTuple):
     """Before all names of the body; a body alone has none."""
 
     pooler: bool
-    gamma: bool
-    """Norms have a `gamma` and a `beta`, as in files made from TensorFlow's."""
-
     names: Collection[str]
 
 
@@ -48,6 +45,11 @@ class Reading:
     task: str
     heads: tuple[str, ...]
     labels: tuple[str, ...] = ()
+    answer: Answer = "label"
+
+    @property
+    def n_labels(self) -> int:
+        return 1 if self.answer == "number" else len(self.labels)
 
 
 class EncoderFamily(ABC):
@@ -64,21 +66,21 @@ class EncoderFamily(ABC):
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
         pooler = any(n.startswith(f"{prefix}pooler.") for n in names)
-        gamma = any(n.endswith("LayerNorm.gamma") for n in names)
-        return self.architecture(Given(config), Seen(prefix, pooler, gamma, names))
+        given = Given(config)
+        found = self.architecture(given, Seen(prefix, pooler, new_names(names)))
+        found = replace(found, pairs=with_old_names(found.pairs, set(names)))
+        return as_cross_encoder(found, given)
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         model = settings.model
         if not isinstance(model, EncoderSettings):
             raise UserError(f"{self.class_name} is an encoder, and this run has another model.")
         kind = kind_of(settings)
-        labels = dict(enumerate(settings.labels))
         config = self.config(model) | {"architectures": [f"{self.class_name}{kind}"]}
-        if labels:
-            config |= {"id2label": labels, "label2id": {name: i for i, name in labels.items()}}
+        config |= label_config(settings)
         prefix = "" if kind == "Model" else f"{self.body}."
         enough = [f"{prefix}{i}" for i in range(model.n_layers)]
-        seen = Seen(prefix, "pooled" in model.heads, gamma=False, names=enough)
+        seen = Seen(prefix, "pooled" in model.heads, names=enough)
         found = self.architecture(Given(config), seen)
         said = found.model
         assert isinstance(said, EncoderSettings)
@@ -114,17 +116,11 @@ class EncoderFamily(ABC):
             known = ", ".join(self.class_name + kind for kind in KINDS)
             raise given.error("architectures", f"is not supported; it may be one of {known}")
         task, heads = KINDS[kind]
-        labels = given.labels() if {"classes", "tags"} & set(heads) else ()
+        labels, answer = given.labels() if "tags" in heads else (), LABEL
         if "classes" in heads:
-            given.only(
-                "problem_type",
-                "single_label_classification",
-                "a text has exactly one class here",
-            )
-            if len(labels) < 2:
-                raise given.error("id2label", "has one label: a number as answer is not supported")
+            answer, labels = given.classes()
         pooled = seen.pooler or "classes" in heads
-        return Reading(task, (*heads, "pooled") if pooled else heads, labels)
+        return Reading(task, (*heads, "pooled") if pooled else heads, labels, answer)
 
     def _guess(self, given: Given, seen: Seen) -> str:
         if any("classifier" in name for name in seen.names):
@@ -144,10 +140,17 @@ def refuse_variants(given: Given) -> None:
     given.only("pruned_heads", ({}, []), "every layer must have all its heads")
 
 
-def norm(theirs: str, ours: str, gamma: bool) -> list[Pair]:
-    if not gamma:
-        return both(theirs, ours)
-    return [Pair(f"{theirs}.gamma", f"{ours}.weight"), Pair(f"{theirs}.beta", f"{ours}.bias")]
+def as_cross_encoder(found: Architecture, given: Given) -> Architecture:
+    """The architecture, reading pairs where sentence-transformers saved it as a `CrossEncoder`."""
+    own = given.table("sentence_transformers")
+    name = own.get("activation_fn") or given.values.get("sbert_ce_default_activation_function")
+    if found.task != "classify" or not (own or name):
+        return found
+    notes = ["it is a CrossEncoder: it reads two texts with a tab between them"]
+    if found.answer == "number" and isinstance(name, str):
+        activation = one_line(name.rpartition(".")[2], "activation_fn")
+        notes.append(f"answers are logits; sentence-transformers applies {activation} to them")
+    return replace(found, data={"other_field": "other"}, notes=(*found.notes, *notes))
 
 
 class HeadNames(NamedTuple):
@@ -169,7 +172,7 @@ def head_pairs(
         pairs += both(f"{seen.prefix}{named.pooler}", "heads.pooled.dense")
     if "words" in heads:
         pairs += both(f"{named.before_words}dense", "heads.words.dense")
-        pairs += norm(f"{named.before_words}LayerNorm", "heads.words.norm", seen.gamma)
+        pairs += both(f"{named.before_words}LayerNorm", "heads.words.norm")
         words, ignored = word_pairs(named.words, tied=tied, names=seen.names)
         pairs += words
     for head in {"classes", "tags"} & set(heads):

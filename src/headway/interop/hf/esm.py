@@ -19,6 +19,7 @@ from headway.settings.model import EncoderSettings, RopeSettings
 
 IGNORED = COUNTED | {
     r"(esm\.)?contact_head\.regression\.\w+": "tells which parts of a protein touch",
+    r"(esm\.)?embeddings\.position_embeddings\.weight": "positions are rotary",
     r"(.*\.)?rotary_embeddings\.inv_freq": "the rates of rotary positions, which are computed",
 }
 
@@ -29,7 +30,6 @@ class Esm(EncoderFamily):
     words = "lm_head."
 
     def architecture(self, given: Given, seen: Seen) -> Architecture:
-        given.only("token_dropout", False, "masked tokens are embedded like others")
         given.only("is_folding_model", False, "it would fold proteins")
         given.only("is_decoder", False, "it would read in one direction")
         if given.word("position_embedding_type", "absolute") != "rotary":
@@ -37,7 +37,7 @@ class Esm(EncoderFamily):
         reading = self.reading(given, seen)
         heads = ("classes", "pooled") if "classes" in reading.heads else reading.heads
         tied = given.flag("tie_word_embeddings", True)
-        values: dict[str, Any] = {"heads": heads, "n_labels": len(reading.labels), "tie": tied}
+        values: dict[str, Any] = {"heads": heads, "n_labels": reading.n_labels, "tie": tied}
         model = EncoderSettings(
             vocab_size=given.whole("vocab_size"),
             d_model=given.whole("hidden_size"),
@@ -50,6 +50,7 @@ class Esm(EncoderFamily):
             positions="rotary",
             rope=RopeSettings(base=given.number("rope_theta", 10_000.0, least=1e-9)),
             embedding_norm=given.flag("emb_layer_norm_before", False),
+            token_dropout_mask=_dropped(given),
             n_segments=0,
             dropout=given.share("hidden_dropout_prob", 0.1),
             attention_dropout=given.share("attention_probs_dropout_prob", 0.1),
@@ -61,6 +62,7 @@ class Esm(EncoderFamily):
             task=reading.task,
             model=model,
             labels=reading.labels,
+            answer=reading.answer,
             pairs=_body(model, seen.prefix) + named,
             ignored=IGNORED | unused,
         )
@@ -80,11 +82,19 @@ class Esm(EncoderFamily):
             "position_embedding_type": "rotary",
             "rope_theta": model.rope.base,
             "emb_layer_norm_before": model.embedding_norm,
-            "token_dropout": False,
+            "token_dropout": model.token_dropout_mask is not None,
+            "mask_token_id": model.token_dropout_mask,
             "hidden_dropout_prob": model.dropout,
             "attention_probs_dropout_prob": model.attention_dropout,
             "tie_word_embeddings": model.tie,
         }
+
+
+def _dropped(given: Given) -> int | None:
+    """The mask token, where its embedding is dropped and the others are scaled."""
+    if not given.flag("token_dropout", False):
+        return None
+    return given.whole("mask_token_id", least=0, most=given.whole("vocab_size") - 1)
 
 
 def _body(model: EncoderSettings, prefix: str) -> list[Pair]:

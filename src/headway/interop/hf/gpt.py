@@ -10,11 +10,10 @@ from headway.errors import UserError
 from headway.interop.convertible import BIASES, check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import Given
-from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
 from headway.interop.name_pairs import TURNED, Pair, both
 from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
 
 IGNORED = {
     r"(.*\.)?attn\.(bias|masked_bias)": "the causal mask, which is computed",
@@ -80,7 +79,7 @@ class GptFamily:
             "embd_pdrop": ours.dropout,
             "attn_pdrop": ours.attention_dropout,
             "tie_word_embeddings": ours.tie,
-            **Label.of_run(settings).config(self.cls, f"{self.cls}LMHeadModel"),
+            **class_config(settings, self.cls, f"{self.cls}LMHeadModel"),
         }
         if self.is_first:
             config["afn"] = _first_activation(ours.activation)
@@ -120,7 +119,7 @@ class GptFamily:
             pairs += both(f"{theirs}.mlp.c_proj", f"{ours}.feed_forward.to_out", TURNED)
         if not self.is_first:
             pairs += both(f"{prefix}ln_f", "stack.final_norm")
-        if spec_of(label.task).writes:
+        if label.writes:
             pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
         return [*pairs, *label.pairs()]
 

@@ -11,7 +11,7 @@ from headway.errors import UserError
 from headway.interop.convertible import GATES, check_kind, check_said
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
-from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
 from headway.interop.name_pairs import Pair, both, stacked
 from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
@@ -19,6 +19,9 @@ from headway.settings.run import RunSettings
 IGNORED = {
     r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
 }
+
+
+WORDS = "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,9 @@ class LlamaFamily:
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
         given.only("use_sliding_window", False, "a window in some of the layers")
-        label = label_head(given, (f"{self.cls}ForCausalLM", f"{self.cls}Model"))
+        tie = given.flag("tie_word_embeddings", False)
+        words = (f"{self.cls}ForCausalLM", f"{self.cls}Model")
+        label = label_head(given, words, has_words=tie or WORDS in names)
         n_heads, d_model = given.whole("num_attention_heads"), given.whole("hidden_size")
         bias = self.attention_bias
         if bias is None:
@@ -60,7 +65,7 @@ class LlamaFamily:
             qk_norm=self.qk_norm,
             dropout=0.0,
             attention_dropout=given.share("attention_dropout", 0.0),
-            tie=given.flag("tie_word_embeddings", False),
+            tie=tie,
             **label.settings,
         )
         pairs = self._pairs(model, _prefix(names), label)
@@ -89,11 +94,12 @@ class LlamaFamily:
             "attention_dropout": ours.attention_dropout,
             "mlp_bias": ours.ff_bias,
             "tie_word_embeddings": ours.tie,
-            **Label.of_run(settings).config(self.cls, f"{self.cls}ForCausalLM"),
+            **class_config(settings, self.cls, f"{self.cls}ForCausalLM"),
         }
         if self.window:
             config["sliding_window"] = ours.window
-        said = self.read(config, [f"model.layers.{n}" for n in range(ours.n_layers)], {})
+        names = [f"model.layers.{n}" for n in range(ours.n_layers)]
+        said = self.read(config, [*names, WORDS] if "words" in ours.heads else names, {})
         check_said(said_rope(ours), said.model, self.cls, wider=("attention_bias",))
         return config, said
 
@@ -126,8 +132,8 @@ class LlamaFamily:
             down = f"{theirs}.mlp.down_proj"
             pairs += both(down, f"{ours}.feed_forward.to_out", bias=ff_bias)
         pairs.append(Pair(f"{prefix}norm.weight", "stack.final_norm.weight"))
-        if not label.head:
-            pairs.append(Pair("lm_head.weight", "head.linear.weight", tied=model.tie))
+        if label.writes:
+            pairs.append(Pair(WORDS, "head.linear.weight", tied=model.tie))
         return [*pairs, *label.pairs()]
 
 

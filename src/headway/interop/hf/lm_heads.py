@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.errors import UserError
+from headway.interop.convertible import label_config
 from headway.interop.families import Architecture
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import Answer, Given
 from headway.interop.hf.generation import decode_settings
 from headway.interop.name_pairs import Pair
 from headway.settings.model import DecoderSettings
@@ -25,11 +26,7 @@ class Label:
     layer: str = ""
     """Their name of the linear layer."""
 
-    @classmethod
-    def of_run(cls, settings: RunSettings) -> Label:
-        if "decoder" not in spec_of(settings).families:
-            raise UserError(f"a language model does not do the task {settings.task}.")
-        return cls(settings.task, settings.labels)
+    answer: Answer = "label"
 
     @property
     def head(self) -> str:
@@ -39,8 +36,14 @@ class Label:
     def settings(self) -> dict[str, Any]:
         """Of a `DecoderSettings`."""
         if not self.head:
-            return {"heads": ("words",)}
-        return {"heads": (self.head,), "n_labels": len(self.names)}
+            return {"heads": ("words",) if self.writes else ()}
+        n_labels = 1 if self.answer == "number" else len(self.names)
+        return {"heads": (self.head,), "n_labels": n_labels}
+
+    @property
+    def writes(self) -> bool:
+        """Whether the next word is scored."""
+        return spec_of(self.task).writes
 
     def pairs(self) -> list[Pair]:
         """Classes have no bias there; ours is zero after an import."""
@@ -57,34 +60,31 @@ class Label:
         """Ours that have no tensor there."""
         return ("heads.classes.linear.bias",) if self.head == "classes" else ()
 
-    def config(self, base: str, words: str) -> dict[str, Any]:
-        """Of a `config.json`: the class, and the labels where there are any."""
-        name = {
-            "text": words,
-            "vector": f"{base}Model",
-            "label": f"{base}ForSequenceClassification",
-            "tags": f"{base}ForTokenClassification",
-        }[spec_of(self.task).answers]
-        facts: dict[str, Any] = {"architectures": [name]}
-        if self.head:
-            facts["id2label"] = {str(i): label for i, label in enumerate(self.names)}
-            facts["label2id"] = {label: i for i, label in enumerate(self.names)}
-        return facts
+
+def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]:
+    """The class of a run in a `config.json`, and the labels where there are any."""
+    spec = spec_of(settings)
+    if "decoder" not in spec.families:
+        raise UserError(f"a language model does not do the task {settings.task}.")
+    name = {"text": words, "vector": f"{base}Model", "tags": f"{base}ForTokenClassification"}.get(
+        spec.answers, f"{base}ForSequenceClassification"
+    )
+    return {"architectures": [name], **(label_config(settings) if spec.heads else {})}
 
 
-def label_head(given: Given, words: Collection[str], tags: str = "score") -> Label:
+def label_head(
+    given: Given, words: Collection[str], tags: str = "score", *, has_words: bool = True
+) -> Label:
     """`words`: the classes that predict the next token, which is also what is done where no class
-    is named. `tags`: what the layer of a token classifier is called.
+    is named. `tags`: what the layer of a token classifier is called. `has_words`: the file has the
+    layer of the next token; a body alone makes vectors.
     """
     name = given.architecture()
     if name is None or name in words:
-        return Label("complete")
+        return Label("complete" if has_words else "embed")
     if name.endswith("ForSequenceClassification"):
-        labels = given.labels()
-        given.only("problem_type", "single_label_classification", "a text has one class here")
-        if len(labels) < 2:
-            raise given.error("id2label", "has one label: a number as answer is not supported")
-        return Label("classify", labels, "score")
+        answer, labels = given.classes()
+        return Label("classify", labels, "score", answer)
     if name.endswith("ForTokenClassification"):
         return Label("tag", given.labels(), tags)
     known = ", ".join(words)
@@ -101,8 +101,9 @@ def language_model(
 ) -> Architecture:
     """A decoder with this head; how to decode matters only where it writes."""
     decode, notes = decode_settings(config, generation, has_source=False)
+    if not label.writes:
+        decode, notes = {}, ()
     if label.head:
-        decode = {}
         notes = (
             "texts are read here between a first and an end token; if the model was trained "
             "without them, train it a little further with `headway train --from`.",
@@ -114,6 +115,7 @@ def language_model(
         ignored=ignored,
         zeros=label.zeros,
         labels=label.names,
+        answer=label.answer,
         decode=decode,
         notes=notes,
     )

@@ -11,7 +11,7 @@ from headway.interop.convertible import check_kind, check_said, their_activation
 from headway.interop.families import Architecture, Config
 from headway.interop.foreign_config import LONGEST, Given
 from headway.interop.hf.llama import rope_parameters, rope_settings, said_rope
-from headway.interop.hf.lm_heads import Label, label_head, language_model
+from headway.interop.hf.lm_heads import Label, class_config, label_head, language_model
 from headway.interop.name_pairs import Change, Pair, both
 from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
@@ -21,6 +21,7 @@ IGNORED = {
     r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
 }
 NAME = "GPTNeoX"
+WORDS = "embed_out.weight"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,11 @@ class NeoxFamily:
                 "is not supported: attention and feed-forward would stand side by side, each with "
                 "a norm of its own",
             )
-        label = label_head(given, (f"{NAME}ForCausalLM", f"{NAME}Model"), tags="classifier")
+        tie, words = (
+            given.flag("tie_word_embeddings", False),
+            (f"{NAME}ForCausalLM", f"{NAME}Model"),
+        )
+        label = label_head(given, words, tags="classifier", has_words=tie or WORDS in names)
         model = DecoderSettings(
             vocab_size=given.whole("vocab_size"),
             d_model=given.whole("hidden_size"),
@@ -48,7 +53,7 @@ class NeoxFamily:
             attention_bias="qkvo" * given.flag("attention_bias", True),
             dropout=given.share("hidden_dropout", 0.0),
             attention_dropout=given.share("attention_dropout", 0.0),
-            tie=given.flag("tie_word_embeddings", False),
+            tie=tie,
             **label.settings,
         )
         prefix = "gpt_neox." if any(name.startswith("gpt_neox.") for name in names) else ""
@@ -75,9 +80,10 @@ class NeoxFamily:
             "hidden_dropout": ours.dropout,
             "attention_dropout": ours.attention_dropout,
             "tie_word_embeddings": ours.tie,
-            **Label.of_run(settings).config(NAME, f"{NAME}ForCausalLM"),
+            **class_config(settings, NAME, f"{NAME}ForCausalLM"),
         }
-        said = self.read(config, [f"gpt_neox.layers.{n}" for n in range(ours.n_layers)], {})
+        names = [f"gpt_neox.layers.{n}" for n in range(ours.n_layers)]
+        said = self.read(config, [*names, WORDS] if "words" in ours.heads else names, {})
         check_said(said_rope(ours), said.model, NAME, wider=("attention_bias", "ff_bias"))
         return config, said
 
@@ -107,8 +113,8 @@ def _pairs(model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
         pairs += both(f"{theirs}.mlp.dense_h_to_4h", f"{ours}.feed_forward.to_hidden")
         pairs += both(f"{theirs}.mlp.dense_4h_to_h", f"{ours}.feed_forward.to_out")
     pairs += both(f"{prefix}final_layer_norm", "stack.final_norm")
-    if not label.head:
-        pairs.append(Pair("embed_out.weight", "head.linear.weight", tied=model.tie))
+    if label.writes:
+        pairs.append(Pair(WORDS, "head.linear.weight", tied=model.tie))
     return [*pairs, *label.pairs()]
 
 

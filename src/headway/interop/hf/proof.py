@@ -52,6 +52,8 @@ CLASSES = {
     "text": "AutoModelForCausalLM",
     "gaps": "AutoModelForMaskedLM",
     "label": "AutoModelForSequenceClassification",
+    "labels": "AutoModelForSequenceClassification",
+    "number": "AutoModelForSequenceClassification",
     "tags": "AutoModelForTokenClassification",
     "vector": "AutoModel",
 }
@@ -79,9 +81,18 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
             if run.spec.modality == "text":
                 same, about = _same_ids(transformers, run, out, sentences)
                 notes.append(about)
+    theirs = [_standardised(run, scores) for scores in theirs]
     proof = compared("hf", ours, theirs, what=what_is_said(run), by=by, notes=notes)
     items, units = what_is_read(run)
     return replace(proof, equal_outputs=proof.equal_outputs * same, items=items, units=units)
+
+
+def _standardised(run: Opened, scores: Scores) -> Scores:
+    """Answers that are numbers, in the units in which our head gives them."""
+    if run.spec.answers != "number":
+        return scores
+    own = run.settings.classify
+    return (scores - (own.mean or 0.0)) / (own.std or 1.0)
 
 
 @contextmanager
@@ -136,7 +147,7 @@ def _by_transformers(
         out, output_loading_info=True, dtype=torch.float32, local_files_only=True
     )
     model.eval()
-    if run.spec.answers == "label":
+    if "classes" in run.spec.heads:
         model.config.pad_token_id = None  # one text at a time: its last token is its last
     strange = [
         f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"

@@ -1,5 +1,5 @@
-"""RoBERTa and XLM-RoBERTa of transformers: BERT's body, positions that begin behind two rows, other
-heads."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT of transformers: BERT's body, positions that begin behind two
+rows, other heads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Roberta(EncoderFamily):
             ignored[r"roberta\.pooler\.dense\.\w+"] = "the classification head does not use it"
         tied = given.flag("tie_word_embeddings", True)
         offset = given.whole("pad_token_id", PADDING, least=0) + 1
-        n_labels = len(reading.labels)
+        n_labels = reading.n_labels
         model = bert_settings(given, seen, heads, n_labels, tied=tied, offset=offset)
         if "words" in heads:
             given.only("hidden_act", ("gelu", "gelu_python"), "the head of words has gelu always")
@@ -48,6 +48,7 @@ class Roberta(EncoderFamily):
             task=reading.task,
             model=model,
             labels=reading.labels,
+            answer=reading.answer,
             pairs=bert_body(model, seen, offset) + named,
             ignored=ignored | unused,
         )
@@ -88,5 +89,11 @@ class XlmRoberta(Roberta):
     class_name = "XLMRoberta"
 
 
+class Camembert(Roberta):
+    model_type = "camembert"
+    class_name = "Camembert"
+
+
 ROBERTA = Roberta()
+CAMEMBERT = Camembert()
 XLM_ROBERTA = XlmRoberta()

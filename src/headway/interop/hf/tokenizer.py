@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from headway.interop.folder_files import read_table
 from headway.settings.folder import CHAT_TEMPLATE, TOKENIZER
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
 from headway.storage import replace_text
@@ -70,12 +71,17 @@ def give_back_tokenizer(run: Opened, out: Path) -> None:
     files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
              if p.is_file() and not p.is_symlink()]  # fmt: skip
     names = {path.name for path in files}
+    alone = names == {TOKENIZER}
+    if alone and read_table(files[0]).get("post_processor") is None:
+        # Only the class of the model adds special tokens, and no file names that class.
+        write_tokenizer(run, out)
+        return
     if not any(names.issuperset(together) for together in KNOWN_NAMES):
         write_tokenizer(run, out)
         return
     for path in files:
         shutil.copyfile(path, out / path.name)
-    if names == {TOKENIZER}:  # else the class of the model would cut text in its own way
+    if alone:  # else the class of the model would cut text in its own way
         _write_config(run, run.vocab.source, out)
 
 
@@ -117,12 +123,14 @@ def _post_processor(
     single = [*map(special, before), text("A"), *map(special, behind)]
     second = 1 if getattr(run.shape, "n_segments", 0) > 1 else 0
     ends = behind * tokenizer.pair_ends
+    if tokenizer.between is not None:
+        ends = [*tokenizer.between]
     pair = [*map(special, before), text("A"), *map(special, ends), text("B", second)]
     pair += [special(token, second) for token in behind]
     tokens = {
         name_of(tokenizer, i): {"id": name_of(tokenizer, i), "ids": [i],
                                 "tokens": [name_of(tokenizer, i)]}
-        for i in (*before, *behind)
+        for i in (*before, *behind, *ends)
     }  # fmt: skip
     return {
         "type": "TemplateProcessing",

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from headway.errors import UserError
-from headway.interop.convertible import BIASES, check_said, their_activation
+from headway.interop.convertible import BIASES, check_said, label_config, their_activation
 from headway.interop.families import Architecture, Config
-from headway.interop.foreign_config import Given
+from headway.interop.foreign_config import LABEL, Given
 from headway.interop.name_pairs import Change, Pair, both, stacked
 from headway.settings.run import RunSettings
 from headway.settings.vision import PictureEncoderSettings, PictureSettings
@@ -47,7 +47,7 @@ class VitFamily:
         if f"{prefix}pooler.dense.weight" in names:
             heads["pooled"] = f"{prefix}pooler.dense"
             given.only("pooler_act", "tanh", "the layer behind the class token ends with tanh")
-        labels = given.labels() if "classes" in heads else ()
+        answer, labels = given.classes() if "classes" in heads else (LABEL, ())
         model = PictureEncoderSettings(
             d_model=given.whole("hidden_size"),
             n_layers=given.layers("num_hidden_layers", names),
@@ -62,7 +62,7 @@ class VitFamily:
             heads=tuple(heads),  # type: ignore[arg-type]
             n_labels=max(1, len(labels)),
         )
-        notes = () if labels else (
+        notes = () if "classes" in heads else (
             "it has no classes: train some with `headway train classify --from RUN`",
         )  # fmt: skip
         return Architecture(
@@ -72,6 +72,7 @@ class VitFamily:
             + [pair for ours, name in heads.items() for pair in both(name, _place(ours))],
             ignored=HIDDEN,
             labels=labels,
+            answer=answer,
             notes=notes,
         )
 
@@ -97,8 +98,7 @@ class VitFamily:
             "qkv_bias": bool(set("qkv") & set(ours.attention_bias)),
         }
         if "classes" in ours.heads:
-            config["id2label"] = {str(i): name for i, name in enumerate(settings.labels)}
-            config["label2id"] = {name: i for i, name in enumerate(settings.labels)}
+            config |= label_config(settings)
         names = [f"{self.body}.{number}" for number in range(ours.n_layers)]
         if kind == "Model":
             names = [*map(str, range(ours.n_layers)), "pooler.dense.weight"]

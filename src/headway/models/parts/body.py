@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import nn
 
 from headway.models.parts.custom import parts_of
-from headway.models.parts.text import TextFront
+from headway.models.parts.text import TextFront, TokenDropout
 from headway.nn.attention.additive import AdditiveAttention
 from headway.nn.attention.attention import Attention
 from headway.nn.attention.scope import Scope
@@ -53,9 +53,10 @@ def text_front(
     *,
     mapped: bool = False,
     cross: bool = False,
+    mask: int | None = None,
 ) -> TextFront:
     """As wide as the embeddings are. `mapped`: a matrix leads to the width of the stream. `cross`:
-    it is that of a decoder beside an encoder."""
+    it is that of a decoder beside an encoder. `mask`: the mask token, for ESM's token dropout."""
     width = tokens.embedding_dim
     side = settings.side(settings.sides[-1 if cross else 0])
     return TextFront(
@@ -66,6 +67,7 @@ def text_front(
         norm=norm_maker(settings, side, width)() if settings.embedding_norm else None,
         dropout=settings.dropout,
         to_stream=Linear(width, settings.d_model) if mapped else None,
+        token_dropout=None if mask is None else TokenDropout(mask),
     )
 
 

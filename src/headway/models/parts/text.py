@@ -12,6 +12,27 @@ from headway.nn.dropout import Dropout
 from headway.nn.layout import Layout
 
 
+class TokenDropout(nn.Module):
+    """ESM's scaling of embeddings by the share of masked tokens (Rives et al. 2021, in its code).
+
+    Masked tokens are zero. The others are scaled to what they would add up to if 12 % were masked,
+    which is the mean share in its training: 80 % of 15 %.
+    """
+
+    TRAINED_SHARE = 0.15 * 0.8
+
+    def __init__(self, mask: int) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x_ND: Tensor, tokens_N: Tensor, layout: Layout) -> Tensor:
+        masked_N1 = (tokens_N == self.mask)[:, None]
+        share_B1 = layout.pooled(masked_N1.float(), "mean")
+        # A text of masked tokens alone is all zeros, whatever they are divided by.
+        factor_B1 = (1.0 - self.TRAINED_SHARE) / (1.0 - share_B1).clamp(min=1e-6)
+        return x_ND.masked_fill(masked_N1, 0.0) * factor_B1[layout.numbers_N()].to(x_ND.dtype)
+
+
 class TextFront(Front):
     """Token embedding, positions and segments added up, then a norm where the family has one.
 
@@ -28,10 +49,11 @@ class TextFront(Front):
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         to_stream: nn.Module | None = None,
+        token_dropout: TokenDropout | None = None,
     ) -> None:
         super().__init__()
         self.tokens, self.positions, self.norm = tokens, positions, norm
-        self.to_stream = to_stream
+        self.to_stream, self.token_dropout = to_stream, token_dropout
         """From narrow embeddings to the width of the stream, where they differ."""
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
@@ -54,6 +76,8 @@ class TextFront(Front):
         x_ND: Tensor = self.tokens(tokens_N)
         if self.dtype is not None:
             x_ND = x_ND.to(self.dtype)
+        if self.token_dropout is not None:
+            x_ND = self.token_dropout(x_ND, tokens_N, layout)
         if self.scale != 1.0:
             x_ND = x_ND * self.scale
         if self.segments is not None:
