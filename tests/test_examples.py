@@ -223,7 +223,13 @@ def test_the_demo_says_what_went_wrong_without_a_traceback(
 
 def test_no_example_is_left_out() -> None:
     others = {"split_tatoeba", "first_forward", "demo"}
-    others |= {"make_shapes", "make_moving", "make_digits", "label_sets"}  # see tests/examples
+    others |= {
+        "make_shapes",
+        "make_moving",
+        "make_digits",
+        "label_sets",
+        "base_corpus",
+    }  # see tests/examples
     assert {path.stem for path in FOLDER.glob("*.py")} == EXAMPLES.keys() | others
 
 
