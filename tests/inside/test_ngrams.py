@@ -14,8 +14,13 @@ from headway.inside.capture.ngrams import added, grams_of, table_of
 from headway.inside.capture.trace import trace
 from headway.inside.measure import maps
 from headway.inside.measure.lens import WITH_NGRAMS, lens
+from headway.inside.measure.ngrams import votes
+from headway.inside.page.look import looked_at
+from headway.inside.page.sections import sections
+from headway.inside.page.terminal import show
 from headway.nn.layout import Layout
 from headway.tasks.opened import Opened, open_plain
+from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
 from .ngram_runs import SHARE, ngram_run
 
@@ -162,3 +167,51 @@ def test_heads_that_are_off_leave_the_n_grams_their_share(classifier: Opened) ->
     assert torch.equal(
         say(classifier, whole.reading).scores_RC, say(classifier, whole.reading, change).scores_RC
     )
+
+
+def test_votes_add_up_to_the_margin_of_the_answer(run: Opened) -> None:
+    for hidden in (frozenset[tuple[str, int]](), frozenset({("text", 3)})):
+        found = trace(run, TEXT, change=Change(hidden=hidden))
+        assert found.scores_RC is not None
+        every = votes(run, found)
+        assert len(every) == len(found.reading.outputs)
+        for one, output, scores_C in zip(
+            every, found.reading.outputs, found.scores_RC, strict=True
+        ):
+            others = [float(x) for label, x in enumerate(scores_C) if label != output.id]
+            margin = float(scores_C[output.id]) - sum(others) / len(others)
+            by_grams = sum(effect for _, effect in one.grams)
+            assert by_grams + one.bias + one.layers == pytest.approx(margin, abs=1e-5)
+            assert float(one.tokens_T.sum()) == pytest.approx(by_grams, abs=1e-5)
+            assert list(one.probs) == [NEURAL, NGRAMS, MODEL]
+            torch.testing.assert_close(one.probs[MODEL], scores_C.double().softmax(-1))
+
+
+def test_n_grams_are_named_by_their_words(classifier: Opened) -> None:
+    [one] = votes(classifier, trace(classifier, TEXT))
+    assert {"de", "go", "de go", "go fi"} <= {name for name, _ in one.grams}
+
+
+def test_every_panel_of_a_page_ends_with_the_answer(run: Opened) -> None:
+    """The numbers of a page, with heads switched off as well."""
+    off = frozenset({("self", 0, 1), ("self", 1, 2)})
+    for change in (Change(), Change(hidden=frozenset({("text", 2)}), off=off)):
+        looked = looked_at(run, TEXT, change=change)
+        seen = sections(looked, ("overview", "saliency", "lens", "ngrams"))
+        scores_RC = say(run, looked.trace.reading, change).scores_RC.detach()
+        for row, output in enumerate(looked.trace.reading.outputs):
+            p = float(scores_RC[row].softmax(-1)[output.id])
+            item = seen["overview"]["answer"]["items"][row]  # type: ignore[index]
+            assert item["p"] == pytest.approx(p, abs=1e-5)
+            view = seen["lens"]["views"][0]  # type: ignore[index]
+            assert float(view["chosen"].values[-1, row]) == pytest.approx(p, abs=1e-5)
+            members = seen["ngrams"]["outputs"][row]["members"]  # type: ignore[index]
+            assert members[-1][0] == MODEL
+            assert members[-1][3] == pytest.approx(p, abs=1e-5)
+
+
+def test_the_terminal_shows_both_members(run: Opened) -> None:
+    found = looked_at(run, TEXT)
+    text = show(found, width=90, ink="ascii")
+    for name in (NEURAL, NGRAMS, WITH_NGRAMS):
+        assert name in text

@@ -16,6 +16,7 @@ from headway.inside.capture.trace import Trace
 from headway.inside.measure.alignments import aligning_layer
 from headway.inside.measure.lens import Lens, lens
 from headway.inside.measure.maps.map import CAUTION
+from headway.inside.measure.ngrams import Votes, votes
 from headway.inside.page.sections.lens import names
 from headway.inside.page.terminal_rows import pieces_of, ticks
 from headway.inside.page.terminal_text import INKS, Ink, bands, ink_for, width_of
@@ -30,6 +31,9 @@ MOST_ROWS = 40
 RUNNERS_UP = 4
 BESIDE = 4
 """Tokens that are named beside the best path, for each step."""
+
+GRAMS = 6
+"""N-grams that are named."""
 
 
 def show(
@@ -54,6 +58,7 @@ def show(
         ids = sorted({int(i) for i in seen.top_LRK.unique()})
         words = dict(zip(ids, names(run, ids), strict=True))
         parts.append(layers(seen, words, hand, room))
+        parts.append(ngrams(votes(run, trace), run.settings.labels, hand, room))
     lines = [line.rstrip() for part in parts if part for line in (*part, "")]
     return "\n".join(lines[:-1])
 
@@ -264,3 +269,21 @@ def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]
     table.append([ink.word(output.name) for output in seen.outputs])
     table.append(["-" if layer is None else str(layer) for layer in seen.decided])
     return lines + _banded(table, [*heads, "said", "decided"], ink, width, most=11)
+
+
+def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) -> list[str]:
+    """The answers of the layers and of the n-grams, and of one output the strongest n-grams."""
+    if not found:
+        return []
+    lines = [_title("n-grams", "what each member of the model says alone", ink, width)]
+    names = list(found[0].probs)
+    table = [
+        [f"{ink.word(labels[int(p_C.argmax())])} {p_C.max():.2f}"
+         for p_C in (one.probs[name] for one in found)]
+        for name in names
+    ]  # fmt: skip
+    lines += _banded(table, names, ink, width)
+    if len(found) == 1:
+        top = [f"{ink.word(name)} {effect:+.2f}" for name, effect in found[0].grams[:GRAMS]]
+        lines.append(ink.fit(ink.safe(f"strongest: {', '.join(top)}"), width))
+    return lines

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 SECTIONS = (
-    "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "neurons",
-    "dictionary", "heads", "positions", "search", "training", "compare",
+    "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "ngrams",
+    "neurons", "dictionary", "heads", "positions", "search", "training", "compare",
 )  # fmt: skip
 """In the order of the tabs."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headway.inside.capture.anatomy import Anatomy
+from headway.inside.capture.ngrams import table_of
 from headway.inside.capture.streams import shown
 from headway.inside.page.sections import Section
 from headway.settings.model import PictureEncoderSettings
@@ -43,7 +44,7 @@ def section(looked: Looked) -> Section | None:
 
 
 def _numbers(looked: Looked) -> list[Section]:
-    """Six numbers; fewer where only a trace is known."""
+    """Six numbers, and the weight of n-grams; fewer where only a trace is known."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
     body = "transformer" if run is None else run.shape.body
@@ -68,6 +69,9 @@ def _numbers(looked: Looked) -> list[Section]:
             ),
             _knows(run, trace.reading),
         ]
+        if (table := table_of(run.model)) is not None:
+            share = f"{float(table.share):.0%}"
+            found.append(("n-grams", share, "of the answer; the layers have the rest"))
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
 
 

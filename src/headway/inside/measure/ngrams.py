@@ -1,0 +1,93 @@
+"""Which n-grams of a text voted for what, and how the answer follows from both members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headway.inside.capture.forward import Batch, read_out, states_behind
+from headway.inside.capture.interventions import heads_off
+from headway.inside.capture.ngrams import Gram, added, grams_of, table_of
+from headway.inside.capture.streams import Reading, shown
+from headway.inside.capture.trace import Trace
+from headway.models.parts.ngrams import View
+from headway.tasks.opened import Opened
+from headway.tasks.scores import MODEL, NEURAL, NGRAMS
+
+SEEN_AS = {View.PIECE: "{} (exact case)", View.SHAPE: "shape of {}", View.ENDING: "ending of {}"}
+INSIDE = "(inside a word)"
+"""The n-gram of all tokens that do not begin a word, in place of a whole word."""
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How one output came about. Effects are on the margin of the chosen label: its score less the
+    mean score of the other labels. They add up to the margin of the answer."""
+
+    probs: dict[str, Tensor]
+    """Of all labels (C), by the name of the member; the model's own last."""
+
+    grams: tuple[tuple[str, float], ...]
+    """Each n-gram and its effect, the strongest first."""
+
+    bias: float
+    """Effect of the n-gram member on a text without n-grams."""
+
+    layers: float
+    """Effect of the layers."""
+
+    tokens_T: Tensor
+    """Effects of n-grams by token: those of an n-gram are shared out among its tokens."""
+
+
+@torch.no_grad()
+def votes(run: Opened, trace: Trace) -> list[Votes]:
+    """For each output; empty for a model without n-grams."""
+    table, reading, change = table_of(run.model), trace.reading, trace.change
+    if table is None:
+        return []
+    with heads_off(run.model, change):
+        batch = Batch.of(run, [reading])
+        read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])
+    assert read.ngrams is not None
+    share = float(table.share)
+    said = {NEURAL: read.neural.answers(), NGRAMS: read.ngrams.scores_RC, MODEL: read.answers()}
+    added_TRC, each = added(table, reading, change), grams_of(table, reading, change)
+    found = []
+    for row, (output, grams) in enumerate(zip(reading.outputs, each, strict=True)):
+        merged: dict[str, float] = {}
+        for gram in grams:
+            name = name_of(gram, reading)
+            effect = share * float(_margin(gram.scores_C, output.id))
+            merged[name] = merged.get(name, 0.0) + effect
+        found.append(
+            Votes(
+                {who: scores_RC[row].double().softmax(-1) for who, scores_RC in said.items()},
+                tuple(sorted(merged.items(), key=lambda one: -abs(one[1]))),
+                share * float(_margin(table.bias_C, output.id)),
+                (1 - share) * float(_margin(said[NEURAL][row], output.id)),
+                share * _margin(added_TRC[:, row], output.id),
+            )
+        )
+    return found
+
+
+def _margin(scores_XC: Tensor, label: int) -> Tensor:
+    others = scores_XC.sum(-1) - scores_XC[..., label]
+    return scores_XC[..., label] - others / max(1, scores_XC.shape[-1] - 1)
+
+
+def name_of(gram: Gram, reading: Reading) -> str:
+    """The tokens of an n-gram as people read them, and what is seen of them."""
+    stream, name, before = reading.last, "", -2
+    if gram.view is None and reading.answers == "label" and len(gram.places) > 1:
+        firsts = {stream.pieces[seen[0]] for seen in gram.places}
+        if len(firsts) > 1:  # one hash for all that begin no word
+            return INSIDE
+    for place in gram.places[0]:
+        joined = place == before + 1 and stream.words[place] == stream.words[before] >= 0
+        piece = shown(stream.pieces[place]).removeprefix("##" if joined else "")
+        name, before = name + " " * bool(name and not joined) + piece, place
+    return SEEN_AS.get(gram.view, "{}").format(name) if gram.view is not None else name

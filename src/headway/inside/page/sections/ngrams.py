@@ -1,0 +1,50 @@
+"""Which n-grams of this text voted for what, beside what the layers say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from headway.inside.capture.ngrams import table_of
+from headway.inside.measure.ngrams import Votes, votes
+from headway.inside.page.sections import Section
+from headway.web.pack import Array
+
+if TYPE_CHECKING:
+    from headway.inside.page.look import Looked
+
+MOST = 24
+"""N-grams that are listed for an output; the others are one number together."""
+
+
+def section(looked: Looked) -> Section | None:
+    run, trace = looked.run, looked.trace
+    table = None if run is None else table_of(run.model)
+    if run is None or table is None or not trace.reading.outputs:
+        return None
+    found, labels = votes(run, trace), run.settings.labels
+    return {
+        "share": float(table.share),
+        "outputs": [
+            {
+                "label": labels[output.id],
+                "members": [
+                    [who, labels[int(probs_C.argmax())], float(probs_C.max()),
+                     float(probs_C[output.id])]
+                    for who, probs_C in one.probs.items()
+                ],
+                "effects": _effects(one),
+            }
+            for output, one in zip(trace.reading.outputs, found, strict=True)
+        ],
+        "tokens": Array(torch.stack([one.tokens_T for one in found]), "f32"),
+    }  # fmt: skip
+
+
+def _effects(one: Votes) -> list[list[object]]:
+    rest = [effect for _, effect in one.grams[MOST:]]
+    found: list[list[object]] = [[name, effect] for name, effect in one.grams[:MOST]]
+    if rest:
+        found.append([f"{len(rest)} other n-grams", sum(rest)])
+    return [*found, ["without any n-gram", one.bias], ["layers", one.layers]]

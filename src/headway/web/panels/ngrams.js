@@ -1,0 +1,22 @@
+// What the two members of a model say, and which n-grams of this text voted for the answer.
+PANELS.ngrams = {
+  title: "N-grams",
+  limits: (section, page) => ({ row: 1 + (page.look.outputs.at(-1).row ?? 0) }),
+  draw(host, section, page) {
+    const outputs = page.look.outputs, spot = outputs.findIndex((one) => one.row >= page.state.row), r = page.state.row === undefined || spot < 0 ? 0 : spot;
+    const { label, members, effects } = section.outputs[r], stream = Object.values(page.look.streams).pop(), weights = sub(section.tokens, r);
+    const body = frame(host, { title: "Two members, one answer", name: "members",
+      hint: `This model has layers and a table of n-grams. The answer is the weighted mean of their scores: ${percent(section.share)} n-grams, ${percent(1 - section.share)} layers. Attention, heads and neurons are about the layers alone; the lens, saliency maps and hidden tokens are about the whole model.`,
+      csv: () => [["output", "member", "its label", "probability", "probability of the answer"], ...section.outputs.flatMap((one, i) => one.members.map((row) => [outputs[i].name, ...row]))] });
+    if (outputs.length > 1) tokens(body, { pieces: outputs.map((one) => `${stream.pieces[one.row]}: ${one.name}`) }, { picked: r, onclick: (i) => page.set({ row: outputs[i].row }) });
+    body.append(el("h3", {}, `Probability of “${label}”`));
+    bars(body, members.map(([name, own, p, value], i) => ({ label: name, value, picked: i === members.length - 1, note: own === label ? "" : `says “${own}” (${number(p)})` })), { max: 1 });
+    const most = Math.max(...weights.map(Math.abs), 1e-12);
+    const card = frame(host, { title: `What speaks for “${label}”`, name: "ngrams",
+      hint: "Each n-gram of the text has a fixed score for each label. A bar is its effect on the margin of the answer: its score for this label less the mean of the others, times the weight of the n-grams. All bars add up to the margin.",
+      csv: () => [["output", "n-gram", "effect"], ...section.outputs.flatMap((one, i) => one.effects.map((row) => [outputs[i].name, ...row]))] });
+    tokens(card, stream, { value: (i) => weights[i], low: -most, high: most, map: "diverging" });
+    legend(card, { low: -most, high: most, map: "diverging", label: "n-grams of a token: against … for" });
+    bars(card, effects.map(([name, value]) => ({ label: name, value, colour: css(colour(value < 0 ? 0.15 : 0.85, "diverging")) })));
+  },
+};
