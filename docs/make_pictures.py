@@ -92,7 +92,11 @@ TABLE = (
     Picture("readme-beam", "tatoeba-de-en", DOG, "tab=beam&beamShow=kept", (card(1),), width=960),
     Picture("readme-lens", "stories", "The little dog was hungry. He wanted to", "tab=lens",
             (card(1),), width=700, new=8),
+    Picture("look-ngrams", "runs/sst", "the plot is not good but the acting is wonderful",
+            "tab=ngrams", (card(1), card(2)), width=820, extras={"checkpoints": False}),
 )  # fmt: skip
+"""Without names, pictures of a run in a folder are made if it is there. `docs/look/page.md` has the
+command that trains it."""
 
 
 CURVES = "few-texts"
@@ -147,7 +151,11 @@ def served(browser: Any) -> NDArray[np.uint8]:
 
 
 def main(names: list[str]) -> None:
-    chosen = [picture for picture in TABLE if not names or picture.name in names]
+    chosen = [
+        picture for picture in TABLE
+        if picture.name in names
+        or (not names and ("/" not in picture.run or Path(picture.run).is_dir()))
+    ]  # fmt: skip
     results = PICTURES.parents[1] / f"benchmarks/results/{CURVES}-cpu.json"
     with_curves = (not names or CURVES in names) and results.is_file()
     PICTURES.mkdir(exist_ok=True)

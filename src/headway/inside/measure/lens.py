@@ -100,7 +100,7 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
     how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
     if vote is not None:
-        how += " The last column adds the n-grams: it is the answer."
+        how += " The last step adds the n-grams: it is the answer."
     last_RC = scores_in(run, reads[-1])
     return Lens(reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl)
 

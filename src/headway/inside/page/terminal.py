@@ -14,7 +14,7 @@ from headway.inside.capture.beam_tree import BeamTree, Node
 from headway.inside.capture.streams import Stream
 from headway.inside.capture.trace import Trace
 from headway.inside.measure.alignments import aligning_layer
-from headway.inside.measure.lens import Lens, lens
+from headway.inside.measure.lens import WITH_NGRAMS, Lens, lens
 from headway.inside.measure.maps.map import CAUTION
 from headway.inside.measure.ngrams import Votes, votes
 from headway.inside.page.sections.lens import names
@@ -267,7 +267,10 @@ def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]
     lines = [_title("lens", "what the model would say after each layer", ink, width)]
     table = [[ink.word(words[int(id)]) for id in top_R.tolist()] for top_R in seen.top_LRK[:, :, 0]]
     table.append([ink.word(output.name) for output in seen.outputs])
-    table.append(["-" if layer is None else str(layer) for layer in seen.decided])
+    steps = [str(number) for number in range(len(seen.layers))]
+    if seen.layers[-1] == WITH_NGRAMS:
+        steps[-1] = "n-grams"
+    table.append(["-" if layer is None else steps[layer] for layer in seen.decided])
     return lines + _banded(table, [*heads, "said", "decided"], ink, width, most=11)
 
 
@@ -285,5 +288,5 @@ def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) 
     lines += _banded(table, names, ink, width)
     if len(found) == 1:
         top = [f"{ink.word(name)} {effect:+.2f}" for name, effect in found[0].grams[:GRAMS]]
-        lines.append(ink.fit(ink.safe(f"strongest: {', '.join(top)}"), width))
+        lines += wrap(ink.safe(f"strongest: {', '.join(top)}"), width)
     return lines

@@ -1,5 +1,6 @@
 // What every layer would say if it were the last: layers by outputs, the likeliest word in each cell.
 const range = (n) => [...Array(n).keys()], at = (array, l, r) => array[l * array.shape[1] + r];
+const named = ({ layers }, l) => layers[l].replace(/^layer |^with /, "");
 const latest = (decided) => decided.reduce((best, l, r) => ((l ?? -1) > (decided[best] ?? -1) ? r : best), 0);
 
 function top(section, { top: ids, probability }, l, r) {
@@ -21,7 +22,7 @@ function grid(section, view, ranks, page, picked) {
   };
   const heads = [...layers.map((name) => el("th", {}, name)), el("th", {}, "decided at")];
   const names = outputs.map((name, r) => el("th", { class: r < section.n_given - 1 && "given" }, reads[r] && reads[r] + " → ", el("b", {}, name)));
-  const cells = outputs.map((_, r) => [...layers.map((__, l) => cell(l, r)), el("td", { class: "soft", "data-decided": r, "data-value": view.decided[r] ?? "" }, view.decided[r] === null ? "never" : view.decided[r] || "input")]);
+  const cells = outputs.map((_, r) => [...layers.map((__, l) => cell(l, r)), el("td", { class: "soft", "data-decided": r, "data-value": view.decided[r] ?? "" }, view.decided[r] === null ? "never" : named(section, view.decided[r]))]);
   const rows = turned ? [[el("th"), heads], ...names.map((name, r) => [name, cells[r]])] : [[el("th"), names], ...heads.map((name, l) => [name, cells.map((column) => column[l])])];
   const on = (act) => (event) => { const { layer, output } = event.target.dataset; return layer ? act(event, Number(layer), Number(output)) : tip(null); };
   return el("div", { class: "scroll" }, el("table", { class: "lens", onpointerleave: () => tip(null), onpointermove: on((event, l, r) => tip(event, told(section, view, l, r))),
@@ -35,7 +36,7 @@ function curves(host, section, page) {
     (fitted ? ` The tuned lens was fitted on ${fitted.lines} lines. On ${fitted.held_out} others it is ${list(fitted.tuned)} nats from the end, the plain one ${list(fitted.plain)}.` : "") });
   const views = [...section.views, ...(other && other.views.length ? [{ ...other.views[0], name: page.other.label }] : [])], pair = el("div", { class: "grid2" }, el("div"), el("div"));
   body.append(pair);
-  const x = { label: "layer", ticks: range(L).filter((l) => L < 16 || l % 2 === 0).map((l) => [l, l || "in"]) };
+  const x = { label: "layer", ticks: range(L).filter((l) => L < 16 || l % 2 === 0).map((l) => [l, named(section, l)]) };
   const series = (value) => views.map((view) => ({ name: view.name, points: range(view.rank.shape[0]).map((l) => [l, range(view.rank.shape[1]).reduce((sum, r) => sum + value(view, l, r), 0) / view.rank.shape[1]]) }));
   lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the answer (nats)", low: 0 } });
   lines(pair.children[1], { series: series((view, l, r) => Number(at(view.rank, l, r) === 1)), x, y: { label: `share of ${section.outputs.length} outputs`, low: 0, high: 1 } });

@@ -14,8 +14,9 @@ from headway.web.pack import Array
 if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
-MOST = 24
-"""N-grams that are listed for an output; the others are one number together."""
+MOST, LEAST = 24, 0.01
+"""N-grams that are listed for an output, and the least share of the strongest effect that is worth
+a line; the others are one number together."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -43,8 +44,10 @@ def section(looked: Looked) -> Section | None:
 
 
 def _effects(one: Votes) -> list[list[object]]:
-    rest = [effect for _, effect in one.grams[MOST:]]
-    found: list[list[object]] = [[name, effect] for name, effect in one.grams[:MOST]]
+    strongest = max((abs(effect) for _, effect in one.grams), default=0.0)
+    n = sum(abs(effect) >= LEAST * strongest for _, effect in one.grams[:MOST])
+    rest = [effect for _, effect in one.grams[n:]]
+    found: list[list[object]] = [[name, effect] for name, effect in one.grams[:n]]
     if rest:
         found.append([f"{len(rest)} other n-grams", sum(rest)])
     return [*found, ["without any n-gram", one.bias], ["layers", one.layers]]
