@@ -21,7 +21,7 @@ from headway.lab.conduct import Result, machine, run_experiment
 from headway.lab.experiment import Experiment, Measured, Source, over
 from headway.lab.experiments import EXPERIMENTS, Entry, find
 from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.lab.verdict import Answers, Control, Effect, Verdict, decide, smallest
 from headway.web.pack import unpack
 
 ENTRY = Entry(name="planted", number=1, question="Is it so?", quick=0.1, full=60, on_gpu=5,
@@ -82,7 +82,13 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
 
 
 def conduct(out: Path, **more: Any) -> Result:
-    return run_experiment("planted", out, quiet=True, **more)
+    return run_experiment("planted", out, quiet=True, **{"seeds": 3, **more})
+
+
+def test_small_effects_get_five_seeds(planted: Planted, tmp_path: Path) -> None:
+    facts = run_experiment("planted", tmp_path / "x", quiet=True).facts
+    assert facts["seeds"] == facts["effect"]["seeds"] == 5
+    assert facts["effect"]["detectable"] == pytest.approx(smallest(5) * facts["effect"]["spread"])
 
 
 def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_fresh_seeds_begin_where_they_are_told_to(
     assert (facts["seeds"], facts["first_seed"]) == (3, 7)
     assert facts["effect"]["value"] == pytest.approx(1.07)
     # Those of a folder that were measured are kept, and others are not taken for them.
-    again = ["lab", "--all", "--out", str(tmp_path / "lab"), "--json"]
+    again = ["lab", "--all", "--seeds", "3", "--out", str(tmp_path / "lab"), "--json"]
     assert main(again) == 0
     assert planted.measured == [0, 1, 2, 6, 7, 8, 0, 1, 2]
     assert conduct(tmp_path / "lab" / "planted").facts["effect"]["value"] == pytest.approx(1.01)
@@ -306,13 +312,13 @@ def test_the_command_lists_runs_and_makes_an_index(
     assert "1h 00m" in listed
     assert main(["lab", "planted"]) == 0
     shown = capsys.readouterr()
-    assert "supported: It is so, by 1.01 nats" in shown.out
+    assert "supported: It is so, by 1.02 nats" in shown.out
     assert (tmp_path / "lab" / "planted" / "lab.html").is_file()
     measured = len(planted.measured)
     assert main(["lab", "--all", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in found] == ["supported", "supported"]
-    assert len(planted.measured) == measured + 3  # what has a verdict is not done again
+    assert len(planted.measured) == measured + 5  # what has a verdict is not done again
     rows = unpack((tmp_path / "lab" / "index.html").read_text())["looks"][0]["sections"]["labindex"]
     assert [row["page"] for row in rows["rows"]] == ["planted/lab.html", "other/lab.html"]
     assert main(["lab"]) == 0
@@ -329,7 +335,7 @@ def test_ctrl_c_says_how_to_go_on(
     assert "`headway lab planted` with the same options goes on" in capsys.readouterr().err
     planted.fails_at = None
     assert main(["lab", "planted", "--out", str(tmp_path / "x")]) == 0
-    assert planted.measured == [0, 1, 2]
+    assert planted.measured == [0, 1, 2, 3, 4]
 
 
 def test_full_without_a_gpu_says_how_long_and_goes_on(

@@ -16,12 +16,14 @@ from headway.settings.model import DecoderSettings
 KERNEL = {name: kernel(name, 32, 0) for name in FAMILIES}
 
 
-def seeds(random: float, linear: float, none: float = 1.0, noise: float = 0.01) -> list[Any]:
-    """Losses beside those of geometric frequencies, which have 0.1."""
+def seeds(
+    random: float, linear: float, none: float = 1.0, noise: float = 0.01, usual: float = 0.1
+) -> list[Any]:
+    """Losses beside those of geometric frequencies, which have `usual`."""
     made = []
     for i in (-1, 0, 1):
-        loss = {"geometric": 0.1, "log-uniform": 0.1 + random + noise * i,
-                "linear": 0.1 + linear + noise * i, "none": 0.1 + none}  # fmt: skip
+        loss = {"geometric": usual, "log-uniform": usual + random + noise * i,
+                "linear": usual + linear + noise * i, "none": usual + none}  # fmt: skip
         made.append({"loss": loss, "accuracy": dict.fromkeys(loss, 0.9),
                      "beyond": dict.fromkeys(loss, 0.5), "kernel": KERNEL})  # fmt: skip
     return made
@@ -36,9 +38,12 @@ def seeds(random: float, linear: float, none: float = 1.0, noise: float = 0.01) 
         (seeds(0.0, -0.1), "refuted"),
         (seeds(0.0, 0.3, noise=0.5), "undecided"),
         (seeds(0.0, 0.3, none=0.0), "undecided"),
+        (seeds(0.0, 0.0, usual=1e-5, noise=1e-6), "cannot tell"),
+        (seeds(0.0, 0.3, usual=1e-5, noise=1e-6), "cannot tell"),
+        (seeds(0.2, 0.3, usual=1e-5), "refuted"),
     ],
     ids=["spread counts", "chirp counts", "chirp counts a little", "spread does not", "noisy",
-         "no positions needed"],
+         "no positions needed", "all are perfect", "two are perfect", "one is perfect"],
 )  # fmt: skip
 def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -> None:
     assert EXPERIMENT.judge(found).verdict == verdict

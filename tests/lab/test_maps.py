@@ -8,21 +8,24 @@ from typing import Any
 import pytest
 
 from headway.inside.measure.truth import Known, aligned
-from headway.lab.maps import EXPERIMENT, NAMED, elsewhere, measured
+from headway.lab.maps import BETTER, EXPERIMENT, NAMED, elsewhere, measured
 from tests.inside.copier import WORDS, copier
 
 
 def seed(
-    gain: float, jitter: float = 0.0, *, picked: float = 0.9, random: float = 0.2,
-    shuffled: float = 0.2, fresh: float = 0.25,
+    gain: float | tuple[float, float, float], jitter: float = 0.0, *, last: float = 0.5,
+    picked: float = 0.9, random: float = 0.2, shuffled: float = 0.2, fresh: float = 0.25,
+    ablated: float = 0.1,
 ) -> dict[str, Any]:  # fmt: skip
     """What rollout, norms and gradients have over the attention of the last layer."""
-    p1 = dict.fromkeys(NAMED, 0.5)
-    p1 |= dict.fromkeys(("rollout", "norm", "gradxinput"), 0.5 + gain + jitter)
+    gains = gain if isinstance(gain, tuple) else (gain, gain, gain)
+    p1 = dict.fromkeys(NAMED, last)
+    p1 |= {name: last + one + jitter for name, one in zip(BETTER, gains, strict=True)}
     return {
         "p1": p1 | {"picked": picked, "random": random}, "chance": 0.2, "sigma": 0.02,
         "shuffled": shuffled, "fresh": fresh, "heads": [[0.1, 0.9], [0.3, 0.4]],
-        "agreement": {"last": 0.3, "norm": 0.5}, "others": [["a", "b", 1, 1, 1, 1, 0.1]],
+        "agreement": {"last": 0.3, "norm": 0.5, "rollout": 0.3 + ablated + jitter},
+        "others": [["a", "b", 1, 1, 1, 1, 0.1]],
     }  # fmt: skip
 
 
@@ -45,6 +48,32 @@ def seed(
 def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verdict: str) -> None:
     assert EXPERIMENT.judge(given).verdict == verdict
     assert all(figure.data() for figure in EXPERIMENT.figures(given))
+
+
+def test_each_map_is_judged_by_itself() -> None:
+    """Their mean was judged: one map that fails made two papers about others `disagree`."""
+    verdict = EXPERIMENT.judge([seed((-0.3, 0.1, 0.1), 0.01 * i, ablated=0.2) for i in range(5)])
+    assert verdict.verdict == "refuted"
+    assert verdict.parts == {"rollout": "refuted", "norm": "supported", "gradxinput": "supported",
+                             "agreement": "supported"}  # fmt: skip
+    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    assert stances["Kobayashi et al. 2020"] == "agrees"
+    assert stances["Abnar, Zuidema 2020"] == "agrees"
+    other = EXPERIMENT.judge([seed((0.2, -0.2, 0.2), 0.01 * i, ablated=-0.2) for i in range(5)])
+    stances = {one.who: one.beside(other.verdict, other.parts) for one in EXPERIMENT.literature}
+    assert stances["Kobayashi et al. 2020"] == "disagrees"
+    assert stances["Abnar, Zuidema 2020"] == "disagrees"
+
+
+def test_where_attention_is_perfect_no_map_can_be_better() -> None:
+    found = [seed((-0.4, -0.001, -0.1), 1e-4 * i, last=0.999, picked=0.999) for i in range(5)]
+    verdict = EXPERIMENT.judge(found)
+    assert verdict.parts["norm"] == "cannot tell"
+    assert verdict.parts["rollout"] == "refuted"
+    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    assert stances["Kobayashi et al. 2020"] == "open"
+    all_perfect = [seed(-0.001, 1e-4 * i, last=0.999, picked=0.999) for i in range(5)]
+    assert EXPERIMENT.judge(all_perfect).verdict == "cannot tell"
 
 
 def test_of_a_copier_it_is_found_which_head_points_right(tmp_path: Path) -> None:

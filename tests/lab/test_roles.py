@@ -60,6 +60,10 @@ def seeds(
         (seeds(standard=0.93), "undecided"),
         (seeds(short=0.2), "undecided"),
         (seeds()[:1], "undecided"),
+        (seeds(standard=1.0, other=1.0, values=0.13, noise=0.0), "cannot tell"),
+        (seeds(standard=1.0, other=0.97, noise=0.001), "cannot tell"),
+        (seeds(standard=1.0, other=0.7), "supported"),
+        (seeds(standard=1.0, other=1.0, values=0.85, noise=0.0), "refuted"),
     ],
     ids=[
         "as held",
@@ -71,11 +75,23 @@ def seeds(
         "not quite learned",
         "broken",
         "one seed",
+        "everything is right",
+        "the usual one is at its ceiling",
+        "the usual one is at its ceiling and the other far below",
+        "everything is right without values of the source too",
     ],
 )
 def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -> None:
     assert EXPERIMENT.judge(found).verdict == verdict
     assert len(EXPERIMENT.figures(found)[0].data()["bars"]) == len(ARMS)
+
+
+def test_sources_stand_to_the_part_that_they_are_about() -> None:
+    verdict = EXPERIMENT.judge(seeds(values=0.4))
+    assert verdict.verdict == "refuted"
+    assert verdict.parts == {"queries": "supported", "values": "refuted"}
+    stances = {one.who: one.beside(verdict.verdict, verdict.parts) for one in EXPERIMENT.literature}
+    assert stances["You, Sun, Iyyer 2020"] == stances["Bahdanau, Cho, Bengio 2015"] == "agrees"
 
 
 def crossed(kind: type[Attention], x_MD: torch.Tensor, x_ND: torch.Tensor) -> torch.Tensor:

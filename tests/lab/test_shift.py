@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from headway.lab.shift import EXPERIMENT, best_map, code, errors, fitted_turns, rates, unshiftable
+from headway.lab.shift import (
+    EXPERIMENT,
+    best_map,
+    code,
+    errors,
+    fitted_turns,
+    of_model,
+    rates,
+    unshiftable,
+)
+from headway.nn import positions
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +41,20 @@ def test_a_linear_map_exists_and_is_not_what_least_squares_finds(
 
 
 def test_a_code_that_is_not_shifted_by_turns_is_refuted(found: list[dict[str, Any]]) -> None:
-    other = [{"128": {**one["128"], "double": 0.1}} for one in found]
+    other = [{"128": {**one["128"], "single": 0.1}} for one in found]
     assert EXPERIMENT.judge(other).verdict == "refuted"
+
+
+def test_the_code_that_models_add_is_what_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With random numbers in its place the verdict was `supported`: only the formula was looked
+    at."""
+    monkeypatch.setattr(positions, "sinusoids", lambda n, width, **_: torch.randn(n, width))
+    assert EXPERIMENT.judge([{"128": errors(128, 0)}]).verdict == "refuted"
+
+
+def test_the_code_of_a_model_is_the_formula_in_single_precision() -> None:
+    expected = code(torch.arange(300), 16).flatten(1).float()
+    assert torch.allclose(of_model(300, 16), expected, atol=1e-6)
 
 
 def test_where_anything_can_be_shifted_nothing_is_said(found: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ import typer
 from headway.cli.data_arguments import Device, Json, say
 from headway.cli.print_table import show_table
 from headway.errors import Stopped, UserError
-from headway.lab.experiments import EXPERIMENTS, Entry, find
+from headway.lab.experiments import EXPERIMENTS, SEEDS, Entry, find
 from headway.progress import duration
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def lab(
     full: Annotated[
         bool, typer.Option("--full/--quick", help="Larger models and data, or minutes on a CPU.")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How often, each from other weights.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="How often, each from other weights.")] = SEEDS,
     first_seed: Annotated[
         int, typer.Option(min=1, help="Begin at this one: fresh seeds confirm what others showed.")
     ] = 1,
@@ -89,7 +89,7 @@ def _list(folder: Path, as_json: bool) -> None:
     heads = ["", "experiment", "question", "quick", "full", "full, GPU", "found here"]
     show_table(heads, rows, {"", "quick", "full", "full, GPU"})
     print(
-        "\nTimes are of two cores and three seeds. `headway lab NAME` runs one, `headway lab "
+        f"\nTimes are of two cores and {SEEDS} seeds. `headway lab NAME` runs one, `headway lab "
         "--all` all; what is stopped goes on by the same command."
     )
 

@@ -26,7 +26,17 @@ from headway.lab import beds
 from headway.lab.bench import Bench
 from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab.verdict import (
+    Answers,
+    Arm,
+    Bounds,
+    Control,
+    Effect,
+    Verdict,
+    all_of,
+    decide,
+    said,
+)
 from headway.metrics.translation import bleu, chrf
 from headway.models.seq2seq import Seq2Seq
 from headway.nn.attention.attention import Memory
@@ -43,6 +53,8 @@ AT_ONCE = 64
 
 LITTLE = 1.0
 """Points of chrF: less than that cannot be seen in a test set of a thousand sentences."""
+
+CHRF = Bounds(low=0.0, high=100.0, margin=LITTLE)
 
 SAME = 1e-3
 """Nats by which the best must be better than what a beam found for the beam to have missed it."""
@@ -114,8 +126,12 @@ class Beam(Experiment):
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
         beam = str(BEAM)
-        effect = Effect.over(
-            [one["quality"]["exact"] - one["quality"][beam] for one in found],
+        exact_search, usual = (
+            Arm(name=name, scores=over(found, "quality", key))
+            for name, key in (("the exact search", "exact"), (f"beam {BEAM}", beam))
+        )
+        effect = Effect.between(
+            exact_search, usual, CHRF,
             f"what the exact search adds to the chrF of beam {BEAM}", "points",
         )  # fmt: skip
         hopeless = Effect.over(

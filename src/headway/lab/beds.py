@@ -59,15 +59,32 @@ def _distinct(pairs: Sequence[Known], seen: set[str]) -> list[Known]:
 # -- languages
 
 
-def grammar(n: int, seed: int = 1) -> list[Known]:
-    """A toy grammar. Source: `the red dog often sees a cat up`; in the target an adjective stands
-    behind its noun, the object before its subject, the verb at the end; `the` and `a` melt into the
-    noun's ending; a verb with a particle is one word, and an adverb two.
+def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[Known]:
+    """A toy grammar. `clauses`: sentences in one; the target has them from the last to the first.
+
+    Source: `the red dog often sees a cat up`. In the target an adjective follows its noun, the
+    object precedes its subject, and the verb is at the end; `the` and `a` become endings of nouns;
+    a verb with a particle is one word, and an adverb two.
 
     Nothing of it stands on the diagonal for long, and every word of the target has its origin.
     """
     picks = random.Random(seed)
-    return [_sentence(picks) for _ in range(n)]
+    return [_joined([_sentence(picks) for _ in range(clauses)]) for _ in range(n)]
+
+
+def _joined(clauses: Sequence[Known]) -> Known:
+    """One sentence of several, whose order is turned round in the target."""
+    source: list[str] = []
+    target: Words = []
+    for clause in clauses:
+        first = len(source)
+        source += clause.source.split()
+        origins: dict[int, list[int]] = {}
+        for origin, place in clause.links:
+            origins.setdefault(place, []).append(first + origin)
+        words = clause.target.split()
+        target = [(word, tuple(origins[n])) for n, word in enumerate(words)] + target
+    return _known(source, target)
 
 
 def _sentence(picks: random.Random) -> Known:

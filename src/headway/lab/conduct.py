@@ -16,7 +16,7 @@ from headway.data import workers
 from headway.errors import ConfigError, FolderError, UserError
 from headway.lab.bench import Bench, OutOfTime, read_json
 from headway.lab.experiment import Experiment, Measured
-from headway.lab.experiments import Entry, find
+from headway.lab.experiments import SEEDS, Entry, find
 from headway.lab.page import PAGE, write_page
 from headway.lab.verdict import Verdict, plain
 from headway.progress import Progress, duration
@@ -30,8 +30,6 @@ VERDICT = "verdict.json"
 SEED = "seed.json"
 """All numbers of one seed, in its folder. Seeds may be measured side by side, each in a folder of
 its own, and their folders then be put into one."""
-
-SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def run_experiment(
     `budget_s`: when so many seconds are over it judges what is there."""
     entry = find(name)
     if seeds < 1:
-        raise ConfigError(f"seeds={seeds}: at least one is needed, and three for most verdicts.")
+        raise ConfigError(f"seeds={seeds}: at least one is needed, and five for small effects.")
     if first_seed < 1:
         raise ConfigError(f"first_seed={first_seed}: seeds are counted from 1.")
     folder = Path(out) if out is not None else default_folder(entry, full)
@@ -142,7 +140,7 @@ def _judged(
     was; the seeds that were measured are judged as any others."""
     if not found:
         return {
-            "verdict": "undecided", "effect": None, "controls": [], "more": [],
+            "verdict": "undecided", "effect": None, "controls": [], "more": [], "parts": {},
             "sentence": f"Nothing was measured: {'; '.join([*doubts, over])}.",
             "changes": "More time: the same command goes on.",
         }  # fmt: skip
@@ -151,7 +149,7 @@ def _judged(
     if doubts:
         seen = verdict.sentence
         facts["sentence"] = f"Not enough to go by: {'; '.join(doubts)}. What was seen: {seen}"
-        facts["verdict"] = "undecided"
+        facts["verdict"], facts["parts"] = "undecided", {}
     if over:
         facts["sentence"] += f" ({over.capitalize()}.)"
     return facts
@@ -167,7 +165,7 @@ def _facts(
         **verdict,
         "hypothesis": experiment.hypothesis, "method": list(experiment.method),
         "control": experiment.control,
-        "literature": [[one.who, one.says, one.beside(verdict["verdict"])]
+        "literature": [[one.who, one.says, one.beside(verdict["verdict"], verdict["parts"])]
                        for one in experiment.literature],
         "size": "full" if full else "quick", "doubts": list(doubts),
         "data": None if data is None else data.name,

@@ -28,12 +28,16 @@ class Source:
     stance: Literal["agrees", "disagrees", "differs", "context"] = "agrees"
     """It says the same, the opposite, something of its own, or is there to know."""
 
-    def beside(self, verdict: str) -> str:
-        """How it stands to what was found: who agrees with a claim that is refuted does not agree
-        with that, and of one that is undecided nothing can be said (`open`)."""
-        if self.stance not in TURNED or verdict == "supported":
+    part: str = ""
+    """Part of the hypothesis that it is about, by its name in `Verdict.parts`; empty: all of it."""
+
+    def beside(self, verdict: str, parts: Mapping[str, str]) -> str:
+        """How it stands to what was found: a source that agrees with a refuted claim disagrees with
+        the finding, and one about an undecided claim is `open`."""
+        found = parts.get(self.part, verdict)
+        if self.stance not in TURNED or found == "supported":
             return self.stance
-        return TURNED[self.stance] if verdict == "refuted" else "open"
+        return TURNED[self.stance] if found == "refuted" else "open"
 
 
 class Experiment(ABC):

@@ -17,10 +17,20 @@ from torch import Tensor, nn
 
 from headway.lab import beds
 from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean
+from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
 from headway.lab.nats import of_pairs
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide
+from headway.lab.verdict import (
+    Answers,
+    Arm,
+    Bounds,
+    Control,
+    Effect,
+    Verdict,
+    Word,
+    all_of,
+    decide,
+)
 from headway.models.parts.custom import Parts
 from headway.nn.layout import Layout
 from headway.settings.model import TextSettings
@@ -29,8 +39,12 @@ PLACES = 512
 LEAST = 0.05
 """Nats per word: a difference that is one."""
 
-SHORT, LONG = (3, 8), (9, 12)
-"""Lengths that are trained on, and longer ones that are only asked for."""
+LOSS = Bounds(low=0.0, margin=LEAST)
+"""Each word of the target is determined by the source, so a perfect model has a loss of 0."""
+
+LENGTHS = {"quick": ((3, 16), (17, 24)), "full": ((3, 40), (41, 60))}
+"""Lengths that are trained on, and longer ones that are only asked for. With up to 8 words every
+family of frequencies reached 100 %."""
 
 Rates = Callable[[int, np.random.Generator], Any]
 
@@ -82,9 +96,10 @@ class Frequencies(Experiment):
     method = (
         "First arithmetic: how far apart the codes of two places are, by their distance, for seven "
         "families of frequencies, and whether near places look nearer than far ones.",
-        "Then small translators learn to turn strings of 3 to 8 words round, which takes exact "
-        "places, each with another family of frequencies in place of the paper's; and are asked "
-        "about 9 to 12 words too, which they have not seen.",
+        "Then small translators learn to turn strings of 3 to 16 words round (full: to 40), which "
+        "takes exact places, each with another family of frequencies in place of the paper's; and "
+        "are asked about longer strings too, which they have not seen. Losses are compared after "
+        "equal steps, before any of them has learned the task to the end.",
     )
     control = (
         "Without any positions the same model must fail at this task; else the frequencies would "
@@ -96,15 +111,16 @@ class Frequencies(Experiment):
         Source("Haviv et al. 2022", "Causal language models learn places without any code; "
                "encoders do not.", "context"),
         Source("Tancik et al. 2020", "For coordinates it is the spread of frequencies that counts, "
-               "not their exact choice."),
+               "not their exact choice.", part="random"),
     )  # fmt: skip
     pieces = (4, 9)
 
     def measure(self, bench: Bench) -> Measured:
         trained = bench.choose(("geometric", "log-uniform", "linear"), tuple(FAMILIES))
-        short = beds.bed(beds.strings("reverse", *SHORT, letters=8), bench.choose(4000, 20_000),
-                         200, bench.seed)  # fmt: skip
-        longer = beds.strings("reverse", *LONG, letters=8)(200, 999 + bench.seed)
+        lengths, beyond_them = LENGTHS[bench.choose("quick", "full")]
+        short = beds.bed(beds.strings("reverse", *lengths, letters=8), bench.choose(4000, 20_000),
+                         100, bench.seed)  # fmt: skip
+        longer = beds.strings("reverse", *beyond_them, letters=8)(200, 999 + bench.seed)
         train, valid = short.columns()
         loss, accuracy, beyond = {}, {}, {}
         arms = [*trained, "none", *bench.choose((), ("learned",))]
@@ -115,7 +131,7 @@ class Frequencies(Experiment):
                 settings={
                     **PAIRS, "model.positions": "none" if own else
                     {"none": "none", "learned": "learned"}[arm],
-                    "train.steps": bench.choose(400, 2000), "model.max_len": 64,
+                    "train.steps": bench.choose(450, 2000), "model.max_len": 64,
                     "model.d_model": bench.choose(48, 128),
                 },
             )  # fmt: skip
@@ -126,21 +142,24 @@ class Frequencies(Experiment):
         return {"loss": loss, "accuracy": accuracy, "beyond": beyond, "kernel": kernels}
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
-        def less(one: str, other: str) -> list[float]:
-            return [seed["loss"][one] - seed["loss"][other] for seed in found]
+        def less(one: str, name: str) -> Effect:
+            other, usual = (
+                Arm(name=arm, scores=over(found, "loss", arm)) for arm in (one, "geometric")
+            )
+            what = f"loss, {name} less geometric"
+            return Effect.between(other, usual, LOSS, what, "nats per word")
 
-        unit = "nats per word"
-        same = Effect.over(less("log-uniform", "geometric"), "loss, random less geometric", unit)
-        worse = Effect.over(less("linear", "geometric"), "loss, evenly spaced less geometric", unit)
-        lost = less("none", "geometric")
+        same, worse = less("log-uniform", "random"), less("linear", "evenly spaced")
+        lost = [one["loss"]["none"] - one["loss"]["geometric"] for one in found]
         control = Control(
             name="without positions it fails", passed=min(lost) > 0.3,
             said=f"without positions the loss is at least {min(lost):.2f} nats per word higher.",
         )  # fmt: skip
         twins = [one["kernel"]["linear"]["twin"] for one in found]
         alias = Effect.over(twins, "evenly spaced: nearest of all other places", exact=True)
-        words = same.below(LEAST), worse.above(LEAST)
-        if words[0] == "refuted":
+        parts: dict[str, Word] = {"random": same.below(LEAST), "spaced": worse.above(LEAST)}
+        word = all_of(*parts.values())
+        if parts["random"] == word != "supported":
             effect, said = same, "random log-uniform frequencies are worse by {effect}"
         else:
             effect, said = (
@@ -150,7 +169,6 @@ class Frequencies(Experiment):
                     "not lose by it here (their loss differs by {effect})"
                 ),
             )
-        word = all_of(*words)
         answers = Answers(
             supported=f"Random frequencies of the same spread serve as well ({same}), and evenly "
             "spaced ones are worse by {effect}: the spread over scales counts, not the chirp.",
@@ -160,7 +178,8 @@ class Frequencies(Experiment):
             changes="Longer sequences, where evenly spaced frequencies repeat; a model that learns "
             "its own positions; or positions that work inside attention.",
         )
-        return decide(word, effect, answers, [control], [same, alias])
+        return decide(word, effect, answers, [control],
+                      [worse if effect is same else same, alias], parts)  # fmt: skip
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         arms = list(found[0]["loss"])
@@ -182,8 +201,8 @@ class Frequencies(Experiment):
         return [
             Bars(
                 title="Words right, by family of frequencies", bars=bars, unit="%", most=100.0,
-                hint="Turning round 3 to 8 words that were not trained on; the thin line spans "
-                "the seeds.",
+                hint="Turning round strings of words that were not trained on; the thin line "
+                "spans the seeds.",
             ),
             Lines(
                 title="How far apart codes are", series=curves, x="distance of the places",
@@ -199,7 +218,7 @@ class Frequencies(Experiment):
             ),
             Bars(
                 title="Longer than trained", bars=beyond, unit="%", most=100.0,
-                hint="Words right of strings of 9 to 12 words.",
+                hint="Words right of strings that are longer than all that were trained on.",
             ),
         ]  # fmt: skip
 

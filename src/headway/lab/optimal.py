@@ -23,7 +23,17 @@ from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Bars, Figure, Lines, Table, interval_bars
 from headway.lab.parallelism import in_turns, shape, step_of, width_of
 from headway.lab.residuals import unigram
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab.verdict import (
+    Answers,
+    Arm,
+    Bounds,
+    Control,
+    Effect,
+    Verdict,
+    all_of,
+    decide,
+    said,
+)
 from headway.models.decoder import Decoder
 from headway.models.parts.custom import Parts
 from headway.models.summary import count, outline
@@ -36,6 +46,9 @@ from headway.run import Run
 CONTEXT, LAYERS = 64, 4
 ECHO, LETTERS, TIMES = 20, "abcdefgh", 3
 """The copying test: so many letters, drawn from these, so many times in a row."""
+
+COPY = Bounds(low=0.0, high=math.log(len(LETTERS)), margin=0.05)
+"""Loss in copying: from knowing every letter to guessing it."""
 
 
 class Bell(nn.Module):
@@ -198,7 +211,9 @@ class Optimal(Experiment):
         )  # fmt: skip
         best = min(REPLACED, key=lambda arm: sum(one[arm] - one["transformer"] for one in timed))
         least = Effect.over([one[best] - one["transformer"] for one in timed], "")
-        needed = Effect.over([one["copy"]["no-head"] - one["copy"]["single"] for one in found],
+        without, single = (Arm(name=NAMED[name], scores=over(found, "copy", name))
+                           for name in ("no-head", "single"))  # fmt: skip
+        needed = Effect.between(without, single, COPY,
                              "what the head takes off the loss in copying",
                              "nats per letter")  # fmt: skip
         added = Effect.over([one["single"] - one["every-layer"] for one in timed],
@@ -250,7 +265,7 @@ class Optimal(Experiment):
             "one head. Its own optimizer: it had that of the others here.",
         )
         word = all_of(effect.below(CLOSE), needed.above(0.1), added.below(CLOSE))
-        return decide(word, effect, answers, controls, more)
+        return decide(word, needed if word == "cannot tell" else effect, answers, controls, more)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         timed = [at_equal_time(one) for one in found]

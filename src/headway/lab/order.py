@@ -14,7 +14,18 @@ from headway.lab import beds
 from headway.lab.bench import PAIRS, Bench
 from headway.lab.experiment import Experiment, Measured, Source, over
 from headway.lab.figures import Bars, Figure, interval_bars
-from headway.lab.verdict import Answers, Control, Effect, Verdict, all_of, decide, said
+from headway.lab.verdict import (
+    Answers,
+    Arm,
+    Bounds,
+    Control,
+    Effect,
+    Verdict,
+    Word,
+    all_of,
+    decide,
+    said,
+)
 
 TASKS = {
     "first": "say which of two words comes first (encoder)",
@@ -25,6 +36,9 @@ TASKS = {
 }
 LITTLE = 0.25
 """Of what is learned with positions, beyond counting letters."""
+
+LOSS = Bounds(low=0.0, margin=0.05)
+"""The answers to the made-up tasks are determined, so a perfect model has a loss of 0."""
 
 TINY: dict[str, Any] = {
     "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64, "model.n_layers": 2,
@@ -50,9 +64,9 @@ class Order(Experiment):
     )
     literature = (
         Source("Vaswani et al. 2017", "Since the model has no recurrence and no convolution, "
-               "something must tell it the order."),
+               "something must tell it the order.", part="encoder"),
         Source("Haviv et al. 2022", "Causal language models without positions are nearly as good: "
-               "they count how much they see."),
+               "they count how much they see.", part="decoder"),
         Source("Sinha et al. 2021", "Masked language models trained on shuffled words stay good at "
                "many tasks: these ask for little order.", "context"),
     )  # fmt: skip
@@ -94,18 +108,23 @@ class Order(Experiment):
         return run.scores["loss"]
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
-        def worth(task: str) -> list[float]:
-            return [one["without"][task] - one["with"][task] for one in found]
+        def worth(task: str, name: str) -> Effect:
+            without, with_ = (
+                Arm(name=f"{key} positions", scores=over(found, key, task))
+                for key in ("without", "with")
+            )
+            what = f"{name}: loss without positions less with"
+            return Effect.between(without, with_, LOSS, what, "nats")
 
         shares = [
             (one["without"]["letters"] - one["with"]["letters"])
             / (one["unigram"] - one["with"]["letters"])
             for one in found
         ]
-        encoder = Effect.over(worth("first"), "encoder, which comes first: loss without positions "
-                              "less with", "nats")  # fmt: skip
+        encoder = worth("first", "encoder, which comes first")
         decoder = Effect.over(shares, "decoder, letters: share of what is learned that is lost")
-        there, first = worth("there"), over(found, "with", "first")
+        there = [one["without"]["there"] - one["with"]["there"] for one in found]
+        first = over(found, "with", "first")
         controls = [
             Control(
                 name="a bag is enough to see a word", passed=max(there) < 0.1,
@@ -117,8 +136,8 @@ class Order(Experiment):
                 "guessing has 0.69.",
             ),
         ]  # fmt: skip
-        words = encoder.above(0.3), decoder.below(LITTLE)
-        effect = decoder if words[0] == "supported" and words[1] != "supported" else encoder
+        parts: dict[str, Word] = {"encoder": encoder.above(0.3), "decoder": decoder.below(LITTLE)}
+        effect = decoder if parts["encoder"] == "supported" != parts["decoder"] else encoder
         lost = f"{100 * sum(shares) / len(shares):.0f} %"
         answers = Answers(
             supported="An encoder without positions cannot say which word comes first (worse by "
@@ -132,11 +151,8 @@ class Order(Experiment):
             "can be guessed from the words makes positions worth less to an encoder.",
         )  # fmt: skip
         more = [decoder if effect is encoder else encoder]
-        more += [
-            Effect.over(worth(task), f"{TASKS[task]}: loss without positions less with", "nats")
-            for task in ("reverse", "sort", "letters", "there")
-        ]
-        return decide(all_of(*words), effect, answers, controls, more)
+        more += [worth(task, TASKS[task]) for task in ("reverse", "sort", "letters", "there")]
+        return decide(all_of(*parts.values()), effect, answers, controls, more, parts)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         worth = [

@@ -15,13 +15,16 @@ import torch
 
 from headway.lab import beds
 from headway.lab.bench import PAIRS, Bench
-from headway.lab.experiment import Experiment, Measured, Source, mean
+from headway.lab.experiment import Experiment, Measured, Source, mean, over
 from headway.lab.figures import Figure, Lines
-from headway.lab.verdict import Answers, Control, Effect, Verdict, decide
+from headway.lab.verdict import Answers, Arm, Bounds, Control, Effect, Verdict, decide
 from headway.models.parts.custom import Parts
 
 LEAST = 0.05
 """Nats per word: a difference that is one."""
+
+LOSS = Bounds(low=0.0, margin=LEAST)
+"""Each word of the target is determined by the source, so a perfect model has a loss of 0."""
 
 KEYS = 32
 FRESH = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -88,11 +91,14 @@ class Scale(Experiment):
         widths = sorted(found[0]["loss"]["root"], key=int)
         narrow, wide = widths[0], widths[-1]
 
-        def less(width: str) -> list[float]:
-            return [one["loss"]["none"][width] - one["loss"]["root"][width] for one in found]
+        def less(width: str, name: str) -> Effect:
+            undivided, divided = (
+                Arm(name=text, scores=over(found, "loss", arm, width))
+                for arm, text in (("none", "undivided"), ("root", "divided"))
+            )
+            return Effect.between(undivided, divided, LOSS, name, "nats per word")
 
-        effect = Effect.over(less(wide), f"loss undivided less divided, width {wide}",
-                             "nats per word")  # fmt: skip
+        effect = less(wide, f"loss undivided less divided, width {wide}")
         shares = [one["fresh"]["root"]["entropy"] for one in found]
         drift = max(max(one.values()) - min(one.values()) for one in shares)
         learned = max(max(one["loss"][arm][narrow] for arm in ("root", "none")) for one in found)
@@ -113,7 +119,7 @@ class Scale(Experiment):
             one["fresh"]["none"]["flow"][last] / one["fresh"]["root"]["flow"][last] for one in found
         ]
         more = [
-            Effect.over(less(narrow), f"the same, width {narrow}", "nats per word"),
+            less(narrow, f"the same, width {narrow}"),
             Effect.over(entropies, f"entropy undivided, width {last}, share of the most"),
             Effect.over(flows, f"gradient undivided, width {last}, share of divided"),
         ]

@@ -1,17 +1,27 @@
-"""What an experiment says in the end: an effect with its interval over seeds, controls, a verdict.
+"""Verdicts: effects with intervals over seeds, their power, the limits of a scale, and controls.
 
-All of it is a pure function of numbers, so that a test can plant the truth.
+Everything here is a pure function of numbers, so that tests can plant the truth.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-Word = Literal["supported", "refuted", "undecided"]
+from headway.lab.experiments import SEEDS
+
+Word = Literal["supported", "refuted", "undecided", "cannot tell"]
+"""`undecided`: more seeds may decide it. `cannot tell`: no number of seeds can, since an arm is at
+the floor or the ceiling of its scale."""
+
+End = Literal["", "floor", "ceiling"]
+
+POWER = 0.8
+"""Cohen's convention for the share of true effects that a study should detect."""
 
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
@@ -19,8 +29,32 @@ T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.20
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Range of a bounded score, such as accuracy (0 to 100 %) or the loss of a solvable task."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    margin: float
+    """An arm whose mean is within this distance of a bound is at its floor or ceiling."""
+
+    def end(self, scores: Sequence[float]) -> End:
+        mean = fmean(scores)
+        if mean < self.low + self.margin:
+            return "floor"
+        return "ceiling" if mean > self.high - self.margin else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of the models that an experiment compares: its name and its score for each seed."""
+
+    name: str
+    scores: Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Effect:
-    """A number that the verdict rests on: the mean over seeds, and where it lies with 95 %."""
+    """A number that the verdict rests on: the mean over seeds and its 95 % interval."""
 
     name: str
     value: float
@@ -31,8 +65,20 @@ class Effect:
     spread: float = 0.0
     """Standard deviation over seeds."""
 
+    detectable: float = math.inf
+    """Smallest distance from a bar that these seeds, with this spread, detect with `POWER`."""
+
     exact: bool = False
     """Arithmetic: no seed has a say in it."""
+
+    hides_more: bool = False
+    """An arm is at a limit of its scale, so that the true difference may be larger."""
+
+    hides_less: bool = False
+    """An arm is at a limit of its scale, so that the true difference may be smaller."""
+
+    limits: Sequence[str] = ()
+    """Arms at a limit of their scale, in words."""
 
     @classmethod
     def over(
@@ -51,42 +97,109 @@ class Effect:
         if n == 1:
             return cls(name=name, unit=unit, seeds=1, value=mean, low=-math.inf, high=math.inf)
         spread = stdev(known)
-        half = (T[n - 2] if n - 2 < len(T) else 1.96) * spread / math.sqrt(n)
+        half = student(n) * spread / math.sqrt(n)
         return cls(
             name=name, unit=unit, seeds=n, value=mean, low=mean - half, high=mean + half,
-            spread=spread,
+            spread=spread, detectable=smallest(n) * spread,
+        )  # fmt: skip
+
+    @classmethod
+    def between(cls, one: Arm, other: Arm, bounds: Bounds, name: str, unit: str = "") -> Effect:
+        """Difference of two arms on a bounded scale, `one` less `other`.
+
+        Where an arm is at a limit of the scale, the measured difference is smaller than the true
+        one may be: a large difference can still be concluded, a small one cannot.
+        """
+        pairs = zip(one.scores, other.scores, strict=True)
+        effect = cls.over([a - b for a, b in pairs], name, unit)
+        if not math.isfinite(effect.value):
+            return effect
+        ends = bounds.end(one.scores), bounds.end(other.scores)
+        limits = tuple(f"{arm.name} is at its {end} ({said(fmean(arm.scores))})"
+                       for arm, end in zip((one, other), ends, strict=True) if end)  # fmt: skip
+        return replace(
+            effect, limits=limits,
+            hides_more=ends[0] == "ceiling" or ends[1] == "floor",
+            hides_less=ends[0] == "floor" or ends[1] == "ceiling",
         )  # fmt: skip
 
     def above(self, least: float) -> Word:
-        """Whether it is more than this: with its whole interval, or not at all."""
+        """Whether the whole interval is above this."""
+        if self._same_end:
+            return "cannot tell"
         if self.low > least:
             return "supported"
-        return "refuted" if self.high < least else "undecided"
+        if self.high < least:
+            return "cannot tell" if self.hides_more else "refuted"
+        return "undecided"
 
     def below(self, most: float) -> Word:
+        """Whether the whole interval is below this."""
+        if self._same_end:
+            return "cannot tell"
         if self.high < most:
-            return "supported"
+            return "cannot tell" if self.hides_more else "supported"
         return "refuted" if self.low > most else "undecided"
 
     def within(self, most: float) -> Word:
-        """Whether it is as good as none: the whole interval lies nearer to 0 than this."""
+        """Whether it is as good as none: the whole interval is nearer to 0 than this."""
+        if self._same_end:
+            return "cannot tell"
         if -most < self.low and self.high < most:
-            return "supported"
+            return "cannot tell" if self.hides_more or self.hides_less else "supported"
         return "refuted" if self.low > most or self.high < -most else "undecided"
+
+    @property
+    def _same_end(self) -> bool:
+        """Whether both arms are at the same end, where nothing can be compared."""
+        return self.hides_more and self.hides_less
 
     def __str__(self) -> str:
         """`0.42 nats (0.31 to 0.53)`."""
-        unit = f" {self.unit}" if self.unit and self.unit not in "%×" else self.unit
+        unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
             return f"{said(self.value)}{unit}"
         return f"{said(self.value)}{unit} ({said(self.low)} to {said(self.high)})"
 
 
+def student(seeds: int) -> float:
+    """Student's t of 95 % for the mean of this many values."""
+    return T[seeds - 2] if seeds - 2 < len(T) else 1.96
+
+
+def power(distance: float, seeds: int) -> float:
+    """Probability that the 95 % interval over `seeds` values excludes a bar on its far side, when
+    their true mean is `distance` standard deviations from it.
+
+    It is the noncentral t distribution, integrated over the spread that the seeds happen to have.
+    """
+    df = seeds - 1
+    shift, critical = distance * math.sqrt(seeds), student(seeds)
+    scale = math.log(2) * (df / 2 - 1) + math.lgamma(df / 2)
+    end, n = math.sqrt(df) + 8, 400
+    total = 0.0
+    for i in range(n):
+        chi = end * (i + 0.5) / n
+        density = math.exp((df - 1) * math.log(chi) - chi * chi / 2 - scale)
+        above = 0.5 * math.erfc((critical * chi / math.sqrt(df) - shift) / math.sqrt(2))
+        total += density * above
+    return total * end / n
+
+
+@cache
+def smallest(seeds: int) -> float:
+    """Distance from a bar, in standard deviations, that this many seeds detect with `POWER`."""
+    low, high = 0.0, 100.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle, seeds) < POWER else (low, middle)
+    return high
+
+
 def all_of(*words: Word) -> Word:
-    """Of a claim with several parts: it falls with one of them, and stands with all."""
-    if "refuted" in words:
-        return "refuted"
-    return "undecided" if "undecided" in words else "supported"
+    """Verdict on a claim with several parts: one refuted part refutes it; all must be supported."""
+    order: tuple[Word, ...] = ("refuted", "cannot tell", "undecided")
+    return next((word for word in order if word in words), "supported")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +223,9 @@ class Verdict:
     more: Sequence[Effect] = ()
     """Other numbers worth knowing, which the verdict does not rest on."""
 
+    parts: Mapping[str, Word] = field(default_factory=dict)
+    """Verdicts on parts of the hypothesis, where sources are about one of them."""
+
     changes: str = ""
     """What would change it."""
 
@@ -129,32 +245,57 @@ class Answers:
 
 def decide(
     word: Word, effect: Effect, answers: Answers, controls: Sequence[Control] = (),
-    more: Sequence[Effect] = (),
+    more: Sequence[Effect] = (), parts: Mapping[str, Word] | None = None,
 ) -> Verdict:  # fmt: skip
-    """The verdict that the effect says, unless a control failed or seeds are too few: then it is
-    undecided, and says why. `{effect}` in a sentence is the effect with its interval."""
+    """Verdict with its sentence. A failed control or a single seed makes it undecided, and an arm
+    at a limit of its scale leaves `cannot tell`. `{effect}` in a sentence is the effect with its
+    interval; `effect` is the one that the word rests on."""
     failed = [one for one in controls if not one.passed]
-    if failed:
+    parts = dict(parts or {})
+    if failed or (effect.seeds == 1 and not effect.exact):
+        parts = dict.fromkeys(parts, "undecided")
+    if math.isnan(effect.value):
+        word, sentence = "undecided", f"Nothing could be measured of {effect.name}."
+    elif word == "cannot tell":
+        sentence = (
+            f"This task cannot tell: {' and '.join(effect.limits)}, so that a difference would not "
+            f"show. Measured, {effect.name}: {effect}."
+        )
+    elif failed:
         word = "undecided"
         sentence = (
             "A control failed, so the effect means nothing yet: "
             + "; ".join(one.said.rstrip(".") for one in failed)
             + "."
         )
-    elif math.isnan(effect.value):
-        word, sentence = "undecided", f"Nothing could be measured of {effect.name}."
     elif effect.seeds == 1 and not effect.exact:
         word = "undecided"
         sentence = (
             f"One seed cannot tell an effect from luck: {effect.name} was {effect}. "
-            "Run it with --seeds 3."
+            f"Run it with --seeds {SEEDS}."
         )
     else:
         sentence = getattr(answers, word).replace("{effect}", str(effect))
+        if word == "undecided":
+            sentence += " " + power_of(effect)
     return Verdict(
         verdict=word, sentence=sentence, effect=effect, controls=tuple(controls), more=tuple(more),
-        changes=answers.changes,
+        parts=parts, changes=answers.changes,
     )  # fmt: skip
+
+
+def power_of(effect: Effect) -> str:
+    """What the seeds could have found, in a sentence."""
+    return (
+        f"{effect.seeds} seeds that vary like these detect an effect "
+        f"{said(effect.detectable)}{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of "
+        "cases."
+    )
+
+
+def spaced(unit: str) -> str:
+    """A unit as it follows a number."""
+    return f" {unit}" if unit and unit not in "%×" else unit
 
 
 def said(value: float) -> str:

@@ -1,5 +1,5 @@
 // An experiment of the lab: verdict, pictures, what was done, control, literature.
-const WORDS = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"] };
+const WORDS = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"], "cannot tell": ["–", "warn"] };
 const STANCES = { agrees: "agrees", disagrees: "disagrees", open: "not decided here", differs: "says something else", context: "to know" };
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 
@@ -17,10 +17,10 @@ function drawEffects(host, section) {
   if (!rows.length) return;
   const body = frame(host, {
     title: "The numbers behind it", name: "effects",
-    hint: "The first decides. Mean over seeds, and where it lies with 95 % (Student's t); exact numbers have no interval.",
-    csv: () => [["what", "unit", "mean", "low", "high", "spread", "seeds"], ...rows.map((one) => [one.name, one.unit, one.value, one.low, one.high, one.spread, one.seeds])],
+    hint: "The first decides. Mean over seeds and 95 % interval (Student's t); exact numbers have no interval. Detectable: the smallest distance from a bar that these seeds find in 80 % of cases.",
+    csv: () => [["what", "unit", "mean", "low", "high", "spread", "seeds", "detectable"], ...rows.map((one) => [one.name, one.unit, one.value, one.low, one.high, one.spread, one.seeds, one.detectable])],
   });
-  table(body, ["what", "mean", "from", "to", "spread over seeds", "unit"], rows.map((one) => [one.name, one.value, one.exact ? "exact" : spoken(one.low), one.exact ? "" : spoken(one.high), one.exact ? "" : spoken(one.seeds > 1 ? one.spread : null), one.unit]));
+  table(body, ["what", "mean", "from", "to", "spread over seeds", "detectable", "unit"], rows.map((one) => [one.name, one.value, one.exact ? "exact" : spoken(one.low), one.exact ? "" : spoken(one.high), one.exact ? "" : spoken(one.seeds > 1 ? one.spread : null), one.exact ? "" : spoken(one.detectable), one.unit]));
 }
 
 // Its card first, for all of them: a chart is as wide as its card, and a card as the grid makes it.
