@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ import numpy as np
 import pytest
 
 import headway
-from headway.errors import DataError, UserError, said_in_python
+from headway.errors import ConfigError, DataError, UserError, said_in_python
+from headway.settings.folder import load_run
 from headway.tasks import items
 from headway.tasks.answers import (
     Answer,
@@ -379,6 +381,58 @@ def test_who_is_in_python_is_told_of_no_flags(runs: Path, tmp_path: Path) -> Non
     for call in calls:
         with pytest.raises(UserError, match=r"^[^-]*(?:-[^-]+)*$"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "here"),
+    [("predict", "run(texts)"), ("predict_proba", ".probabilities"), ("fit", "headway.train("),
+     ("generate", "run.write("), ("save_pretrained", "run.export(")],
+)  # fmt: skip
+def test_methods_of_other_libraries_name_what_does_it_here(name: str, here: str) -> None:
+    run = shipped("stories")
+    assert not hasattr(run, name)
+    with pytest.raises(AttributeError) as error:
+        getattr(run, name)
+    assert here in str(error.value)
+    assert (error.value.name, error.value.obj) == (name, run)
+
+
+def test_a_missing_attribute_has_a_hint_only_where_there_is_one() -> None:
+    with pytest.raises(AttributeError, match=r"^a run has no attribute 'zzz'\.$"):
+        _ = shipped("stories").zzz
+
+
+def test_probabilities_are_not_asked_for() -> None:
+    with pytest.raises(TypeError, match=r"\.probabilities"):
+        shipped("stories")("a", proba=True)
+
+
+def test_errors_without_data_speak_python(tmp_path: Path) -> None:
+    for task in ("classify", "translate", "caption"):
+        with pytest.raises(UserError) as error:
+            headway.train(task, out=tmp_path / "a")
+        assert "FILES" not in str(error.value)
+        assert "--" not in str(error.value)
+        assert f"headway.train({task!r}, data" in str(error.value)
+
+
+def test_settings_of_training_are_keywords_and_others_are_named(tmp_path: Path) -> None:
+    data = {"text": [f"a b{i}" for i in range(60)], "label": ["x", "y"] * 30}
+    tiny = {"model.d_model": 16, "model.n_heads": 2, "model.n_layers": 1, "model.d_ff": 16}
+    run = headway.train("classify", data, out=tmp_path / "run", start="none", epochs=2, seed=5,
+                        settings=tiny, device="cpu", quiet=True)  # fmt: skip
+    asked = load_run(run.folder).asked
+    assert (asked["train.epochs"], asked["train.seed"]) == (2, 5)
+    calls: dict[str, dict[str, Any]] = {
+        '"classify.balance": True': {"class_weights": "balanced"},
+        '"lora.rank": 8': {"lora": 8},
+        '"train.lr": 0.1': {"learning_rate": 0.1},
+        "train.epochs": {"epochs": 2, "settings": {"train.epochs": 3}},
+    }
+    for said, keywords in calls.items():
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            headway.train("classify", data, out=tmp_path / "no", **keywords)
+    assert not (tmp_path / "no").exists()
 
 
 def test_nothing_can_be_taken_from_a_run() -> None:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from headway.data.in_memory import FOLDER, ROWS, VALID, Given, given, named_files
 from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
 from headway.settings.asked import FROM_PYTHON, Asked
+from headway.settings.data import INPUTS
 from headway.settings.listed import listed
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, asked_of
+from headway.settings.synonyms import setting_here, setting_with, training_setting
 from headway.tasks.specs import SEEN_AS, SPECS, Spec, spec_of
 from headway.training.arguments import (
     beginning,
@@ -169,6 +171,8 @@ class Wish:
 
     def asked(self, out: Path) -> tuple[Asked, dict[str, Given]]:
         """As settings, and data that is to be written down in `out`."""
+        if not self.command and any(map(self._is_setting, self.needs)):
+            return self._with_settings_apart().asked(out)
         if self.task is not None:
             check_word(self.task)
         elif self.recipe is None:
@@ -192,6 +196,28 @@ class Wish:
                 text = f"{key} is said twice: by an argument and by settings. Leave one."
                 raise ConfigError(text)
         return found | said, tables
+
+    def _is_setting(self, name: str) -> bool:
+        """Whether a keyword is a setting, by the name here or in another library."""
+        rows = SPECS[self.task].rows if self.task in SPECS else ()
+        if any(name == need.name for row in rows for need in row.needs):
+            return False
+        return name not in INPUTS and bool(training_setting(name) or setting_here(name))
+
+    def _with_settings_apart(self) -> Wish:
+        """With `epochs=3` as `train.epochs`; what is called otherwise here is an error."""
+        settings = _settings(self.settings)
+        for name in filter(self._is_setting, self.needs):
+            key, value = training_setting(name), self.needs[name]
+            if key is None:
+                raise ConfigError(
+                    f"{name}={value!r} is a setting: settings={{{setting_with(name, value)}}}"
+                )
+            if key in settings:
+                raise ConfigError(f"{name}= and settings both give {key}. Leave one of them out.")
+            settings |= Asked({key: value}, f"train({name}=…)")
+        needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
+        return replace(self, settings=settings, needs=needs)
 
     def _place(self, name: str) -> str:
         name = name.removesuffix("_field")

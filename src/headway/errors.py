@@ -26,8 +26,11 @@ def visible(text: str) -> str:
 class UserError(Exception):
     """An error that the user can fix; the message states what is wrong, where, and the fix."""
 
-    def __init__(self, text: str = "", *more: object) -> None:
+    def __init__(self, text: str = "", *more: object, python: str = "") -> None:
+        """`python`: the message for a caller in Python, where the way out is another one than
+        options written as arguments."""
         super().__init__(visible(text), *more)
+        self.python = visible(python)
 
 
 class ConfigError(UserError):
@@ -73,14 +76,15 @@ class Stopped(Exception):
 
 
 class InPython(ContextDecorator):
-    """Inside, what a `UserError` says of options is said as of arguments."""
+    """Word each `UserError` that passes for a caller in Python: arguments instead of options."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, UserError) and error.args:
-            error.args = (said_in_python(str(error.args[0])), *error.args[1:])
+            text = error.python or said_in_python(str(error.args[0]))
+            error.args = (text, *error.args[1:])
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 from headway.errors import DataError, InPython, UserError, columns_by_argument, suggest
 from headway.progress import SILENT, Progress
@@ -33,6 +33,7 @@ from headway.settings.folder import (
 )
 from headway.settings.listed import listed
 from headway.settings.run import Resolved, RunSettings, media_front
+from headway.settings.synonyms import OF_RUN, OF_USE, PROBABILITIES
 from headway.tasks.engines import check_engine
 from headway.tasks.specs import METRICS, OPTIONS, Metric, Need, metrics_asked, spec_of
 
@@ -162,6 +163,12 @@ class Run:
 
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a run never changes: {name!r} cannot be taken away.")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Name what does the same here for methods that other libraries have."""
+        here = OF_RUN.get(name)
+        hint = "" if here is None else f" Here: {here}."
+        raise AttributeError(f"a run has no attribute {name!r}.{hint}", name=name, obj=self)
 
     # -- what is known without weights
 
@@ -458,6 +465,8 @@ class Run:
                 raise OptionError("precision is said once: headway.load(…, precision=…).")
             if name not in known:
                 near = suggest(name, known) if known else " It has none."
+                if name in OF_USE and OF_USE[name] == PROBABILITIES:
+                    raise OptionError(f"{name}= is not needed: {OF_RUN['predict_proba']}.")
                 raise OptionError(
                     f"{name}= is no option of {self.name}, a run of the task {self.task}.{near}"
                 )

@@ -310,7 +310,7 @@ def test_a_prompt_longer_than_the_context_is_named(refused: Said) -> None:
         (["train", "complete", "--text", "@text", "--out", "x", "complete.drop_fields=2"],
          "drop_fields=2 is a share: 0 to 1"),
         (["train", "complete", "--text", "@text", "--out", "x", "start.freeze=1"],
-         "freeze and layer_decay have no effect without --from RUN"),
+         "start.freeze is about the weights of another run"),
         (["train", "complete", "--text", "@text", "--out", "x", "lora.rank=-1"],
          "rank=-1 must be 0 (no LoRA) or more"),
         (["train", "complete", "--text", "@text", "--out", "x", "train.metric=bleu"],

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from headway.cli.evaluate import files_of_test
+from headway.cli.flags import with_settings
 from headway.cli.main import TAKES, _called_here, _parser, main
 from headway.errors import FolderError
 from headway.settings.data import DataSettings
@@ -83,14 +84,38 @@ def classify(name: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([*TRANSLATE, "--lr", "1e-3"], "there is no option --lr. Write train.lr=1e-3."),
         ([*TRANSLATE, "--learning-rate=1e-3"], "Write train.lr=1e-3."),
-        ([*TRANSLATE, "--epochs", "3"], "Write train.epochs=3."),
+        ([*TRANSLATE, "--num-epochs", "3"], "Write train.epochs=3."),
         ([*TRANSLATE, "--batch-size", "32"], "Write train.batch_tokens=… (tokens of a step, not"),
         ([*TRANSLATE, "--config", "a.toml"], "Write --recipe FILE.toml."),
         (["predict", "r", "--config", "a.toml"], "Leave it out: the run has its settings"),
         ([*TRANSLATE, "--hidden-size", "64"], "Write model.d_model=64."),
-        ([*TRANSLATE, "--patience", "3"], "Write train.patience=3."),
+        ([*TRANSLATE, "--class-weights", "balanced"], "Write classify.balance=true (each class"),
+        ([*TRANSLATE, "class_weights=balanced"], "Did you mean 'classify.balance'?"),
+        ([*TRANSLATE, "--freeze"], "Write start.freeze=… (the first layers, as a number; -1: all"),
+        ([*TRANSLATE, "--freeze", "2"], "Write start.freeze=2 ("),
+        ([*TRANSLATE, "freeze=2"], "Did you mean 'start.freeze'?"),
+        ([*TRANSLATE, "--lora"], "Write lora.rank=… ("),
+        ([*TRANSLATE, "--lora", "8"], "Write lora.rank=8 ("),
+        ([*TRANSLATE, "lora=8"], "it must be a section: rank, alpha, targets"),
+        ([*TRANSLATE, "--cv", "5"], "Train once for each fold, with --valid FOLD"),
+        ([*TRANSLATE, "--gpus", "2"], "torchrun --nproc-per-node N -m headway train"),
+        ([*TRANSLATE, "--proba"], "headway predict RUN --top N"),
+        ([*PREDICT, "--proba"], "Write --scores for the probability of the answer, or --top N"),
+        ([*PREDICT, "--beam", "2", "--beam", "3"], "--beam takes one value, and 2 are given: 2, 3"),
+        (
+            ["train", "classify", "good.tsv", "--label", "a", "--label=b"],
+            "--label takes one value, and 2 are given: a, b.",
+        ),
+        (
+            ["check", "classify", "good.tsv", "--label", "a", "--label", "a"],
+            "classify.answer=labels",
+        ),
+        (
+            ["train", "classify", "good.tsv", "--out", "run", "--from", "none", "lora.rank=4"],
+            "lora.rank is about the weights of another run",
+        ),
+        ([*TRANSLATE, "start.freeze=2"], "start.freeze is about the weights of another run"),
         ([*TRANSLATE, "--resume"], "Leave it out: the same command goes on"),
         ([*TRANSLATE, "--nonsense", "3"], "See `headway train --help`."),
         (["play", "stories", "--temp", "0.5"], "Write decode.temperature=0.5 (with decode.sample="),
@@ -172,6 +197,44 @@ def test_a_mistake_is_answered_with_the_way_out(
     assert shown.out == ""
     assert said in shown.err
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "key", "value"),
+    [
+        (["--epochs", "3"], "train.epochs", "3"),
+        (["--epochs=3"], "train.epochs", "3"),
+        (["epochs=3"], "train.epochs", "3"),
+        (["--lr", "1e-3"], "train.lr", "1e-3"),
+        (["--weight-decay", "0.1"], "train.weight_decay", "0.1"),
+    ],
+    ids=" ".join,
+)
+def test_settings_of_training_need_no_section(typed: list[str], key: str, value: str) -> None:
+    params = _parser().commands["train"].params
+    words = ["classify", "good.tsv", *typed, "--out", "run"]
+    expected = ["classify", "good.tsv", f"{key}={value}", "--out", "run"]
+    assert with_settings(params, words) == expected
+
+
+def test_what_is_no_setting_of_training_is_left_as_typed(here: Path) -> None:
+    params = _parser().commands["train"].params
+    (here / "seed=1").write_bytes(b"")
+    for words in (
+        ["classify", "seed=1", "--text", "lr=2", "--out", "epochs=3"],  # a file, and two values
+        ["classify", "good.tsv", "--epochs"],
+        ["classify", "good.tsv", "--text", "", "decode.seed=3", "--", "epochs=3"],
+        ["classify", "good.tsv", "--nonsense", "3"],
+    ):
+        assert with_settings(params, words) == words
+
+
+def test_passes_may_be_counted_by_an_option(here: Path, capsys: Output) -> None:
+    rows = (f"a{i} film\t{'pos' if i % 2 else 'neg'}\n" for i in range(60))
+    (here / "many.tsv").write_text("".join(rows))
+    words = ["train", "classify", "many.tsv", "--out", "run", "--from", "none", "--dry-run"]
+    assert main([*words, "--epochs", "2", "model.d_model=16", "model.n_layers=1"]) == 0
+    assert '"train.epochs" = 2' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", TAKES)

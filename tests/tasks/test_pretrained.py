@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import headway
 from headway.cli.main import main
+from headway.errors import ConfigError
 from headway.settings.asked import Asked
 from headway.settings.data import DataSettings
 from headway.settings.folder import SHIPPED, TOKENIZER, load_run, shipped_names
@@ -61,6 +63,8 @@ def written(folder: Path, texts: list[str]) -> Path:
     [
         ({}, True),
         ({"model.dropout": 0.1, "train.steps": 5}, True),
+        ({"lora.rank": 4}, True),
+        ({"start.freeze": -1}, True),
         ({"start.run": ""}, False),
         ({"model.n_layers": 2}, False),
         ({"model.preset": "minilm-l6"}, False),
@@ -113,6 +117,21 @@ def test_a_run_says_what_it_starts_from_and_goes_on_with_it(
                  "model.n_layers=1", "model.d_ff=16"]) == 0  # fmt: skip
     assert load_run(bare).start.run == ""
     assert f"{ENGLISH} knows" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("asked", [{"lora.rank": 4}, {"start.freeze": 1}])
+def test_lora_and_frozen_layers_begin_with_the_usual_encoder(
+    asked: dict[str, object], tmp_path: Path
+) -> None:
+    english, german = written(tmp_path, ENGLISH_TEXTS), tmp_path / "german"
+    german.mkdir()
+    steps: dict[str, object] = {"train.steps": 1, "train.batch_tokens": 128, "data.valid_size": 4}
+    run = headway.train("classify", english, out=tmp_path / "run", settings=steps | asked,
+                        device="cpu", quiet=True)  # fmt: skip
+    assert load_run(run.folder).start.run == ENGLISH
+    with pytest.raises(ConfigError, match="about the weights of another run"):
+        headway.train("classify", written(german, GERMAN_TEXTS), out=tmp_path / "none",
+                      settings=steps | asked, device="cpu", quiet=True)  # fmt: skip
 
 
 def test_all_that_is_shipped_is_small() -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import wraps
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import typer
@@ -23,6 +25,7 @@ from headway.settings.data import INPUTS
 from headway.settings.decode import DecodeSettings
 from headway.settings.field_docs import documented
 from headway.settings.folder import load_run
+from headway.settings.synonyms import training_setting
 from headway.settings.toml import toml_value
 from headway.settings.value_types import setting_types, without_none
 from headway.tasks.specs import ALIASES, OPTIONS, SCORING, SEEN_AS, SPECS, Option, Spec, spec_of
@@ -206,6 +209,9 @@ class Declared(TyperCommand):
     """Whether the first word is a task, and not a run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self.by_task:
+            args = with_settings(self.params, args)
+        check_given_once(self.flags.values(), args)
         ctx.meta["headway.first"] = self._first(ctx, args)
         return super().parse_args(ctx, args)
 
@@ -296,6 +302,51 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_shown, value)) or "none"
     return toml_value(value).strip('"') or "empty"
+
+
+def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
+    """The arguments with `--epochs 3` and `epochs=3` as `train.epochs=3`: settings of training may
+    be typed without their section, where no option of the command is called so."""
+    options = {name: param for param in params for name in param.opts}
+    found: list[str] = []
+    rest = iter(args)
+    for arg in rest:
+        name, equals, value = arg.partition("=")
+        key = None if name in options else training_setting(name)
+        is_option = name.startswith("--")
+        if arg == "--":
+            return [*found, arg, *rest]
+        if arg in options and not options[arg].is_flag:
+            found += [arg, *islice(rest, 1)]
+        elif key is None or not (equals or is_option) or (not is_option and Path(arg).exists()):
+            found.append(arg)
+        elif equals:
+            found.append(f"{key}={value}")
+        else:
+            following = list(islice(rest, 1))
+            is_value = following and not following[0].startswith("--")
+            found += [f"{key}={following[0]}"] if is_value else [arg, *following]
+    return found
+
+
+def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
+    """Reject an option that takes one value and is given several: the last would win silently."""
+    names = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
+    for flag in flags:
+        if flag.several or flag.type is bool or names.count(flag.word) < 2:
+            continue
+        places = [place for place, name in enumerate(names) if name == flag.word]
+        values = [args[n].partition("=")[2] or "".join(args[n + 1 : n + 2]) for n in places]
+        more = ""
+        if flag.name == "label":
+            more = (
+                " Several labels of one example belong in one column, as a list or as a;b with "
+                "data.label_separator=; and classify.answer=labels."
+            )
+        raise ConfigError(
+            f"{flag.word} takes one value, and {len(values)} are given: {', '.join(values)}. "
+            f"Leave all but one out.{more}"
+        )
 
 
 def declare(

@@ -44,7 +44,10 @@ from headway.errors import NoColumn, UserError, out_of_memory
 from headway.settings.synonyms import NOTHING, option_here
 
 TAKES = {
-    **dict.fromkeys(("train", "check"), ("train", "model", "data", "tokenizer", "decode")),
+    **dict.fromkeys(
+        ("train", "check"),
+        ("train", "model", "data", "tokenizer", "decode", "start", "lora", "classify"),
+    ),
     **dict.fromkeys(("predict", "evaluate", "play"), ("decode",)),
 }
 """The sections of settings that a command takes as words, in the order of being meant."""

@@ -177,12 +177,18 @@ def check_there(*several: Source) -> None:
         )
 
 
+NOTHING_IN_PYTHON = (
+    "there is nothing to train on. Pass data, a path or a table: headway.train(task, data, out=…)"
+)
+
+
 def _check_asked(kind: TextKind, settings: RunSettings) -> None:
     data = settings.data
     if kind == "media":
         if not data.media:
             raise DataError(
-                "there is nothing to train on. Give a folder or files: headway train TASK FILES"
+                "there is nothing to train on. Give a folder or files: headway train TASK FILES",
+                python=NOTHING_IN_PYTHON,
             )
     elif kind == "pairs":
         if not data.source and not data.pairs:
@@ -190,7 +196,10 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
                 "there is nothing to train on. Give a table of pairs, or --source and --target."
             )
     elif not data.text and not (kind == "texts" and data.pairs):
-        raise DataError("there is nothing to train on. Give files: headway train TASK FILES")
+        raise DataError(
+            "there is nothing to train on. Give files: headway train TASK FILES",
+            python=NOTHING_IN_PYTHON,
+        )
     if kind == "fields" and not data.fields:
         raise DataError("data.fields=… must name the fields of the records; the last is the body.")
 
@@ -436,7 +445,8 @@ def evaluation_media(
     """
     if not settings.data.media:
         raise DataError(
-            "there is nothing to score. Give a folder or files: headway evaluate RUN FILES"
+            "there is nothing to score. Give a folder or files: headway evaluate RUN FILES",
+            python="there is nothing to score. Pass data, a path or a table: run.evaluate(data)",
         )
     source, _ = sources("media", settings, media)
     if settings.data.bad == "error":

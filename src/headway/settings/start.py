@@ -30,8 +30,6 @@ class StartSettings(Made):
             raise ConfigError(f"freeze={self.freeze} must be -1 (all but the heads), 0 or more.")
         if not 0.0 < self.layer_decay <= 1.0:
             raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0, at most 1.")
-        if not self.run and (self.freeze or self.layer_decay != 1.0):
-            raise ConfigError("freeze and layer_decay have no effect without --from RUN.")
 
 
 @dataclass(frozen=True, kw_only=True)

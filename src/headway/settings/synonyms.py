@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import fields
 
 SETTINGS = {
     "learning_rate": "train.lr", "max_lr": "train.lr", "peak_lr": "train.lr",
@@ -39,6 +40,12 @@ SETTINGS = {
     "do_sample": "decode.sample", "num_return_sequences": "decode.n_best",
     "no_repeat_ngram_size": "decode.no_repeat_ngram", "text_column": "data.text_field",
     "label_column": "data.label_field",
+    "class_weight": "classify.balance", "class_weights": "classify.balance",
+    "balanced": "classify.balance", "weighted_loss": "classify.balance",
+    "freeze": "start.freeze", "freeze_layers": "start.freeze", "frozen_layers": "start.freeze",
+    "freeze_encoder": "start.freeze", "freeze_base": "start.freeze", "llrd": "start.layer_decay",
+    "lora": "lora.rank", "lora_rank": "lora.rank", "lora_r": "lora.rank", "peft": "lora.rank",
+    "lora_alpha": "lora.alpha",
 }  # fmt: skip
 """Each with the setting that does it."""
 
@@ -46,11 +53,29 @@ REMARKS = {
     "train.batch_tokens": "tokens of a step, not examples; it may be left out",
     "decode.temperature": "with decode.sample=true",
     "train.precision": "bf16 or fp32",
+    "classify.balance": "each class weighs the same",
+    "start.freeze": "the first layers, as a number; -1: all but the head",
+    "lora.rank": "the rank of the low-rank changes",
 }
+
+VALUES = {"classify.balance": "true"}
+"""What to write where the value of another tool is one of another kind."""
+
+NUMBERS = frozenset({"start.freeze", "lora.rank"})
+"""Settings that are numbers, where other tools have a switch or a name."""
 """What one should know who takes over a value."""
 
 NOTHING = "nothing: "
 """Begins what says why an option is not needed."""
+
+SEVERAL_GPUS = (
+    "--device cuda for one GPU; for several: torchrun --nproc-per-node N -m headway train …"
+)
+FOLDS = (
+    f"{NOTHING}a run has one split. Train once for each fold, with --valid FOLD and an --out of "
+    "its own, or set data.valid_size"
+)
+PROBABILITIES = "--scores for the probability of the answer, or --top N for the likeliest classes"
 
 OPTIONS = {
     "output": "--out", "output_dir": "--out", "out_dir": "--out", "save_dir": "--out",
@@ -69,6 +94,12 @@ OF_TRAIN = {
     "resume": f"{NOTHING}the same command goes on where it stopped",
     "checkpoint": "--from RUN", "pretrained": "--from RUN", "init": "--from RUN",
     "time": "--budget", "max_time": "--budget", "overwrite": "--restart", "force": "--restart",
+    **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "gpu_ids", "nproc_per_node"), SEVERAL_GPUS),
+    **dict.fromkeys(("cv", "k_fold", "kfold", "folds", "n_folds", "cross_validation"), FOLDS),
+    **dict.fromkeys(
+        ("proba", "probs", "probabilities", "predict_proba"),
+        f"{NOTHING}probabilities come with answers: headway predict RUN --top N",
+    ),
 }  # fmt: skip
 
 OF_USE = {
@@ -79,16 +110,57 @@ OF_USE = {
     "file": f"{NOTHING}the file is the second word",
     "batch_size": "--batch-tokens", "num_beams": "--beam", "beam_size": "--beam",
     "beams": "--beam", "num_return_sequences": "--n-best", "nbest": "--n-best",
+    **dict.fromkeys(
+        ("proba", "probs", "probabilities", "predict_proba", "return_proba", "confidence",
+         "return_all_scores", "top_labels"), PROBABILITIES
+    ),
 }  # fmt: skip
+
+OF_RUN = {
+    "predict": "call it: run(texts)",
+    "predict_proba": "run(texts) has .probabilities on each answer",
+    "generate": "call it: run(text), or run.write(text) for pieces while they are written",
+    "transform": "call it: run(texts); vectors are in .vector of each answer",
+    "encode": "call it: run(texts); tokens are in run.tokenizer.encode(text)",
+    "fit": "headway.train(task, data, out=…) makes a run; run.train(data, out=…) goes on from one",
+    "save": "it is in run.folder already; run.export writes other formats",
+    "save_pretrained": 'run.export("hf", folder)',
+    "eval": "run.evaluate(data)",
+    "test": "run.evaluate(data)",
+    "score_on": "run.evaluate(data)",
+    "explain": "run.look(text)",
+    "parameters": "run.model.parameters()",
+    "state_dict": "run.model.state_dict()",
+    "cuda": 'run.to("cuda")',
+    "cpu": 'run.to("cpu")',
+}
+"""Methods that people expect of a run, each with what does it here."""
 
 OF_EVALUATE = dict.fromkeys(
     ("input", "file", "test"), "the file behind the run: headway evaluate RUN FILE"
 )
 
 
+def training_setting(name: str) -> str | None:
+    """`epochs` is `train.epochs`: a setting of training may be typed without its section."""
+    from headway.settings.train import TrainSettings
+
+    short = name.lstrip("-").replace("-", "_")
+    return f"train.{short}" if short in {one.name for one in fields(TrainSettings)} else None
+
+
 def setting_here(name: str) -> str | None:
     """`learning_rate` is `train.lr`."""
     return SETTINGS.get(name.lower().replace("-", "_"))
+
+
+def setting_with(name: str, value: object) -> str:
+    """`"classify.balance": True`, as a mapping in Python has it."""
+    key = str(setting_here(name))
+    known = {"true": True}.get(VALUES.get(key, ""), value)
+    is_other = key == "train.batch_tokens" or (key in NUMBERS and type(value) is not int)
+    shown = "…" if is_other else repr(known)
+    return f'"{key}": {shown}'
 
 
 def option_here(
@@ -113,7 +185,8 @@ def option_here(
     key = f"{section}.{name}" if section else key
     if key is None or key.partition(".")[0] not in own:
         return None
-    if key == "train.batch_tokens":  # another quantity
-        value = ""
+    if key == "train.batch_tokens" or (key in NUMBERS and not value.lstrip("-").isdecimal()):
+        value = ""  # another quantity
+    value = VALUES.get(key, value)
     remark = f" ({REMARKS[key]})" if key in REMARKS else ""
     return f"{key}={value or '…'}{remark}"

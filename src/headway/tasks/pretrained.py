@@ -58,7 +58,7 @@ def _says_otherwise(key: str) -> bool:
     section, _, name = key.partition(".")
     if section == "model":
         return name not in MAY_DIFFER
-    return key == "start.run" or section in ("distil", "lora", "tokenizer")
+    return key == "start.run" or section in ("distil", "tokenizer")
 
 
 def knows(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:

@@ -544,6 +544,13 @@ class Spec:
         return ", or a list of paths with --media" if alone else ""
 
     @property
+    def file_arguments(self) -> str:
+        """What `headway.train` may be given in the place of data."""
+        if self.reads == "pairs":
+            return ", or source=FILE, target=FILE"
+        return ", or media=FILE" if self.file_options else ""
+
+    @property
     def writes(self) -> bool:
         """Whether it searches for text."""
         return self.answers == "text"

@@ -47,7 +47,10 @@ def settings_for(
     asked = given | Asked.from_words(words)
     if task is None and recipe is None:
         known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
-        raise ConfigError(f"name a task ({', '.join(known)}) or a --recipe.")
+        raise ConfigError(
+            f"name a task ({', '.join(known)}) or a --recipe.",
+            python=f"name a task ({', '.join(known)}) as the first argument, or pass recipe=….",
+        )
     given |= beginning(task, start, teacher, asked)
     word = task
     if recipe is not None and not task:
@@ -219,8 +222,23 @@ def check_beginning(settings: RunSettings) -> None:
     if settings.lora != LoraSettings() and not settings.lora.rank:
         key = next(key for key in asked_of(settings) if key.startswith("lora."))
         raise ConfigError(f"{key} has no effect without lora.rank.")
-    if settings.lora.rank and not start:
-        raise ConfigError("lora.rank changes the weights of a run: name it with --from RUN.")
+    if not spec_of(settings).pretrained or "start.run" in settings.asked:
+        check_started(settings)
+
+
+def check_started(settings: RunSettings) -> None:
+    """Reject settings about the weights of another run where training starts from scratch."""
+    start = settings.start
+    needs_run = {
+        "lora.rank": settings.lora.rank, "start.freeze": start.freeze,
+        "start.layer_decay": start.layer_decay != 1.0,
+    }  # fmt: skip
+    key = next((key for key, is_set in needs_run.items() if is_set), None)
+    if key is not None and not start.run:
+        raise ConfigError(
+            f"{key} is about the weights of another run, and this one starts from scratch. Name "
+            "the run to start from with --from RUN (`headway models` lists some), or leave it out."
+        )
 
 
 def check_files(settings: RunSettings) -> None:
@@ -229,4 +247,8 @@ def check_files(settings: RunSettings) -> None:
     texts = data.text or (data.pairs if SOURCE in spec.needs else ())
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
     if not there:
-        raise ConfigError(f"no data. Give FILES behind the task{spec.file_options}.")
+        raise ConfigError(
+            f"no data. Give FILES behind the task{spec.file_options}.",
+            python=f"no data. Pass it after the task, as a path, paths or a table: "
+            f"headway.train({settings.task!r}, data, out=…){spec.file_arguments}.",
+        )

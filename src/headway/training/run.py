@@ -50,6 +50,7 @@ from headway.tasks.pretrained import with_pretrained
 from headway.tasks.specs import spec_of
 from headway.tasks.task import Task, make_task
 from headway.training import estimate as plan
+from headway.training.arguments import check_started
 from headway.training.budget import (
     PLAN,
     READ,
@@ -238,7 +239,9 @@ class Training:
 
     def choose_start(self) -> None:
         """Where nobody says what to start from: the usual, said in a line."""
-        if self._start(with_pretrained(self.settings)):
+        begins = self._start(with_pretrained(self.settings))
+        check_started(self.settings)
+        if begins:
             how = 'start="none"' if self.call else "--from none"
             self._note(
                 f"{self.settings.start.run} knows the words of these texts: this run starts from "

@@ -116,7 +116,8 @@ class Corpus:
         name = "its validation data"
         if not keeps_data(run):
             raise FolderError(
-                f"{run.folder.name} keeps no data of its own to study it on. Give some: FILES."
+                f"{run.folder.name} keeps no data of its own to study it on. Give some: FILES.",
+                python=f"{run.folder.name} keeps no data of its own to study it on. Pass some.",
             )
         prepared = load_prepared(run.folder)
         if run.spec.reads == "media":
