@@ -183,6 +183,10 @@ def test_a_finished_run_has_the_temperature_that_its_log_names(tiny: Tiny) -> No
     assert end["temperature"]["examples"] >= len(tiny.task.valid_items.lengths) // 2
     for one in end["scores"].values():
         assert math.isfinite(one["loss"])
+    members = {NEURAL, NGRAMS} if ngrams_of(tiny.model) is not None else set()
+    assert set(end.get("members", {})) == members
+    for one in end.get("members", {}).values():
+        assert math.isfinite(one[tiny.task.metric.name])
     kept = end["scores"][end["kept"]]
     assert_same(dict(scores_of(tiny, full=True)), kept)
 

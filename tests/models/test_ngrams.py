@@ -12,7 +12,7 @@ import torch
 from headway.errors import ConfigError
 from headway.models.build import build_model
 from headway.models.folder import load_model, model_weights, save_weights
-from headway.models.parts.ngrams import SHARE, Ngrams, View, Vote
+from headway.models.parts.ngrams import SHARE, Ngrams, View, Vote, with_current_names
 from headway.models.parts.output_heads import Input, soften
 from headway.nn.attention.padded import PaddedLayout
 from headway.nn.layout import Layout
@@ -212,6 +212,14 @@ def test_models_with_the_table_inside_the_head_answer_as_before(tmp_path: Path) 
         model.heads["classes"].linear(rows_BD), model.ngrams(stream.values, stream.layout), 0.6
     )
     assert torch.equal(OneClass().read(load_model(tmp_path).eval(), stream).answers(), before_BC)
+
+
+def test_exports_for_ctranslate2_had_the_table_inside_the_head_too() -> None:
+    one = torch.ones(2, 3)
+    found = with_current_names({"tags.linear.weight": one, "tags.ngrams.weight_GC": one})
+    assert set(found) == {"tags.linear.weight", "ngrams.weight_GC", "ngrams.share"}
+    assert float(found["ngrams.share"]) == pytest.approx(0.6)
+    assert with_current_names(found) == found
 
 
 def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data.causal_lm import USUAL, Stream
-from headway.models.parts.ngrams import Ngrams, View
+from headway.models.parts.ngrams import SHARE, Ngrams, View
 from headway.nn.kneser_ney import KneserNey
 from headway.nn.logistic import Sparse, fit_logistic
 from headway.tasks.items import Batch, Items
@@ -63,6 +63,7 @@ def fit_ngrams(
         rows, targets, len(table.bias_C), l2=L2[table.of_texts], telling=table.of_texts
     )
     table.weight_GC[used], table.bias_C[:] = fitted.weight_FC, fitted.bias_C
+    table.share.fill_(SHARE)  # that of a parent run was fitted for another table
     table.to(device)
     what = "texts" if table.of_texts else "words"
     took = time.monotonic() - begun
