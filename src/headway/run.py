@@ -420,12 +420,17 @@ class Run:
     ) -> Stream:  # fmt: skip
         """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
         `live`: each answer as soon as there is one."""
+        from headway.data.prediction_files import Input
         from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Asked
         from headway.tasks.task import Use
 
         use = Use(self.opened, self.settings, options, progress)
-        return Stream(use, map(Asked, questions), keep=True, again=False, live=live)
+        asked = (
+            Asked(one.question, row=one.row) if isinstance(one, Input) else Asked(one)
+            for one in questions
+        )
+        return Stream(use, asked, keep=True, again=False, live=live)
 
     def predictor(self, options: Mapping[str, object]) -> Predictor:
         """What answers line after line, for whoever has a line at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -18,7 +19,7 @@ from headway.cli.main import main
 from headway.settings.folder import load_run
 from headway.settings.run import resolved_toml
 from tests.decode.test_writer import save_run
-from tests.interop.padded_runs import tiny_run
+from tests.interop.padded_runs import media_lines, media_run, tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -136,14 +137,14 @@ def test_a_bad_constraint_is_named(
         (["{run}", "{text}", "--n-best", "9"], "n_best=9 hypotheses need a beam"),
         (["{run}", "{text}", "decode.beem=3"], "Did you mean 'beam'"),
         (["{run}", "{text}", "train.lr=3"], "only decode.* settings"),
-        (["{run}", "{text}", "{text}"], "one file at a time"),
+        (["{run}", "{text}", "-"], "answered alone"),
         (["{run}", "{text}", "--device", "gpuu"], "unknown device"),
         (["{run},nothing", "{text}"], "there is no run folder nothing"),
         (["no-such-model", "{text}"], "no model of that name"),
         (["{run}", "Ein Satz = zwei."], "goes behind --text: --text 'Ein Satz = zwei.'"),
         (["{run}", "Ein", "Satz."], "goes behind --text: --text 'Ein Satz.'"),
         (["{run}", "Hallo"], "goes behind --text: --text Hallo"),
-        (["{run}", "{text}", "--text", "ba"], "--text and a file"),
+        (["{run}", "{text}", "--text", "ba"], "With a file --text names a column"),
         (["shapes", "--text", "a circle"], "is given files: headway predict RUN FILE"),
     ],
 )
@@ -248,7 +249,7 @@ def test_columns_may_lie_elsewhere_than_in_training(
     path.write_text("opinion,stars\nba de,3\n")
     words = ["predict", str(runs / "classify"), str(path), "--device", "cpu"]
     assert main(words) == 2
-    assert "data.text_field=" in capsys.readouterr().err
+    assert "--text NAME" in capsys.readouterr().err
     assert main([*words, "data.text_field=opinion"]) == 0
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -275,3 +276,131 @@ def test_a_person_at_a_pipe_gets_an_answer_to_each_line(
     sitting.join(300)
     os.close(shown)
     assert (code, answers) == (0, lines)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("runs") / "classify", "classify")
+
+
+ROWS = 'id,text,n,note\n1,"ba, ""de""\nfi",-3.5,=cmd|x\n2,go,+4,@here now\n3,,-, - a list\n'
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def predicted(run: Path, *words: str | Path) -> int:
+    return main(["predict", str(run), *map(str, words), "--device", "cpu"])
+
+
+def test_a_table_comes_out_with_its_columns_and_the_answers(
+    classifier: Path, tmp_path: Path, capsys: Output
+) -> None:
+    given = tmp_path / "in.csv"
+    given.write_text(ROWS)
+    assert predicted(classifier, given, "--out", tmp_path / "out.csv") == 0
+    rows = rows_of(tmp_path / "out.csv")
+    assert list(rows[0]) == ["id", "text", "n", "note", "answer", "score"]
+    assert rows[0]["text"] == 'ba, "de"\nfi'
+    assert [row["n"] for row in rows] == ["-3.5", "+4", "-"]  # numbers stay numbers
+    assert [row["note"] for row in rows] == ["'=cmd|x", "'@here now", " - a list"]
+    answers = [row["answer"] for row in rows]
+    assert predicted(classifier, given, "--out", tmp_path / "out.jsonl", "--top", "2") == 0
+    facts = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    names = ["id", "text", "n", "note", "answer", "score", "answer_2", "score_2"]
+    assert [list(one) for one in facts] == [names] * 3
+    assert [one["answer"] for one in facts] == answers
+    assert facts[0]["note"] == "=cmd|x"
+    assert facts[0]["score"] >= facts[0]["score_2"]
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    assert predicted(classifier, given, "--out", tmp_path / "out.parquet") == 0
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert table["answer"] == answers
+    assert table["note"][0] == "=cmd|x"
+    assert predicted(classifier, tmp_path / "out.parquet", "--out", tmp_path / "again.tsv") == 2
+    assert "out.csv" not in capsys.readouterr().out
+
+
+def test_a_column_of_the_input_is_never_replaced(classifier: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text('{"text": "ba", "answer": "mine", "deep": {"a": [1]}}\n')
+    assert predicted(classifier, given, "--out", out) == 0
+    row = json.loads(out.read_text())
+    assert row["answer"] == "mine"
+    assert row["deep"] == {"a": [1]}
+    assert row["predicted_answer"] in ("O", "B-x", "I-x")
+    before = given.read_text()
+    assert predicted(classifier, given, "--out", given) == 2
+    assert given.read_text() == before
+
+
+def test_columns_can_be_named(classifier: Path, tmp_path: Path, capsys: Output) -> None:
+    given, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    given.write_text("body,more\nba de,x y\nfi ko,z\n")
+    assert predicted(classifier, given, "--out", out) == 2
+    assert "--text NAME" in capsys.readouterr().err
+    assert not out.exists()
+    assert predicted(classifier, given, "--text", "body", "--out", out) == 0
+    assert out.read_text().splitlines()[1].startswith("ba de,x y,")
+    assert predicted(classifier, given, "--text", "nothing") == 2
+    assert predicted(classifier, given, "--text", "body", "--text", "more") == 2
+    assert predicted(classifier, given, "--other", "more") == 2
+    assert predicted(classifier, "--text", "ba de") == 0
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.txt", "out.jsonl", "out.parquet"])
+def test_a_failed_command_leaves_no_file(classifier: Path, tmp_path: Path, name: str) -> None:
+    given, out = tmp_path / "in.csv", tmp_path / name
+    given.write_text("n,m\n1,2\n")
+    assert predicted(classifier, given, "--out", out) == 2
+    assert not out.exists()
+    out.write_text("old")
+    assert predicted(classifier, given, "--out", out) == 2
+    assert out.read_text() == "old"
+
+
+def test_several_files_and_patterns_are_answered_in_order(
+    classifier: Path, tmp_path: Path, capsys: Output
+) -> None:
+    for number, text in ((2, "fi"), (10, "ko"), (1, "ba")):
+        (tmp_path / f"part{number}.csv").write_text(f"text,n\n{text},{number}\n")
+    (tmp_path / "more.csv").write_text("id,text\n7,go\n")
+    out = tmp_path / "out.csv"
+    pattern = tmp_path / "part*.csv"
+    assert predicted(classifier, pattern, tmp_path / "more.csv", "--out", out) == 0
+    rows = rows_of(out)
+    assert [row["text"] for row in rows] == ["ba", "fi", "ko", "go"]
+    assert [row["n"] for row in rows] == ["1", "2", "10", ""]
+    assert rows[3]["id"] == "7"
+    capsys.readouterr()
+    assert predicted(classifier, pattern) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert predicted(classifier, tmp_path / "none*.csv") == 2
+    assert predicted(classifier, tmp_path / "more.csv", "-") == 2
+
+
+def test_lines_of_text_become_a_table_too(classifier: Path, run: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "in.txt", tmp_path / "out.csv"
+    given.write_text("ba de\nfi, ko\n")
+    assert predicted(classifier, given, "--out", out) == 0
+    assert [row["text"] for row in rows_of(out)] == ["ba de", "fi, ko"]
+    assert predicted(run, given, "--out", out) == 0
+    assert [row["source"] for row in rows_of(out)] == ["ba de", "fi, ko"]
+
+
+def test_a_list_of_media_comes_out_with_its_columns(tmp_path: Path) -> None:
+    folder = media_run(tmp_path / "see", "see")
+    lines = media_lines(tmp_path / "media", "see")
+    given, out = tmp_path / "list.csv", tmp_path / "out.csv"
+    given.write_text("n,path\n" + "".join(f"{n},{path}\n" for n, path in enumerate(lines)))
+    with given.open("a") as file:
+        file.write("9,nowhere.png\n")
+    assert predicted(folder, given, "--out", out) == 2
+    rows = rows_of(out)
+    assert [row["n"] for row in rows] == [*map(str, range(len(lines))), "9"]
+    assert [bool(row["answer"]) for row in rows] == [True] * len(lines) + [False]
+    assert "nowhere.png" in rows[-1]["error"]

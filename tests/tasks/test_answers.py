@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import pickle
 from dataclasses import FrozenInstanceError
@@ -17,6 +18,8 @@ from headway.tasks.answers import (
     Answer,
     Answers,
     LabelAnswer,
+    LabelsAnswer,
+    NumberAnswer,
     Segment,
     SpokenAnswer,
     TagAnswer,
@@ -91,9 +94,11 @@ def test_answers_are_saved_as_the_ending_says(tmp_path: Path) -> None:
     LABELS.save(tmp_path / "a.txt")
     assert (tmp_path / "a.txt").read_text() == "good\nbad\n"
     LABELS.save(tmp_path / "a.tsv")
-    assert (tmp_path / "a.tsv").read_text() == "text\tscore\ngood\t0.750000\nbad\t0.500000\n"
+    assert (tmp_path / "a.tsv").read_text() == "answer\tscore\ngood\t0.75\nbad\t0.5\n"
     Answers([Answer(text="ä", id=7, place="x.wav"), Answer(error="gone")]).save(tmp_path / "b.tsv")
-    assert (tmp_path / "b.tsv").read_text() == "id\tplace\ttext\terror\n7\tx.wav\tä\t\n\t\t\tgone\n"
+    assert (
+        tmp_path / "b.tsv"
+    ).read_text() == "id\tplace\tanswer\terror\n7\tx.wav\tä\t\n\t\t\tgone\n"
     LABELS.save(tmp_path / "a.jsonl")
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == LABELS.to_dicts()
@@ -118,7 +123,7 @@ def test_answers_are_saved_as_the_ending_says(tmp_path: Path) -> None:
         (LABELS, "a", "without an ending"),
         (Answers([SPOKEN, SPOKEN]), "a.srt", "of one recording, and these are 2"),
         (Answers([Answer(text="a\nb")]), "a.txt", "answer 1 holds a line break.*jsonl"),
-        (Answers([Answer(text="a\tb")]), "a.tsv", "the text of answer 1 holds a tab"),
+        (Answers([Answer(text="a\tb")]), "a.tsv", "a cell holds a tab"),
         (LABELS, "none/a.txt", "cannot write"),
     ],
 )
@@ -161,3 +166,43 @@ def test_answers_are_shown_in_short() -> None:
     assert len(repr(wide)) < 200
     assert repr(Answers([Answer(text="a")])) == "Answers([Answer(text='a')])"
     assert "… 980 more" in repr(Answers([Answer(text="a")] * 1000))
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("+cmd|x", "'+cmd|x"), ("-2+3", "'-2+3"),
+        ("\t=1", "'\t=1"), ("- a list", "'- a list"), ("-3", "-3"), ("+4.5", "+4.5"),
+        ("-1,000.5", "-1,000.5"), ("-2e-5", "-2e-5"), ("-5 %", "-5 %"), ("-.5", "-.5"), ("-", "-"),
+        ("---", "---"), ("", ""), ("a=1", "a=1"), ("'=1", "'=1"),
+    ],
+)  # fmt: skip
+def test_what_a_spreadsheet_would_compute_is_a_text_there(
+    tmp_path: Path, text: str, cell: str
+) -> None:
+    Answers([Answer(text=text, row={"given": text})]).save(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["given", "answer"], [cell, cell]]
+    if "\t" not in text:
+        Answers([Answer(text=text)]).save(tmp_path / "a.tsv")
+        assert (tmp_path / "a.tsv").read_text() == f"answer\n{cell}\n"
+
+
+def test_a_table_has_the_rows_that_were_answered(tmp_path: Path) -> None:
+    rows = [{"n": 1, "score": "a, b"}, {"n": -2, "score": None}]
+    answers = Answers(
+        [
+            LabelsAnswer(text="x, y", labels=("x", "y"), classes=("x", "y"), shares=(1.0, 1.0),
+                         row=rows[0]),
+            NumberAnswer(text="-2.5", value=-2.5, row=rows[1]),
+        ]
+    )  # fmt: skip
+    answers.save(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == 'n,score,answer\n1,"a, b","x,y"\n-2,,-2.5\n'
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Answers([LABELS[0], LABELS[1]]).save(tmp_path / "a.parquet")
+    assert parquet.read_table(tmp_path / "a.parquet").to_pydict() == {
+        "answer": LABELS.texts, "score": [0.75, 0.5],
+    }  # fmt: skip
+    Answers([]).save(tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text() == "answer\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -186,19 +187,21 @@ def check_engine(name: str, device: str) -> None:
         )
 
 
-def one_file(files: Sequence[str], texts: Sequence[str] | None = None) -> str:
-    """Of text; without one it is standard input."""
-    if texts and files:
-        raise UserError(f"--text and a file ({files[0]}) do not go together: give one of them.")
-    missing = [file for file in files if file != "-" and not Path(file).exists()]
+def text_files(files: Sequence[str]) -> list[str]:
+    """Files of text, also of patterns and folders, as `train` takes them; without any it is
+    standard input."""
+    from headway.data.files import parts
+
+    missing = [one for one in files if one != "-" and not Path(one).exists()
+               and not glob.has_magic(one)]  # fmt: skip
     if missing and (len(missing) == len(files) > 1 or any(map(_is_text, missing))):
         raise UserError(
             f"there is no file {missing[0]!r}. A text that you type goes behind --text: --text "
             f"{shlex.quote(' '.join(files))}"
         )
-    if len(files) > 1:
-        raise UserError(f"one file at a time, but there are {len(files)}: {', '.join(files)}.")
-    return files[0] if files else "-"
+    if "-" in files and len(files) > 1:
+        raise UserError("standard input (-) is answered alone, without other files.")
+    return parts(files) if files else ["-"]
 
 
 def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
@@ -234,7 +237,11 @@ def media_files(
             f"name the files that this run of the task {settings.task} is to answer, or a TSV, CSV "
             "or JSONL file of paths."
         )
-    return [] if list(files) == ["-"] else list(files)
+    if list(files) == ["-"]:
+        return []
+    from headway.data.files import parts
+
+    return parts(files, folders=False)
 
 
 def say(text: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,25 +23,29 @@ from headway.cli.data_arguments import (
     check_engine,
     files_and_settings,
     media_files,
-    one_file,
     run_folders,
     settings_of,
     tell,
+    text_files,
 )
-from headway.cli.flags import ANSWERS, DECODING, Flag, Named, check_fits, in_sections
-from headway.errors import DataError, UserError, visible
+from headway.cli.flags import ANSWERS, COLUMNS, DECODING, Flag, Named, check_fits, in_sections
+from headway.errors import DataError, NoColumn, UserError, columns_by_argument, visible
 from headway.progress import SILENT, Progress, Stage
-from headway.settings.run import RunSettings
-from headway.tasks.specs import spec_of
+from headway.settings.run import Resolved, RunSettings
+from headway.tasks.specs import Spec, spec_of
 
 if TYPE_CHECKING:
+    from headway.data.prediction_files import InputFile
+    from headway.tasks.answer_tables import AnswerTable
     from headway.tasks.answers import Answer, Show
 
 TEXT = Flag(
-    "text", "A text to answer, instead of a file; repeatable.", "answers",
+    "text", "A text to answer, repeatable. With FILES: the column of the text.", "answers",
     lambda spec: spec.modality == "text", "TEXT", several=True,
 )  # fmt: skip
-FLAGS = (TEXT, *ANSWERS, *DECODING)
+NAMED = ("other", "source", "words", "image", "video", "audio")
+COLUMNS_READ = tuple(flag for flag in COLUMNS if flag.name in NAMED)
+FLAGS = (TEXT, *COLUMNS_READ, *ANSWERS, *DECODING)
 _tell = partial(tell, "predict")
 
 
@@ -61,19 +66,27 @@ def predict(
     ] = False,
     device: Device = "auto",
     encoding: Annotated[str, typer.Option(help="Of the input; the output is UTF-8.")] = "utf-8",
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where the text goes.")] = "-",
+    out: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Where answers go; .csv .tsv .jsonl .parquet: with the columns of the input.",
+        ),
+    ] = "-",
     *,
     named: Named,
 ) -> int:
-    """Answer a file or standard input, line by line: translate, continue, fill, classify, tag. Of
+    """Answer files or standard input, line by line: translate, continue, fill, classify, tag. Of
     pictures and recordings the lines are paths, or files are named one after another.
+
+    Tables are read by the columns of training; --text, --source and so on name others.
 
     `headway predict RUN --help` shows what this run can be told.
     """
     check_engine(engine, device)
     files, overrides = files_and_settings(words or [])
     decode, options = in_sections(named)
-    text = options.pop("text", None)
+    text, needs = _texts_and_columns(options, files)
     folders = run_folders(run, options.get("with", ()))
     if int8 and engine != "torch":
         raise UserError(
@@ -90,7 +103,7 @@ def predict(
         )
     settings = replace(settings, data=replace(settings.data, encoding=encoding))
     names = media_files(settings, files, text)
-    path = "-" if names is not None else one_file(files, text)
+    paths = text_files(files) if names is None and not text else []
     spec = spec_of(settings)
     check_fits(named, FLAGS, spec)
     check_decoding(settings, overrides)
@@ -110,41 +123,166 @@ def predict(
         options["stream"] = _show_piece
     from headway.data.files import count_lines, is_stream
     from headway.run import Run
+    from headway.tasks.answer_tables import is_table
     from headway.tasks.answers import Show
 
     progress = Progress()
-    given_lines = names or text
-    live = not given_lines and is_stream(path)
+    table = is_table(out) and not (as_json and out.endswith(".jsonl"))
+    if table and as_json:
+        raise UserError(f"--json and --out {out} do not go together: a table is no JSON. Name the "
+                        "file .jsonl, or leave --json out.")  # fmt: skip
+    _check_out(out, [*paths, *(names or ())])
+    settings = _with_path(settings, needs)
+    given = _given(settings, text, names, paths, needs, table=table)
+    if table and not given.columns:
+        raise UserError(
+            f"{paths[0]} has a word on each line, and {out} would have a row for each sentence. "
+            "Name the output .conll or .txt."
+        )
+    live = not text and not names and all(map(is_stream, paths or ["-"]))
     with progress.stage("reading the model"):
         model = Run(folders, device=device, engine=engine, settings=settings)
-        lines = given_lines or _lines(settings, path)
-        answers = model.ask(lines, {**options, "json": as_json}, progress=progress, live=live)
+        answers = model.ask(
+            given.inputs, {**options, "json": as_json}, progress=progress, live=live
+        )
     for note in () if model.opened.engine is None else model.opened.engine.notes:
         _tell(note)
-    for name in names or ():
+    for name in () if table else names or ():
         _tell_columns(name, settings)
-    n_lines = None if given_lines else count_lines(path)
+    n_lines = _sum(map(count_lines, paths)) if paths and not live else None
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
-    stage = watched.stage("answering", n_lines, beats=bool(given_lines) or n_lines is not None)
+    beats = bool(text or names) or n_lines is not None
+    stage = watched.stage("answering", n_lines, beats=beats)
     show = Show(
         "scores" in options, settings.decode.n_best > 1, "alignments" in options,
         options.get("top"), options.get("format", "text"),
     )  # fmt: skip
-    with _output(out) as file, stage:
-        failed = _print(answers, file, None if as_json else show, live=live, stage=stage)
+    if table:
+        n_best = max(options.get("top") or 1, settings.decode.n_best if spec.writes else 1)
+        with _table(out, given.columns, spec, n_best) as rows, stage:
+            failed = _write_rows(answers, rows, n_best, stage)
+        if said := rows.summary():
+            _tell(f"{said}.")
+    else:
+        with _Output(out) as file, stage:
+            failed = _print(answers, file, None if as_json else show, live=live, stage=stage)
     _tell(answers.summary())
     return 2 if failed else 0
 
 
-def _lines(settings: RunSettings, path: str) -> Iterator[Any]:
-    """Of a file what was text in training; a stream holds a text (or the name of a file) a line."""
-    from headway.data.files import is_stream, open_lines
-    from headway.data.prediction_files import questions
+def _texts_and_columns(
+    options: dict[str, Any], files: Sequence[str]
+) -> tuple[list[str] | None, dict[str, str]]:
+    """Texts to answer, and the columns of files that options name: `--text` is either."""
+    needs: dict[str, str] = {}
+    for flag in COLUMNS_READ:
+        value = options.pop(flag.name, None)
+        if value is not None:
+            needs[flag.name] = _only(flag.name, value if isinstance(value, list) else [value])
+    text = options.pop("text", None)
+    if files and text:
+        needs["text"], text = _only("text", text), None
+    if needs and not files:
+        raise UserError(f"--{next(iter(needs))} names a column of FILES. Give a file.")
+    return text, needs
 
-    if is_stream(path):
-        return open_lines(path, settings.data.encoding)
-    return questions(path, spec_of(settings).reads, settings, lambda note: _tell(f"{note}."))
+
+def _only(name: str, values: Sequence[str]) -> str:
+    if len(values) > 1:
+        raise UserError(f"--{name} names a column of the files, and {len(values)} are given.")
+    return str(values[0])
+
+
+def _with_path(settings: Resolved, needs: dict[str, str]) -> Resolved:
+    """Lists of media have one column that is read; an option may name it."""
+    if spec_of(settings).modality == "text" or not needs:
+        return settings
+    (name,) = needs.values()
+    return replace(settings, data=replace(settings.data, path_field=name))
+
+
+def _given(
+    settings: Resolved, text: list[str] | None, names: list[str] | None, paths: Sequence[str],
+    needs: dict[str, str], *, table: bool,
+) -> InputFile:  # fmt: skip
+    """What is to be answered: of files what was text in training; a stream holds a text (or the
+    name of a file) a line."""
+    from headway.data.files import open_lines
+    from headway.data.prediction_files import Input, InputFile, input_words, open_inputs
+
+    unknown = next((word for word in needs if word not in input_words(settings)), None)
+    if unknown is not None:
+        raise UserError(
+            f"--{unknown} names a column that this run does not read. It reads: "
+            f"{', '.join(f'--{word}' for word in sorted(input_words(settings)))}."
+        )
+
+    def note(said: str) -> None:
+        _tell(f"{said}.")
+
+    if names and table:
+        return open_inputs(names, settings, note)
+    if paths and paths != ["-"]:
+        try:
+            with columns_by_argument(paths):
+                return open_inputs(paths, settings, note, needs=needs, rows=table)
+        except NoColumn as error:
+            if "text" in needs:
+                error.args = (f"{error} With a file --text names a column.", *error.args[1:])
+            raise
+    lines: Iterable[str] = text or names or open_lines("-", settings.data.encoding)
+    name = "path" if names is not None else "text"
+    return InputFile((name,), (Input(line, {name: line}) for line in lines))
+
+
+def _check_out(out: str, inputs: Sequence[str]) -> None:
+    """A `UserError` before anything is computed, if the output cannot be written."""
+    path = Path(out)
+    if out == "-":
+        return
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise UserError(f"cannot write {out}: {why}.")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise UserError(f"cannot write {out}: permission denied.")
+    if any(one != "-" and Path(one).exists() and path.exists() and path.samefile(one)
+           for one in inputs):  # fmt: skip
+        raise UserError(f"--out {out} is an input, too. Name another file.")
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(one or 0 for one in known)
+
+
+def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerTable:
+    """The answers of this task beside the columns of its input."""
+    from headway.tasks.answer_tables import AnswerTable
+
+    scored = spec.answers in ("label", "text")
+    answered = ["answer", *["score"] * scored, *["spans"] * (spec.answers == "tags")]
+    for rank in range(2, n_best + 1):
+        answered += [f"answer_{rank}", *[f"score_{rank}"] * scored]
+    return AnswerTable(out, columns, [*answered, *["error"] * (spec.modality != "text")])
+
+
+def _write_rows(
+    answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: Stage
+) -> int:  # fmt: skip
+    """How many could not be answered."""
+    from headway.tasks.answer_tables import answer_cells
+
+    failed = 0
+    for answer in answers:
+        rows.write(answer.row, answer_cells(answer, n_best))
+        stage.advance()
+        if answer.error:
+            failed += 1
+            _tell(answer.error)
+        for note in answer.notes:
+            _tell(note)
+    return failed
 
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
@@ -158,7 +296,7 @@ def _tell_columns(name: str, settings: RunSettings) -> None:
 
 
 def _print(
-    answers: Iterable[Answer], file: TextIO, show: Show | None, *, live: bool, stage: Stage
+    answers: Iterable[Answer], file: _Output, show: Show | None, *, live: bool, stage: Stage
 ) -> int:
     """How many could not be answered: what is wrong with each goes to standard error. Without
     `show` they are printed as JSON."""
@@ -188,15 +326,35 @@ def _show_piece(piece: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def _output(out: str) -> Iterator[TextIO]:
-    if out == "-":
-        yield sys.stdout
-        sys.stdout.flush()
-        return
-    try:
-        stream = Path(out).open("w", encoding="utf-8", newline="\n")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}.") from error
-    with stream:
-        yield stream
+class _Output:
+    """Standard output, or a file that is made with the first line: a command that fails before
+    that leaves none."""
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+        self.file: TextIO | None = sys.stdout if out == "-" else None
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.write("")
+            self.flush()
+        if self.file not in (None, sys.stdout):
+            self.file.close()
+
+    def write(self, text: str) -> None:
+        if self.file is None:
+            try:
+                self.file = Path(self.out).open("w", encoding="utf-8", newline="\n")  # noqa: SIM115
+            except OSError as error:
+                raise UserError(f"cannot write {self.out}: {error.strerror}.") from error
+        self.file.write(text)
+
+    def flush(self) -> None:
+        if self.file is not None:
+            self.file.flush()
+
+    def isatty(self) -> bool:
+        return self.file is not None and self.file.isatty()

@@ -159,7 +159,8 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
         raise _error(
             table,
             f"{said}={column.own!r}: {table.called} has no such column.{near} "
-            f"It has {table.shown() or 'none'}.",
+            f"It has {table.shown() or 'none'}. Name one of them: "
+            + (f'{column.name}="…".' if not table.name else f"data.{column.setting}=…"),
             [column],
         )
     lower = {name.lower(): name for name in reversed(table.columns)}

@@ -135,13 +135,28 @@ class Bound:
                 values = dict(zip(names, raw.values, strict=True))
                 yield new(Example, (values, f"{file}:{raw.line}", "", raw.ends, 0))
                 continue
-            example = self.example(raw)
-            if example is None:
-                continue
-            if example.problem and self.bad == "error":
-                others = (one.problem for one in map(self.example, rows) if one is not None)
-                raise refused(example.problem, sum(map(bool, others)), self._what)
-            yield example
+            example = self._checked(raw, rows)
+            if example is not None:
+                yield example
+
+    def examples(self, rows: Iterator[Raw], n: int) -> Iterator[tuple[Raw, Example]]:
+        """Each with its row, of which the first `n` values are those of the bound columns."""
+
+        def trimmed(raw: Raw) -> Raw:
+            return raw if raw.values is None else raw._replace(values=raw.values[:n])
+
+        for raw in rows:
+            example = self._checked(trimmed(raw), map(trimmed, rows))
+            if example is not None:
+                yield raw, example
+
+    def _checked(self, raw: Raw, rest: Iterator[Raw]) -> Example | None:
+        """The example of a row; if it cannot be read and must be, an error that counts the rest."""
+        example = self.example(raw)
+        if example is not None and example.problem and self.bad == "error":
+            others = (one.problem for one in map(self.example, rest) if one is not None)
+            raise refused(example.problem, sum(map(bool, others)), self._what)
+        return example
 
     @property
     def _plain(self) -> Callable[[Sequence[object]], bool] | None:

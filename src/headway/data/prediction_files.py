@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple, cast
 
 from headway.data.bind import Binding, Column, as_said, bind, column_of, is_named, plain
 from headway.data.columns import VALUES
-from headway.data.example import Bound, media_tables, needed, needs_of
-from headway.data.files import first_bytes, open_lines, shown
+from headway.data.example import Bound, Example, media_tables, needed, needs_of
+from headway.data.files import first_bytes, is_stream, open_lines, shown
 from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
 from headway.data.readers.delimited import FASTTEXT, between_of
 from headway.data.readers.jsonl import is_json, parse_object
+from headway.data.readers.media import is_list
 from headway.data.readers.open import HEAD, open_table
 from headway.data.readers.parquet import MAGIC
-from headway.data.table import Table
+from headway.data.table import ABSENT, Raw, Table
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
@@ -39,21 +42,126 @@ TARGETS = ("label", "labels", "number", "target")
 """What nobody who asks needs to give."""
 
 
+class Input(NamedTuple):
+    """A question of a file, and the row that it stands in."""
+
+    question: Question | Example
+    row: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """The questions of a file, in order."""
+
+    columns: tuple[str, ...]
+    """Of its rows; none where a word stands on each line."""
+
+    inputs: Iterator[Input]
+
+
 def questions(
     path: str, reads: Reads, settings: RunSettings, note: Note = lambda text: None
 ) -> Iterator[Question]:
     """The questions of a file, in order; `note` is told what its columns are taken for."""
-    data = settings.data
-    if reads == "tagged":
-        return _words(path, settings, note)
-    columns = input_columns(settings)
-    if not _is_table(path, data, reads, columns):
-        tabs = _named(path, ".tsv") and _has_tabs(path, _head(path, data.encoding))
-        if tabs and reads != "labelled":
+    return (cast(Question, one.question) for one in _text_file(path, settings, note).inputs)
+
+
+def open_inputs(
+    paths: Sequence[str], settings: RunSettings, note: Note = lambda text: None, *,
+    needs: Mapping[str, str] | None = None, rows: bool = False,
+) -> InputFile:  # fmt: skip
+    """Files that a run is to answer, one after another. `needs` may name columns:
+    `{"text": "review"}`. With `rows` all columns are read, and lists and folders of media are taken
+    apart."""
+    if spec_of(settings).modality == "text":
+        files = [_text_file(one, settings, note, needs=needs, rows=rows) for one in paths]
+    else:
+        files = [_media_file(one, settings, note) for one in paths]
+    in_words = [path for path, file in zip(paths, files, strict=True) if not file.columns]
+    if in_words and len(in_words) < len(files):
+        raise DataError(
+            f"{in_words[0]} has a word on each line, and other files have not: give them apart."
+        )
+    columns = dict.fromkeys(name for file in files for name in file.columns)
+    inputs = chain.from_iterable(one.inputs for one in files)
+    return InputFile(tuple(columns), _with_ends(files) if in_words else inputs)
+
+
+def _with_ends(files: Sequence[InputFile]) -> Iterator[Input]:
+    """Words on lines, with an empty line where one file ends and the next begins."""
+    last = ""
+    for file in files:
+        if last.strip():
+            yield Input("", {})
+        for one in file.inputs:
+            last = str(one.question)
+            yield one
+
+
+def _text_file(
+    path: str, settings: RunSettings, note: Note, *, needs: Mapping[str, str] | None = None,
+    rows: bool = False,
+) -> InputFile:  # fmt: skip
+    data, spec = settings.data, spec_of(settings)
+    columns = _named_by(input_columns(settings), needs)
+    if needs:
+        return _asked(open_table(path, data, columns), settings, note, needs=needs, rows=rows)
+    if spec.reads == "tagged":
+        if not _is_tagged_table(path, settings):
+            found = _words(path, settings, note)
+            unit = () if _in_columns(path, settings) else ("text",)
+            return InputFile(unit, (Input(one, {"text": one}) for one in found))
+        return _asked(open_table(path, data, _columns_of_tagger(settings)), settings, note,
+                      rows=rows)  # fmt: skip
+    if is_stream(path) or not _is_table(path, data, spec.reads, columns):
+        tabs = not is_stream(path) and _named(path, ".tsv")
+        tabs = tabs and _has_tabs(path, _head(path, data.encoding))
+        if tabs and spec.reads != "labelled":
             note(f"{shown(path)}: every line is a text with its tabs, as in training")
-        return iter(open_lines(path, data.encoding))
-    table = open_table(path, data, columns)
-    return _asked(table, settings, columns, note, written=reads == "documents")
+        lines = open_lines(path, data.encoding)
+        name = columns[0].name if columns[0].kind == "text" else "text"
+        return InputFile((name,), (Input(line, {name: line}) for line in lines))
+    return _asked(open_table(path, data, columns), settings, note, rows=rows)
+
+
+def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
+    """With the names that arguments have for them; `text` is always the first."""
+    for word, name in (needs or {}).items():
+        i = next((i for i, one in enumerate(columns) if word in one.words), 0)
+        columns[i] = replace(columns[i], own=name, said=True, optional=False)
+    return columns
+
+
+def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
+    """A file of one image or recording, or the items of a list or a folder."""
+    what = spec_of(settings).modality
+    assert what != "text"
+    [bound] = media_tables([path], settings.data, what)
+    table, names = bound.table, list(bound.binding)
+    if not is_list(Path(path)):
+        items = (Input(one, {"path": one.medium.path}) for one in bound)
+        return InputFile(("path",), items)
+    note(f"{path}: {columns_taken(path, settings.data, what)}")
+
+    def read() -> Iterator[Input]:
+        for raw in table.read([*names, *(one for one in table.columns if one not in names)]):
+            example = bound.example(_first_values(raw, len(names)))
+            if example is not None:
+                yield Input(example, _row_of(raw, [*names, *table.columns], table))
+
+    return InputFile(table.columns, read())
+
+
+def _first_values(raw: Raw, n: int) -> Raw:
+    return raw if raw.values is None else raw._replace(values=raw.values[:n])
+
+
+def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:
+    """All that stands in a row, in the order of the table; `names`: of its values."""
+    if raw.row is not None:
+        return raw.row
+    found = dict(zip(dict.fromkeys(names), raw.values or (), strict=False))
+    return {name: found[name] for name in table.columns if found.get(name, ABSENT) is not ABSENT}
 
 
 def input_columns(settings: RunSettings) -> list[Column]:
@@ -98,9 +206,7 @@ def bind_inputs(
         columns = [
             replace(one, own="" if one.own.isdecimal() else one.own, said=False) for one in columns
         ]
-    for word, name in (needs or {}).items():
-        i = next((i for i, one in enumerate(columns) if word in one.words), 0)
-        columns[i] = replace(columns[i], own=name, said=True, optional=False)
+    columns = _named_by(columns, needs)
     first = columns[0]
     if first.kind == "words" and not _has_words(table, first):
         columns[0] = replace(first, name="text", kind="text", setting="text_field", also=TEXT.also)
@@ -117,21 +223,31 @@ def _has_words(table: Table, column: Column) -> bool:
 
 
 def _asked(
-    table: Table, settings: RunSettings, columns: Sequence[Column], note: Note, *, written: bool
-) -> Iterator[Question]:
-    data = settings.data
-    targets = [one for one in columns if one.name in TARGETS]
+    table: Table, settings: RunSettings, note: Note, *, needs: Mapping[str, str] | None = None,
+    rows: bool = False,
+) -> InputFile:  # fmt: skip
+    data, columns = settings.data, input_columns(settings)
+    targets = [one for one in columns if one.name in _targets(settings)]
     # What is there may have any name; but a line that is no header must not be taken for one.
     guesses = any(is_named(table, one) for one in targets)
-    binding = bind_inputs(table, settings, guesses=guesses)
+    binding = bind_inputs(table, settings, needs, guesses=guesses)
+    written = spec_of(settings).reads == "documents"
     said = _fields_said(table, data, written) if data.fields else taken(table, binding)
     note(f"{table.name}: {said}")
     names = data.fields or [one.name for one in binding.values()]
-    for example in Bound(table, binding, blanks=True, bad=data.bad):
-        if example.problem:
-            note(f"{example.problem} It is answered as an empty text")
-        found = tuple(example.text(name) for name in names)
-        yield found if data.fields or len(found) > 1 else found[0]
+    bound = Bound(table, binding, blanks=True, bad=data.bad)
+    every = [*binding, *(name for name in table.columns if name not in binding and rows)]
+
+    def read() -> Iterator[Input]:
+        raws = table.read(every)
+        for raw, example in bound.examples(raws, len(binding)):
+            if example.problem:
+                note(f"{example.problem} It is answered as an empty text")
+            found = tuple(example.values.get(name, "") for name in names)
+            question = found if data.fields or len(found) > 1 else found[0]
+            yield Input(cast(Question, question), _row_of(raw, every, table) if rows else {})
+
+    return InputFile(table.columns, read())
 
 
 def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
@@ -148,7 +264,10 @@ def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
     return f"column {column} names the files{some}"
 
 
-ROLES = {"text": "the text", "source": "the text", "other": "the second text", "label": "the label"}
+ROLES = {
+    "text": "the text", "words": "the words", "source": "the text", "other": "the second text",
+    "label": "the label",
+}  # fmt: skip
 
 
 def taken(table: Table, binding: dict[str, Column]) -> str:
@@ -223,24 +342,56 @@ def _is_table(path: str, data: DataSettings, reads: Reads, columns: Sequence[Col
     return not (data.other_field and len(cells) == 2)
 
 
+def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
+    """Of words, and of sentences that nobody has cut into words yet."""
+    first = input_columns(settings)[0]
+    return (first, replace(first, name="text", kind="text", setting="text_field", also=TEXT.also))
+
+
+def _is_tagged_table(path: str, settings: RunSettings) -> bool:
+    """Whether sentences or lists of words stand in a column; else words stand on lines."""
+    if is_stream(path):
+        return False
+    if first_bytes(path).startswith(MAGIC) or _named(path, ".csv"):
+        return True
+    head = _head(path, settings.data.encoding)
+    first = input_columns(settings)[0]
+    if not head:
+        return False
+    if is_json(path, head[0], *TEXT.names):
+        with suppress(DataError):
+            return not set(first.usual) & set(parse_object(head[0], path))
+    cells = head[0].split("\t")
+    return len(cells) > 1 and (first.own in cells if first.said else TEXT.name in cells)
+
+
+def _in_columns(path: str, settings: RunSettings) -> bool:
+    """Whether a word stands on each line, and not a sentence."""
+    if is_stream(path):
+        return False
+    head = [one for one in _head(path, settings.data.encoding) if not one.startswith(DOCUMENT)]
+    if not head or is_json(path, head[0], *WORDS.names):
+        return False
+    tabs = _named(path, UNIVERSAL) or "\t" in head[0]
+    return tabs or _are_columns(path, settings.labels, head)
+
+
 def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
     """Sentences, or CoNLL's columns with tabs between them, the word first, whatever their order
     and whatever stands between them here."""
     data, encoding = settings.data, settings.data.encoding
     columns = [one for one in needed("tagged", settings) if one.name == "words"]
-    if first_bytes(path).startswith(MAGIC):
-        table = open_table(path, data, columns, "words")
-        bound = Bound(table, bind(table, columns), True, data.bad)
-        return (json.dumps({"words": list(one.several("words"))}) for one in bound)
-    head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
     lines = open_lines(path, encoding)
+    if is_stream(path):
+        return iter(lines)
+    head = [line for line in _head(path, encoding) if not line.startswith(DOCUMENT)]
     own = columns[0].own
     if head and is_json(path, head[0], *WORDS.names, *filter(None, [own])):
         return _json_words(path, columns[0], data, note)
     if not head:
         return iter(lines)
     universal = _named(path, UNIVERSAL)
-    if not universal and "\t" not in head[0] and not _are_columns(path, settings.labels, head):
+    if not _in_columns(path, settings):
         return iter(lines)
     if universal:
         lines = (line for line in lines if not line.startswith("#"))

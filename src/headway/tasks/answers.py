@@ -412,8 +412,9 @@ class Answers(list[Answer]):
         return np.array(self.texts, str if dtype is None else dtype)
 
     def save(self, path: str | Path) -> None:
-        """Into one file; how is said by its ending: .txt and .tsv a line each, .jsonl what
-        `--json` prints, .npy vectors, .srt and .vtt subtitles, .conll tagged words."""
+        """Into one file; how is said by its ending: .txt a line each, .csv, .tsv and .parquet a
+        table with the columns that were given and the answers, .jsonl what `--json` prints, .npy
+        vectors, .srt and .vtt subtitles, .conll tagged words."""
         path = Path(path)
         ending = path.suffix.lower()
         if ending not in SAVERS:
@@ -437,29 +438,15 @@ def _save_lines(answers: Answers, path: Path) -> None:
 
 
 def _save_table(answers: Answers, path: Path) -> None:
-    """Columns that no answer has are left out."""
-    columns: dict[str, list[str]] = {
-        "id": ["" if one.id is None else str(one.id) for one in answers],
-        "place": [one.place for one in answers],
-        "text": answers.texts,
-        "score": ["" if one.score is None else f"{one.score:.6f}" for one in answers],
-        "error": [one.error for one in answers],
-    }
-    used = {name: cells for name, cells in columns.items() if name == "text" or any(cells)}
-    for name, cells in used.items():
-        for number, cell in enumerate(cells, 1):
-            _check_line(cell, number, path, f"the {name} of answer", tab=True)
-    rows = ["\t".join(used), *("\t".join(row) for row in zip(*used.values(), strict=True))]
-    replace_text(path, "".join(f"{row}\n" for row in rows))
+    from headway.tasks.answer_tables import save_table
+
+    save_table(answers, path)
 
 
-def _check_line(
-    text: str, number: int, path: Path, what: str = "answer", *, tab: bool = False
-) -> None:
-    if len(text.splitlines()) > 1 or text.endswith("\n") or (tab and "\t" in text):
-        held = "a tab or a line break" if tab else "a line break"
+def _check_line(text: str, number: int, path: Path) -> None:
+    if len(text.splitlines()) > 1 or text.endswith("\n"):
         raise UserError(
-            f"{path}: {what} {number:,} holds {held}, and there each answer is a line: "
+            f"{path}: answer {number:,} holds a line break, and there each answer is a line: "
             f"{text[:60]!r}. Save as .jsonl."
         )
 
@@ -515,7 +502,9 @@ def _unfit(answers: Answers, path: Path, wanted: str) -> UserError:
 
 SAVERS: dict[str, Callable[[Answers, Path], None]] = {
     ".txt": _save_lines,
+    ".csv": _save_table,
     ".tsv": _save_table,
+    ".parquet": _save_table,
     ".jsonl": _save_json,
     ".npy": _save_vectors,
     ".srt": _save_subtitles,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.data.example import Target, media_examples
+from headway.data.example import Example, Target, media_examples
 from headway.data.media.audio import is_silent
 from headway.data.media.endings import is_audio, is_visual
 from headway.data.media.open_item import UNITS, Form, What, is_file
@@ -45,7 +45,7 @@ def what_of(shape: PictureSettings | SoundSettings) -> What:
 
 
 def given_media(
-    lines: Iterable[str | Given],
+    lines: Iterable[str | Given | Example],
     folder: Path,
     shape: PictureSettings | SoundSettings,
     data: DataSettings | None = None,
@@ -60,14 +60,17 @@ def given_media(
         if isinstance(line, Given):
             yield line
             continue
-        name = line.strip()
-        try:
-            path = found_file(name, folder)
-            check_kind(path, form.what)
-            items = list(media_examples([str(path)], data or DataSettings(), form.what, target))
-        except UserError as error:
-            yield Given(name, None, str(error))
-            continue
+        if isinstance(line, Example):  # of a list or a folder that was opened before
+            name, items = line.place, [line]
+        else:
+            name = line.strip()
+            try:
+                path = found_file(name, folder)
+                check_kind(path, form.what)
+                items = list(media_examples([str(path)], data or DataSettings(), form.what, target))
+            except UserError as error:
+                yield Given(name, None, str(error))
+                continue
         for item in items:
             shown = name if len(items) == 1 else item.place
             label = item.text("label") or None

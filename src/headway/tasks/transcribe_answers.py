@@ -100,7 +100,10 @@ def transcriber_of(use: Use, *, times: bool) -> Transcriber:
 
 
 def named_recordings(
-    lines: Iterable[str | Given], folder: Path, shape: SoundSettings, settings: RunSettings
+    lines: Iterable[str | Given | Example],
+    folder: Path,
+    shape: SoundSettings,
+    settings: RunSettings,
 ) -> Iterator[Named]:
     """What each line names: a file, however long; a folder of files; a list of paths. A name that
     is no file but lies in `folder`, the run's, is taken from there."""
@@ -109,17 +112,20 @@ def named_recordings(
         if isinstance(line, Given):
             yield Named(line.name, _whole(line))
             continue
-        name = line.strip()
-        try:
-            path = found_file(name, folder)
-            check_kind(path, "sounds")
-            if is_file(path) and path.suffix.lower() in AUDIO:
-                yield Named(name, _reading(path, shape))
+        if isinstance(line, Example):  # of a list or a folder that was opened before
+            name, items = line.place, [line]
+        else:
+            name = line.strip()
+            try:
+                path = found_file(name, folder)
+                check_kind(path, "sounds")
+                if is_file(path) and path.suffix.lower() in AUDIO:
+                    yield Named(name, _reading(path, shape))
+                    continue
+                items = list(media_examples([str(path)], settings.data, "sounds"))
+            except UserError as error:
+                yield Named(name, _failing(error))
                 continue
-            items = list(media_examples([str(path)], settings.data, "sounds"))
-        except UserError as error:
-            yield Named(name, _failing(error))
-            continue
         for item in items:
             blocks = _opening(item, form)
             if not item.problem and item.medium.part == WHOLE:

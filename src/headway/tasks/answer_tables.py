@@ -1,0 +1,238 @@
+"""Tables of answers: the columns that were given, and what was answered beside them.
+
+CSV and TSV are opened in spreadsheets, which compute what looks like a formula. There an apostrophe
+goes before each text that begins like one; numbers stay numbers. JSONL and Parquet are exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from headway.errors import UserError, needs
+from headway.storage import replace_file
+from headway.tasks.answers import (
+    Answer,
+    LabelsAnswer,
+    NumberAnswer,
+    TagAnswer,
+    VectorAnswer,
+)
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+
+Cells = Mapping[str, object]
+
+_FORMULA = re.compile(r"[=+\-@\t\r].*[\w(]", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d[\d.,]*|\.\d+)([eE][+-]?\d+)?\s*%?")
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file of this name gets a table of answers."""
+    return Path(path).suffix.lower() in ENDINGS
+
+
+def without_formula(text: str) -> str:
+    """The text, with an apostrophe before it if a spreadsheet would compute it."""
+    if not text or text[0] not in "=+-@\t\r":
+        return text
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+
+
+def answer_cells(answer: Answer, n_best: int = 1) -> dict[str, object]:
+    """What a row says about an answer: `answer`, `score` where there is one, and the next-best."""
+    found: dict[str, object] = {"answer": _value(answer)}
+    if answer.score is not None:
+        found["score"] = round(answer.score, 6)
+    if isinstance(answer, TagAnswer) and answer.marked:
+        found["spans"] = [span._asdict() for span in answer.spans]
+    if not answer.error:
+        for rank, other in enumerate(answer.others[: n_best - 1], 2):
+            found[f"answer_{rank}"] = _value(other)
+            if other.score is not None:
+                found[f"score_{rank}"] = round(other.score, 6)
+    if answer.error:
+        found["answer"], found["error"] = None, answer.error
+    return found
+
+
+def _value(answer: Answer) -> object:
+    if isinstance(answer, LabelsAnswer):
+        return list(answer.labels)
+    if isinstance(answer, NumberAnswer):
+        return answer.value
+    if type(answer) is VectorAnswer:
+        return answer.vector.tolist()
+    return answer.text
+
+
+def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
+    """Names of columns for the answers that none of the given columns has."""
+    taken = set(taken)
+    found = {}
+    for name in names:
+        free = name
+        while free in taken:
+            free = f"predicted_{free}"
+        found[name] = free
+        taken.add(free)
+    return found
+
+
+class AnswerTable:
+    """Writes rows as they come. The file is made with the first of them, so that a failure before
+    that leaves nothing behind; rows that were written before a later one stay."""
+
+    def __init__(
+        self, path: str | Path, given: Sequence[str], answered: Sequence[str],
+        part: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`given`: columns of the input; `answered`: those of `answer_cells` that may be there;
+        `part`: where the file is made, if not in its place."""
+        self.path, self.ending = Path(path), Path(path).suffix.lower()
+        self.part = part or self.path
+        self.names = free_names(answered, given)
+        self.columns = [*given, *self.names.values()]
+        self.n_formulas = 0
+        self.rows: list[dict[str, object]] = []
+        """Of Parquet, which is written at the end."""
+
+        self.file: IO[str] | None = None
+
+    def __enter__(self) -> AnswerTable:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        try:
+            if self.ending == ".parquet":
+                if self.rows or kind is None:
+                    _write_parquet(self.part, self.columns, self.rows)
+            elif kind is None:
+                self._opened()
+        finally:
+            if self.file is not None:
+                self.file.close()
+
+    def write(self, row: Cells | None, cells: Cells) -> None:
+        named = {self.names[name]: one for name, one in cells.items() if name in self.names}
+        values = {**(row or {}), **named}
+        if self.ending == ".parquet":
+            self.rows.append(values)
+            return
+        if self.ending == ".jsonl":
+            line = json.dumps(values, ensure_ascii=False, default=str) + "\n"
+        else:
+            line = self._line([values.get(name) for name in self.columns])
+        self._opened().write(line)
+
+    def _opened(self) -> IO[str]:
+        if self.file is None:
+            try:
+                self.file = self.part.open("w", encoding="utf-8", newline="")
+            except OSError as error:
+                raise UserError(f"cannot write {self.path}: {error.strerror}.") from error
+            if self.ending != ".jsonl":
+                self.file.write(self._line(self.columns))
+        return self.file
+
+    def _line(self, values: Sequence[object]) -> str:
+        cells = [self._cell(value) for value in values]
+        if self.ending == ".tsv":
+            return "\t".join(cells) + "\n"
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    def _cell(self, value: object) -> str:
+        if not isinstance(value, str):
+            value = _as_text(value)
+            if _NUMBER.fullmatch(value):
+                return value
+        safe = without_formula(value)
+        self.n_formulas += safe != value
+        if self.ending == ".tsv" and any(char in safe for char in "\t\n\r"):
+            raise UserError(
+                f"{self.path}: a cell holds a tab or a line break, which TSV has no way to write: "
+                f"{safe[:60]!r}. Name the file .csv, .jsonl or .parquet."
+            )
+        return safe
+
+    def summary(self) -> str:
+        """What is said about cells that were changed; nothing where none was."""
+        if not self.n_formulas:
+            return ""
+        some = "s begin" if self.n_formulas > 1 else " begins"
+        return (
+            f"{self.path}: {self.n_formulas:,} cell{some} like a formula and got an apostrophe "
+            "before it, so that no spreadsheet computes it. .jsonl and .parquet keep texts as "
+            "they are"
+        )
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return ",".join(value)
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Cells]) -> None:
+    arrow: Any = needs("pyarrow", "parquet")
+    parquet: Any = needs("pyarrow.parquet", "parquet")
+    names = list(dict.fromkeys([*columns, *(name for row in rows for name in row)]))
+
+    def column(name: str) -> Any:
+        values = [row.get(name) for row in rows]
+        try:
+            return arrow.array(values)
+        except (arrow.ArrowInvalid, arrow.ArrowTypeError):  # of several types
+            return arrow.array([None if one is None else _as_text(one) for one in values])
+
+    table = arrow.table({name: column(name) for name in names})
+    try:
+        replace_file(path, lambda part: parquet.write_table(table, part))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def save_table(answers: Sequence[Answer], path: Path) -> None:
+    """All answers, with the rows of the table that they were given in, if any; else with their
+    `id` and `place` where these are known."""
+    rows = [dict(_given(one)) for one in answers]
+    cells = [answer_cells(one) for one in answers]
+    given = dict.fromkeys(name for row in rows for name in row)
+    answered = dict.fromkeys(name for row in cells for name in row) or {"answer": None}
+    replace_file(path, lambda part: _save(path, part, (list(given), list(answered)), rows, cells))
+
+
+def _save(
+    path: Path, part: Path, columns: tuple[Sequence[str], Sequence[str]], rows: Sequence[Cells],
+    cells: Sequence[Cells],
+) -> None:  # fmt: skip
+    with AnswerTable(path, *columns, part) as table:
+        for row, one in zip(rows, cells, strict=True):
+            table.write(row, one)
+
+
+def _given(answer: Answer) -> Iterator[tuple[str, object]]:
+    if answer.row is not None:
+        yield from answer.row.items()
+        return
+    if answer.id is not None:
+        yield "id", answer.id
+    if answer.place:
+        yield "place", answer.place
