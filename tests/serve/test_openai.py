@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+import torch
 
 import headway
+from headway.nn.layout import Layout
 from headway.run import Run
+from headway.serve.chat import template_values
 from headway.settings.folder import SHIPPED
 
 from .conftest import Here, serving
@@ -115,8 +118,7 @@ def test_probabilities_come_with_their_tokens(
     for token, at in zip(whole.tokens, whole.text_offset, strict=True):
         assert choice.text[at:].startswith(token) or at == 0
     written = [value is not None for value in whole.token_logprobs]
-    assert written == sorted(written)  # the prompt is read, not written
-    assert all(written) != echo
+    assert all(written)  # the prompt's tokens, too: what comes before them is a token
     assert [one is not None for one in whole.top_logprobs] == written
     tokens: list[list[str]] = [[], []]
     for chunk in client.completions.create(**said, stream=True):
@@ -156,22 +158,25 @@ def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("said", "error", "message"),
     [
-        ({"n": 9}, openai.UnprocessableEntityError, "n must be"),
-        ({"max_tokens": 10**9}, openai.UnprocessableEntityError, "max_tokens must be"),
-        ({"max_tokens": 0}, openai.UnprocessableEntityError, "max_tokens must be"),
-        ({"temperature": -1}, openai.UnprocessableEntityError, "temperature must be"),
-        ({"logprobs": 6}, openai.UnprocessableEntityError, "logprobs must be"),
-        ({"best_of": 3}, openai.UnprocessableEntityError, "best_of must be n"),
-        ({"top_p": 2, "temperature": 0}, openai.UnprocessableEntityError, "top_p must be"),
-        ({"seed": 2**60}, openai.UnprocessableEntityError, "from 0 to 9,007,199,254,740,992"),
-        ({"prompt": 5}, openai.UnprocessableEntityError, "prompt must be a text"),
-        ({"prompt": {"text": "a"}}, openai.UnprocessableEntityError, "prompt must be a text"),
-        ({"presence_penalty": 1}, openai.UnprocessableEntityError, "presence_penalty is not"),
-        ({"prompt": [99_999_999]}, openai.UnprocessableEntityError, "tokens must be"),
+        ({"n": 9}, openai.BadRequestError, "n must be"),
+        ({"max_tokens": 10**9}, openai.BadRequestError, "max_tokens must be"),
+        ({"max_tokens": -1}, openai.BadRequestError, "max_tokens must be"),
+        ({"temperature": 2.1}, openai.BadRequestError, "temperature must be from 0 to 2"),
+        ({"prompt": "a " * 9000}, openai.BadRequestError, "tokens"),
+        ({"prompt": "a" * 20_001}, openai.BadRequestError, "characters"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature must be"),
+        ({"logprobs": 6}, openai.BadRequestError, "logprobs must be"),
+        ({"best_of": 3}, openai.BadRequestError, "best_of must be n"),
+        ({"top_p": 2, "temperature": 0}, openai.BadRequestError, "top_p must be"),
+        ({"seed": 2**60}, openai.BadRequestError, "from 0 to 9,007,199,254,740,992"),
+        ({"prompt": 5}, openai.BadRequestError, "prompt must be a text"),
+        ({"prompt": {"text": "a"}}, openai.BadRequestError, "prompt must be a text"),
+        ({"presence_penalty": 1}, openai.BadRequestError, "presence_penalty is not"),
+        ({"prompt": [99_999_999]}, openai.BadRequestError, "tokens must be"),
         ({"prompt": ["a"] * 99}, openai.APIStatusError, "1 to 32 prompts"),
         ({"model": "gpt-4"}, openai.NotFoundError, "no model 'gpt-4'"),
         ({"model": "tatoeba-de-en"}, openai.NotFoundError, "Those do: stories"),
-        ({"extra_body": {"foo": 1}}, openai.UnprocessableEntityError, "no field 'foo'"),
+        ({"extra_body": {"foo": 1}}, openai.BadRequestError, "no field 'foo'"),
     ],
 )
 def test_mistakes_are_errors_of_the_client(
@@ -199,7 +204,7 @@ def test_embeddings_of_tokens(client: openai.OpenAI, runs: dict[str, Run]) -> No
     np.testing.assert_allclose(one.embedding, want.data[0].embedding, atol=1e-5)
     assert found.usage == want.usage
     for wrong in ([[10**9]], [], 5, [True]):
-        with pytest.raises(openai.UnprocessableEntityError):
+        with pytest.raises(openai.BadRequestError):
             client.embeddings.create(model="base-en", input=wrong)  # type: ignore[arg-type]
 
 
@@ -217,7 +222,7 @@ def test_embeddings(client: openai.OpenAI, runs: dict[str, Run], form: Any) -> N
         np.testing.assert_allclose(value, runs["base-en"](text).vector, atol=1e-5)
         np.testing.assert_allclose(same.embedding, value, atol=1e-6)
     assert usual.usage.prompt_tokens > 4
-    with pytest.raises(openai.UnprocessableEntityError, match="dimensions must be"):
+    with pytest.raises(openai.BadRequestError, match="dimensions must be"):
         client.embeddings.create(model="base-en", input="a", dimensions=7)
 
 
@@ -253,7 +258,7 @@ def test_transcriptions(client: openai.OpenAI, runs: dict[str, Run]) -> None:
     # This model has no token for windows without speech.
     assert "no_speech_prob" not in segment.model_dump(exclude_unset=True)
     assert 4 < whole.duration < 5
-    with pytest.raises(openai.UnprocessableEntityError, match="cannot be read as sound"):
+    with pytest.raises(openai.BadRequestError, match="cannot be read as sound"):
         made(model="digits", file=("a.wav", b"RIFF"))
     with pytest.raises(openai.NotFoundError, match="Those do: digits"):
         made(model="stories", file=data)
@@ -302,5 +307,86 @@ def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
         with pytest.raises(openai.APIStatusError, match="30,000 characters"):
             client.chat.completions.create(**{**said, "messages": long})
         wrong: Any = [{"role": "system", "content": "x"}]
-        with pytest.raises(openai.UnprocessableEntityError, match="no system"):
+        with pytest.raises(openai.BadRequestError, match="no system"):
             client.chat.completions.create(**{**said, "messages": wrong})
+        developer = {"role": "developer", "content": "Be short."}
+        with pytest.raises(openai.BadRequestError, match="no system"):  # its name in this template
+            client.chat.completions.create(**{**said, "messages": [developer, *MESSAGES]})
+        many = client.chat.completions.create(**said, logprobs=True, top_logprobs=20)
+        assert many.choices[0].logprobs is not None
+        assert [len(one.top_logprobs) for one in many.choices[0].logprobs.content or []] == [20] * 8
+        for wrong in ({"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2},
+                      {"messages": [{"role": "robot", "content": "a"}]}):  # fmt: skip
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(**{**said, **wrong})
+
+
+def test_developer_is_a_role_of_templates_that_know_it(tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "chatty"
+    shutil.copytree(SHIPPED / "stories", folder)
+    path = folder / "chat_template.jinja"
+    message = [{"role": "developer", "content": "Be short."}]
+    for text, role in (("{{ messages }}", "system"), ("{# developer #}", "developer")):
+        path.write_text(text)
+        run = headway.load(folder, device="cpu")
+        assert template_values(run, message)["messages"][0]["role"] == role
+
+
+def log_probs_of(run: Run, ids: list[int]) -> torch.Tensor:
+    """Of the next token behind each, all at once."""
+    model: Any = run.opened.models[0]
+    with torch.no_grad():
+        x_ND = model(torch.tensor(ids), Layout.of([len(ids)]))
+        return model.scores(x_ND).float().log_softmax(-1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("n", [1, 2])
+def test_log_probabilities_of_a_prompt(
+    client: openai.OpenAI, runs: dict[str, Run], stream: bool, n: int
+) -> None:
+    """What programs measure perplexity and choices by: nothing is written."""
+    run, prompt = runs["stories"], PROMPT + " there was a little dog."
+    ids = run.tokenizer.as_prompt(run.tokenizer.encode(prompt))
+    known = log_probs_of(run, ids)
+    said: Any = {"model": "stories", "prompt": prompt, "max_tokens": 0, "echo": True,
+                 "logprobs": 3, "n": n}  # fmt: skip
+    if stream:
+        made = [one for chunk in client.completions.create(**said, stream=True)
+                for one in chunk.choices]  # fmt: skip
+        assert len(made) == n
+    else:
+        whole = client.completions.create(**said)
+        made = list(whole.choices)
+        assert whole.usage is not None
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(ids), 0)
+    for choice in made:
+        probs: Any = choice.logprobs
+        assert (choice.text, choice.finish_reason) == (prompt, "length")
+        want = [float(known[at, token]) for at, token in enumerate(ids[1:])]
+        assert probs.token_logprobs == pytest.approx(want, abs=1e-4)
+        assert "".join(probs.tokens).strip() == prompt
+        best = known[:-1].max(-1).values.tolist()
+        assert [max(one.values()) for one in probs.top_logprobs] == pytest.approx(best, abs=1e-4)
+        assert {len(one) for one in probs.top_logprobs} == {3}
+
+
+def test_without_new_tokens_a_text_is_empty(client: openai.OpenAI) -> None:
+    found = client.completions.create(model="stories", prompt=[PROMPT, "a"], max_tokens=0)
+    assert [(one.text, one.finish_reason) for one in found.choices] == [("", "length")] * 2
+    assert found.choices[0].logprobs is None
+
+
+def test_streams_are_described_as_streams(here: Here) -> None:
+    paths = here.get("/openapi.json").json()["paths"]
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/predict"):
+        found = paths[path]["post"]["responses"]["200"]["content"]
+        assert set(found) == {"application/json", "text/event-stream"}
+        schema = found["text/event-stream"]["schema"]
+        assert schema["format"] == "event-stream"
+        assert schema["x-event"]["type"] == "object"
+        assert schema["example"].endswith("data: [DONE]\n\n")
+    for path, codes in (("/v1/completions", {"400"}), ("/v1/predict", {"400", "422"})):
+        assert {"400", "422"} & set(paths[path]["post"]["responses"]) == codes

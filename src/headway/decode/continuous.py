@@ -71,6 +71,18 @@ class Member:
     tops: list[list[list[tuple[int, float]]]] = field(default_factory=list)
     """Of each output, of each step: tokens and their log-probabilities."""
 
+    scores_prompt: bool = False
+    """Whether the log-probabilities of the prompt's own tokens are noted."""
+
+    writes: bool = True
+    """False: it is done when its prompt is read."""
+
+    prompt_log_probs: list[float | None] = field(default_factory=list)
+    """Of each token of the prompt; None of the first, which follows nothing."""
+
+    prompt_tops: list[list[tuple[int, float]]] = field(default_factory=list)
+    """The likeliest tokens at each place of the prompt but the first, if `top` is not 0."""
+
     whose: object = None
     """Who asked for it: members of one caller take turns with those of others. None: nobody else's
     is."""
@@ -101,6 +113,36 @@ class Member:
     @property
     def limit(self) -> int:
         return self.job.limits[0]
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether more is needed of its prompt than the last vector."""
+        return self.scores_prompt or not self.writes
+
+    def note_prompt(self, scores_NV: Tensor) -> None:
+        """Log-probabilities of the next token behind each of the tokens that were read now."""
+        if not self.prompt_log_probs:
+            self.prompt_log_probs.append(None)
+        first = len(self.prompt_log_probs)
+        following = self.prompt[first : first + len(scores_NV)]
+        if not following:
+            return
+        scores_NV = scores_NV[: len(following)]
+        index_N1 = torch.tensor(following, device=scores_NV.device)[:, None]
+        self.prompt_log_probs += scores_NV.gather(1, index_N1).squeeze(1).tolist()
+        if self.top:
+            values_NK, ids_NK = scores_NV.topk(min(self.top, scores_NV.shape[1]))
+            rows = zip(ids_NK.tolist(), values_NK.tolist(), strict=True)
+            self.prompt_tops += [[*zip(ids, values, strict=True)] for ids, values in rows]
+
+    def end_unwritten(self) -> None:
+        """Its outputs are empty, and not finished."""
+        self.tokens = [[] for _ in range(self.width)]
+        self.log_probs = [[] for _ in range(self.width)]
+        self.tops = [[] for _ in range(self.width)]
+        self.open, self.order = 0, [*range(self.width)]
+        empty = Hypothesis([], 0.0, 0.0, [], finished=False)
+        [self.outputs] = self.reading.outputs([[empty] * self.width])
 
     def begin(self) -> None:
         self.tokens = [[] for _ in range(self.width)]
@@ -233,6 +275,9 @@ class Continuous:
         with self._evaluating():
             gone = self._leave()
             vectors = [self._next(), self._read_new(), self._read_long()]
+            if self.long is not None and self.long.member.done:
+                gone.append(self.long.member)
+                self.long = None
             if not self.rows:
                 return gone
             return gone + self._grow(self._scores([some for some in vectors if some]))
@@ -303,11 +348,17 @@ class Continuous:
             return []
         member, caches = self.long.member, self.long.caches
         part = member.prompt[: caches[0].lengths[0] + self.read_at_once]
-        lasts = []
+        vectors, lasts = [], []
         for model, read in zip(self.models, caches, strict=True):
             x_ND, layout = fill(model, [part], read, self.device)
+            vectors.append(x_ND)
             lasts.append(x_ND[layout.last_N().long()])
+        if member.scores_prompt:
+            member.note_prompt(self._scores([vectors]))
         if len(part) < len(member.prompt):
+            return []
+        if not member.writes:
+            member.end_unwritten()
             return []
         self.long = None
         own = zip(self.caches, caches, lasts, strict=True)
@@ -351,7 +402,7 @@ class Continuous:
             caller = min(lines, key=held.__getitem__)  # of equal ones who came first
             member = lines[caller][0]
             left = self.most_rows - rows - (self.most_rows // SPARED if held[caller] else 0)
-            is_long = len(member.prompt) > self.read_at_once
+            is_long = len(member.prompt) > self.read_at_once or member.reads_apart
             if (member.width > left and held[caller]) or (is_long and self.long is not None):
                 del lines[caller]
                 continue

@@ -117,10 +117,13 @@ def _routed(service: Service, route: Route) -> Routed:
             return await route.answer(service, request)
         except Gone:
             return Response(status_code=499)
-        except Refused as error:
-            return refusal(error, plain=route.plain_errors)
-        except UserError as error:
-            return refusal(as_refused(error), plain=route.plain_errors)
+        except (Refused, UserError) as error:
+            problem = as_refused(error) if isinstance(error, UserError) else error
+            # Of 413 only values: a body that is too large is 413 at OpenAI, too.
+            is_value = problem.status == 422 or (problem.status == 413 and problem.param)
+            if is_value and route.bad_value is not None:
+                problem.status = route.bad_value
+            return refusal(problem, plain=route.plain_errors)
 
     return Routed(route.path, endpoint, methods=[route.method], name=f"{route.method} {route.path}")
 

@@ -16,7 +16,7 @@ from headway.serve.problems import Refused
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tokens.marked import Marked
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant")
 MOST_MESSAGES = 1000
 MOST_PER_CHARACTER = 10
 """Characters of a prompt, per character that messages may have (`serve.characters`)."""
@@ -59,9 +59,16 @@ def _marked(run: Run) -> Marked:
 
 
 def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """The variables of the template."""
+    """The variables of the template. OpenAI's role `developer` is `system` to templates that do
+    not know it."""
     marked, tokenizer = _marked(run), run.tokenizer
-    said = [{**one, "content": marked.shielded(one["content"])} for one in messages]
+    text = (run.folder / CHAT_TEMPLATE).read_text(encoding="utf-8")
+    developer = "developer" if "developer" in text else "system"
+    said = [
+        {"role": developer if one["role"] == "developer" else one["role"],
+         "content": marked.shielded(one["content"])}
+        for one in messages
+    ]  # fmt: skip
     bos, eos = tokenizer.tokens([tokenizer.bos, tokenizer.eos])
     return {"messages": said, "bos_token": bos, "eos_token": eos}
 

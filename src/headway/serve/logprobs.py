@@ -27,8 +27,7 @@ class Steps:
     """The tokens of one output in order, each once, as far as its text was given out."""
 
     def __init__(self, worker: Worker, member: Member, w: int, before: str | None) -> None:
-        """`before`: the prompt, where the text begins with it. It is read and not written, so that
-        its tokens have no probabilities."""
+        """`before`: the prompt, where the text begins with it."""
         self.tokenizer, self.member, self.w = worker.run.tokenizer, member, w
         self.behind = 0 if before is None else len(before)
         self.given = 0
@@ -36,8 +35,10 @@ class Steps:
         prompt = member.prompt
         if before is not None:
             ids = prompt[1:] if prompt[:1] == [self.tokenizer.bos] else prompt
-            places = TextStream(self.tokenizer)
-            self.known = [self._step(token, places, None, None, 0) for token in ids]
+            places, skipped = TextStream(self.tokenizer), len(prompt) - len(ids)
+            for at, token in enumerate(ids, skipped):
+                log_prob, best = _of_prompt(member, at)
+                self.known.append(self._step(token, places, log_prob, best, 0))
         self.n_before = len(self.known)
         self.places = TextStream(self.tokenizer, prompt)
 
@@ -82,6 +83,15 @@ class Steps:
         values = [value for _, value in best or ()]
         shown = None if best is None else [*zip(names, values, strict=True)]
         return Step(name, log_prob, shown, start, behind + len(places.text))
+
+
+def _of_prompt(
+    member: Member, at: int
+) -> tuple[float | None, list[tuple[int, float]] | None]:  # fmt: skip
+    """The log-probability of a token of the prompt, and the likeliest ones there."""
+    log_prob = member.prompt_log_probs[at] if at < len(member.prompt_log_probs) else None
+    known = 0 < at <= len(member.prompt_tops)
+    return log_prob, member.prompt_tops[at - 1] if known else None
 
 
 def of_names(out: TextAnswer, behind: int) -> list[Step]:

@@ -68,6 +68,8 @@ def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
     answers: dict[str, Any] = {"200": {"description": "Answered.", "content": shown}}
     for code in route.codes:
+        if code == 422 and route.bad_value is not None:
+            continue
         content = shown if route.path == "/ready" and code == 503 else error
         answers[str(code)] = {"description": SAID[code], "content": content}
     name = route.path.strip("/").replace("/", "_").replace("{", "").replace("}", "")

@@ -30,7 +30,7 @@ from headway.serve.looking import Looks
 from headway.serve.metrics import SECONDS, Metrics
 from headway.serve.problems import Broken, Refused
 from headway.serve.template import ChatTemplate, TemplateError
-from headway.serve.worker import OnPiece, Ticket, Worker
+from headway.serve.worker import PLAIN, Detail, OnPiece, Ticket, Worker
 from headway.settings.folder import CHAT_TEMPLATE
 from headway.tasks.answers import Answer
 from headway.tasks.inputs import Asked as Question
@@ -239,13 +239,13 @@ class Service:
         inputs: Sequence[Any],
         options: Mapping[str, Any],
         *,
-        top: int = 0,
+        detail: Detail = PLAIN,
         checked: bool = False,
         begun: float | None = None,
     ) -> Asked:
         """All answers, or the reason why there are none. Who goes away is computed no further."""
         ticket = await self.ticket(
-            worker, inputs, options, top=top, checked=checked, begun=begun
+            worker, inputs, options, detail=detail, checked=checked, begun=begun
         )  # fmt: skip
         answers = await self.wait(request, ticket)
         return Asked(answers, ticket.members)
@@ -257,7 +257,7 @@ class Service:
         options: Mapping[str, Any],
         *,
         on_piece: OnPiece | None = None,
-        top: int = 0,
+        detail: Detail = PLAIN,
         checked: bool = False,
         begun: float | None = None,
     ) -> Ticket:
@@ -270,7 +270,7 @@ class Service:
         worker.reserve(len(given))
         loop = asyncio.get_running_loop()
         try:
-            ticket = await self.reading(self._made, worker, given, said, loop, on_piece, top)
+            ticket = await self.reading(self._made, worker, given, said, loop, on_piece, detail)
             if begun is not None:
                 ticket.begun = begun
             worker.estimate(ticket)
@@ -321,7 +321,7 @@ class Service:
 
     def _made(
         self, worker: Worker, inputs: list[Any], options: dict[str, Any],
-        loop: asyncio.AbstractEventLoop, on_piece: OnPiece | None, top: int,
+        loop: asyncio.AbstractEventLoop, on_piece: OnPiece | None, detail: Detail,
     ) -> Ticket:  # fmt: skip
         run = worker.run
         use = run.use(options)
@@ -339,7 +339,7 @@ class Service:
         if worker.spec.continues:
             use = _bounded(use, self.limits.tokens)
         future: asyncio.Future[list[Answer]] = loop.create_future()
-        return Ticket(questions, use, key, loop, future, on_piece, top)
+        return Ticket(questions, use, key, loop, future, on_piece, detail)
 
     async def chat_prompt(
         self, request: Request, worker: Worker, messages: Sequence[Mapping[str, str]],

@@ -69,6 +69,23 @@ class Abandoned(Exception):
     """Nobody waits any more for what is being computed."""
 
 
+@dataclass(frozen=True)
+class Detail:
+    """What a request shows of its tokens."""
+
+    top: int = 0
+    """Likeliest tokens at each place."""
+
+    of_prompt: bool = False
+    """With the log-probabilities of the prompt."""
+
+    writes: bool = True
+    """False: the prompt is read, and nothing is written."""
+
+
+PLAIN = Detail()
+
+
 @dataclass(eq=False)
 class Ticket:
     """One request: what it asks of a model, and where its answers go."""
@@ -81,7 +98,7 @@ class Ticket:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Answer]]
     on_piece: OnPiece | None = None
-    top: int = 0
+    detail: Detail = PLAIN
     begun: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
     members: list[Member | None] = field(default_factory=list)
@@ -535,8 +552,10 @@ class Worker:
         try:
             member = predictor.member(
                 growing, asked.question, on_piece=None if ticket.on_piece is None else on_piece,
-                top=ticket.top, number=number,
+                top=ticket.detail.top, number=number,
             )  # fmt: skip
+            member.scores_prompt = ticket.detail.of_prompt
+            member.writes = ticket.detail.writes
         except UserError as error:
             ticket.answers[number] = Answer(error=str(error), id=asked.id)
             return

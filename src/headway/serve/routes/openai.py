@@ -20,9 +20,9 @@ from headway.serve.chat import checked_messages, has_template
 from headway.serve.logprobs import Step, Steps, of_names, stopped
 from headway.serve.problems import Refused
 from headway.serve.routes.own import event
-from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object
+from headway.serve.routes.route import TEXT, TEXTS, Route, an, an_object, event_stream
 from headway.serve.service import Events, Service, Tokens, kind_of, one_of, response, result_of
-from headway.serve.worker import Ticket, Worker
+from headway.serve.worker import Detail, Ticket, Worker
 from headway.tasks.answers import Answer, Segment, Show, SpokenAnswer, TextAnswer, VectorAnswer
 
 MAX_TOKENS = 16
@@ -61,14 +61,24 @@ def fingerprint(worker: Worker) -> str:
     return f"headway-{__version__}-{getattr(settings, 'fingerprint', '')[:8]}".rstrip("-")
 
 
-COLDEST = 1e-4
-"""The lowest temperature that is drawn at."""
+COLDEST, HOTTEST = 1e-4, 2
+"""The lowest temperature that is drawn at, and OpenAI's highest."""
+
+HOTTEST_SPEECH = 1
+"""The same of transcriptions."""
+
+MOST_TOP, MOST_TOP_CHAT = 5, 20
+"""OpenAI's limits of `logprobs` and `top_logprobs`."""
 
 
 class Wanted:
     """What a request about text says of how it is written."""
 
-    def __init__(self, given: dict[str, Any], service: Service, worker: Worker) -> None:
+    def __init__(
+        self, given: dict[str, Any], service: Service, worker: Worker, *,
+        may_read_only: bool = False,
+    ) -> None:  # fmt: skip
+        """`may_read_only`: whether no token at all may be asked for."""
         for name, fine in NEUTRAL.items():
             if given.pop(name, None) not in fine:
                 raise Refused(422, f"{name} is not known to this model.", param=name)
@@ -88,7 +98,14 @@ class Wanted:
         said["max_len"] = given.pop("max_completion_tokens", None)
         tokens = given.pop("max_tokens", None)
         said["max_len"] = tokens if said["max_len"] is None else said["max_len"]
+        self.writes = not (_is_whole(said["max_len"]) and said["max_len"] == 0 and may_read_only)
+        """False: only the prompt is shown, with its probabilities."""
+
+        if not self.writes:
+            said["max_len"] = None
         temperature = given.pop("temperature", None)
+        if _is_number(temperature) and not 0 <= temperature <= HOTTEST:
+            raise Refused(422, f"temperature must be from 0 to {HOTTEST}.", param="temperature")
         said |= {name: given.pop(name, None) for name in ("top_p", "stop", "seed")}
         said["stop"] = _stops(said["stop"])
         drawn = worker.run.settings.decode.sample
@@ -96,6 +113,7 @@ class Wanted:
             drawn = temperature != 0
             if 0 < temperature < COLDEST:  # so cold that it makes no difference
                 temperature = COLDEST
+        drawn = drawn and self.writes
         if _is_number(said["top_p"]) and said["top_p"] == 0:  # the likeliest token alone
             drawn, said["top_p"] = False, None
         said["temperature"] = None if _is_number(temperature) and not temperature else temperature
@@ -125,11 +143,15 @@ async def completions(service: Service, request: Request) -> Response:
     if given.get("max_tokens") is None:
         given["max_tokens"] = MAX_TOKENS
     top = given.pop("logprobs", None)
-    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 5):
-        raise Refused(422, "logprobs must be a whole number from 0 to 5.", param="logprobs")
+    if top is not None and not (_is_whole(top) and 0 <= top <= MOST_TOP):
+        raise Refused(
+            422, f"logprobs must be a whole number from 0 to {MOST_TOP}.", param="logprobs"
+        )
     prompts = _prompts(given.pop("prompt", None), worker, service, "prompt")
-    wanted = Wanted(given, service, worker)
+    wanted = Wanted(given, service, worker, may_read_only=True)
     _nothing_else(given)
+    if not wanted.writes and worker.run.opened.engine is not None:
+        raise Refused(422, "max_tokens must be at least 1 with this engine.", param="max_tokens")
     return await _written(service, request, worker, prompts, wanted, Completions(top, wanted.echo))
 
 
@@ -138,7 +160,9 @@ async def chat(service: Service, request: Request) -> Response:
     given = await _json(service, request)
     worker = service.worker(given.pop("model", None), chats, "has a chat template")
     messages = checked_messages(given.pop("messages", None), service.limits)
-    wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, 5)
+    wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, MOST_TOP_CHAT)
+    if top and not wants:
+        raise Refused(422, "top_logprobs goes with logprobs=true.", param="top_logprobs")
     wanted = Wanted(given, service, worker)
     _nothing_else(given)
     prompt = await service.chat_prompt(request, worker, messages, begun)
@@ -207,16 +231,17 @@ async def _written(
         "id": f"{shape.begins}{secrets.token_hex(12)}", "created": int(time.time()),
         "model": worker.name, "system_fingerprint": fingerprint(worker),
     }  # fmt: skip
+    detail = Detail(shape.top or 0, shape.echo and shape.top is not None, wanted.writes)
     if wanted.stream:
         queue: asyncio.Queue[Any] = asyncio.Queue()
         ticket = await service.ticket(
-            worker, prompts, wanted.options, top=shape.top or 0, checked=True, begun=begun,
+            worker, prompts, wanted.options, detail=detail, checked=True, begun=begun,
             on_piece=lambda n, w, text: queue.put_nowait((n, w, text)),
         )  # fmt: skip
         body = _chunks(service, worker, ticket, queue, wanted, shape, common, prompts)
         return Events(body, ticket)
     asked = await service.ask(
-        request, worker, prompts, wanted.options, top=shape.top or 0, checked=True, begun=begun
+        request, worker, prompts, wanted.options, detail=detail, checked=True, begun=begun
     )
     choices: list[dict[str, Any]] = []
     for number, (answer, member) in enumerate(zip(asked.answers, asked.members, strict=True)):
@@ -432,6 +457,8 @@ async def transcriptions(service: Service, request: Request) -> Response:
         heat = float(temperature)
     except ValueError as error:
         raise Refused(422, "temperature must be a number.", param="temperature") from error
+    if not 0 <= heat <= HOTTEST_SPEECH:
+        raise Refused(422, f"temperature must be from 0 to {HOTTEST_SPEECH}.", param="temperature")
     if heat:
         said = {"sample": True, "temperature": heat}
     times = {str(one) for name in ("timestamp_granularities[]", "timestamp_granularities")
@@ -529,8 +556,10 @@ def _said(kind: str, text: str) -> dict[str, Any]:
 
 
 DRAWN = {
-    "max_tokens": _said("integer", "At most so many; of completions 16 where it is not said."),
-    "temperature": _said("number", "0: the likeliest token each time. Else as the run is set."),
+    "max_tokens": _said(
+        "integer", "At most so many; of completions 16 by default, and 0 with echo."
+    ),
+    "temperature": _said("number", "0 to 2; 0: the likeliest token each time."),
     "top_p": _said("number", "Draw from the likeliest that have this probability together."),
     "n": _said("integer", "Outputs of a prompt."),
     "seed": _said("integer", "Of the draws; without one each request draws anew."),
@@ -542,25 +571,32 @@ CHOICES = an_object(
     ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
     choices=an("array", items=an_object()), usage=USAGE,
 )  # fmt: skip
+CHUNK = an_object(
+    ("id", "object", "choices"), id=TEXT, object=TEXT, created=an("integer"), model=TEXT,
+    choices=an("array", items=an_object()), usage={**USAGE, "nullable": True},
+)  # fmt: skip
 ROUTES = (
     Route(
-        method="POST", path="/v1/completions", queues=True, answer=completions,
+        method="POST", path="/v1/completions", queues=True, bad_value=400, answer=completions,
         summary="What follows a prompt, as OpenAI's legacy completions.",
         body=an_object(model=TEXT, prompt={"description": "A text, several, or tokens."},
                        logprobs=_said("integer", "Log-probabilities, and of so many others."),
                        echo=_said("boolean", "The prompt stands before its output."), **DRAWN),
-        gives={"application/json": CHOICES, "text/event-stream": TEXT},
+        gives={"application/json": CHOICES,
+               "text/event-stream": event_stream(CHUNK, '{"choices": [{"text": " was"}]}')},
     ),
     Route(
-        method="POST", path="/v1/chat/completions", queues=True, answer=chat,
+        method="POST", path="/v1/chat/completions", queues=True, bad_value=400, answer=chat,
         summary="An answer in a chat; only of models with a chat template.",
         body=an_object(("messages",), model=TEXT, messages=an("array", items=an_object()),
                        logprobs=an("boolean", nullable=True),
                        top_logprobs=an("integer", nullable=True), **DRAWN),
-        gives={"application/json": CHOICES, "text/event-stream": TEXT},
+        gives={"application/json": CHOICES,
+               "text/event-stream": event_stream(
+                   CHUNK, '{"choices": [{"delta": {"content": " was"}}]}')},
     ),
     Route(
-        method="POST", path="/v1/embeddings", queues=True, answer=embeddings,
+        method="POST", path="/v1/embeddings", queues=True, bad_value=400, answer=embeddings,
         summary="Vectors of texts.",
         body=an_object(("input",), model=TEXT, input={"description": "A text, several, or tokens."},
                        encoding_format={**TEXT, "description": "float or base64."},
@@ -570,8 +606,8 @@ ROUTES = (
             usage=USAGE)},
     ),
     Route(
-        method="POST", path="/v1/audio/transcriptions", queues=True, answer=transcriptions,
-        summary="What is said in a recording.",
+        method="POST", path="/v1/audio/transcriptions", queues=True, bad_value=400,
+        answer=transcriptions, summary="What is said in a recording.",
         form=an_object(("file",), file=an("string", format="binary"), model=TEXT, language=TEXT,
                        prompt=TEXT, response_format=an("string", enum=list(FORMATS)),
                        temperature=TEXT, **{"timestamp_granularities[]": TEXTS}),

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from headway.errors import UserError
 from headway.serve.asking import Upload, as_refused, check_few_values, parse_json
 from headway.serve.problems import Refused
-from headway.serve.routes.route import ANY, TEXT, Route, an, an_object
+from headway.serve.routes.route import ANY, TEXT, Route, an, an_object, event_stream
 from headway.serve.service import Events, Service, kind_of, one_of, response, result_of, to_json
 from headway.serve.worker import Worker
 from headway.tasks.answers import Answer
@@ -211,6 +211,15 @@ PREDICT = an_object(
 )
 MODEL = an_object(("id", "object"), id=TEXT, object=TEXT, created=an("integer"), owned_by=TEXT,
                   headway=an_object())  # fmt: skip
+EVENT = an_object(
+    input=an("integer"),
+    output=an("integer"),
+    text=TEXT,
+    model=TEXT,
+    answers=an("array", items=ANSWER),
+)
+"""A piece of text, or at the end all answers."""
+
 ROUTES = (
     Route(
         method="POST", path="/v1/predict", queues=True, answer=predict, body=PREDICT,
@@ -222,7 +231,7 @@ ROUTES = (
             "application/json": an_object(
                 ("model",), model=TEXT, answer=ANSWER, answers=an("array", items=ANSWER)
             ),
-            "text/event-stream": TEXT,
+            "text/event-stream": event_stream(EVENT, '{"input": 0, "output": 0, "text": " was"}'),
         },
     ),
     Route(

@@ -45,6 +45,9 @@ class Route:
     key_in_body: bool = False
     """The key may also be a field of the body, `api_key`: its clients have no header for it."""
 
+    bad_value: int | None = None
+    """The status of values that are rejected, where it is neither 413 nor 422: OpenAI has 400."""
+
     queues: bool = False
     """It asks for a place in the queue of a model, and does nothing without."""
 
@@ -64,6 +67,18 @@ def an(kind: str, **more: Any) -> dict[str, Any]:
 def an_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"type": "object", "properties": properties}
     return {**found, "required": list(required)} if required else found
+
+
+def event_stream(of: Schema, example: str = "") -> dict[str, Any]:
+    """The schema of an answer that is a stream of server-sent events, each an object like `of`."""
+    said = (
+        "Server-sent events, where the request has stream=true: lines of `data: ` and an object "
+        "of x-event, and `data: [DONE]` at the end. Lines that begin with a colon are comments."
+    )
+    return {
+        "type": "string", "format": "event-stream", "description": said, "x-event": dict(of),
+        "example": f"data: {example}\n\ndata: [DONE]\n\n",
+    }  # fmt: skip
 
 
 TEXT = an("string")
