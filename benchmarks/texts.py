@@ -3,7 +3,8 @@
 `python -m benchmarks.texts DATA/sst2 DATA/sentiment DATA/wnut17 DATA/wikiann-en DATA/sets/*`.
 Each folder is a set (`examples/label_sets.py`, `sentiment.py` and `entities.py` make some). Of
 each: the most frequent class; our bag of words; of scikit-learn tf-idf of words and pairs of words
-with logistic regression, its C chosen on the validation set; and `headway train` with nothing set
+with logistic regression, its C chosen on the validation set (of several labels one-vs-rest, of
+numbers ridge regression); and `headway train` with nothing set
 but the seed and, where it would take more than five minutes, `--budget 5m`, beginning with an
 encoder (`--encoder`; without it, with the one that headway chooses) and from nothing. A run that is
 in `--work` already is not made again.
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
+from headway.metrics import multilabel
 from headway.metrics.baselines import BagOfWords
 
 LAYOUTS = (
@@ -39,10 +41,20 @@ LAYOUTS = (
 )
 """The task of a folder by the files that are in it: to train, to choose, to test."""
 
-FORM = {"en.train": ("tag.prefix_strip=en:",)}
-"""What has to be said about the form of a file."""
+ANSWERS = {"tags": "labels", "sizes": "number"}
+"""Sets with several labels per text, and with numbers; others have one label."""
 
-SCORES = {"classify": "accuracy", "tag": "f1"}
+FORM = {
+    "wikiann-en": ("tag.prefix_strip=en:",),
+    "tags": ("classify.answer=labels", "data.label_separator=;"),
+    "sizes": ("classify.answer=number",),
+}
+"""What has to be said about the form of a set."""
+
+SCORES = {"label": "accuracy", "labels": "micro_f1", "number": "mae", "tags": "f1"}
+ALPHAS = (0.3, 1.0, 3.0, 10.0)
+"""Strengths of ridge regression."""
+
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
 """C of logistic regression: the more, the less it is held back."""
 
@@ -60,6 +72,10 @@ class Labelled:
     train: Path
     valid: Path
     test: Path
+
+    @property
+    def answer(self) -> str:
+        return "tags" if self.task == "tag" else ANSWERS.get(self.name, "label")
 
     @classmethod
     def at(cls, folder: Path) -> Labelled:
@@ -124,6 +140,53 @@ def tf_idf(train: Rows, valid: Rows, test: Rows) -> dict[str, float]:
     return max(found, key=lambda one: one["valid"])
 
 
+def tf_idf_sets(train: Rows, valid: Rows, test: Rows) -> dict[str, float]:
+    """scikit-learn's, one-vs-rest: micro F1 at one half, with C by the validation set, and with a
+    threshold that the validation set chose too."""
+    vectors, fit = tf_idf_parts()
+    known = vectors.fit_transform(train[0])
+    shown, asked = vectors.transform(valid[0]), vectors.transform(test[0])
+    names = sorted({name for cell in train[1] for name in cell.split("; ")})
+    truths = [np.array([[name in cell.split("; ") for name in names] for cell in rows[1]])
+              for rows in (train, valid, test)]  # fmt: skip
+    found = []
+    for c in STRENGTHS:
+        models = [fit(C=c, max_iter=2000).fit(known, has_N) for has_N in truths[0].T]
+        of_valid, of_test = (
+            np.stack([model.predict_proba(x)[:, 1] for model in models], 1) for x in (shown, asked)
+        )
+        threshold = multilabel.best_threshold(of_valid, truths[1])
+        scores = [
+            100 * multilabel.micro_f1(multilabel.said(p, t), truth)
+            for p, t, truth in (
+                (of_test, 0.5, truths[2]),
+                (of_valid, 0.5, truths[1]),
+                (of_test, threshold, truths[2]),
+            )
+        ]
+        found.append(
+            {"score": scores[0], "valid": scores[1], "C": c,
+             "with a fitted threshold": scores[2], "threshold": threshold}
+        )  # fmt: skip
+    return max(found, key=lambda one: one["valid"])
+
+
+def tf_idf_numbers(train: Rows, valid: Rows, test: Rows) -> dict[str, float]:
+    """scikit-learn's ridge regression: the mean absolute error, alpha by the validation set."""
+    vectors, _ = tf_idf_parts()
+    ridge = importlib.import_module("sklearn.linear_model").Ridge
+    known = vectors.fit_transform(train[0])
+    shown, asked = vectors.transform(valid[0]), vectors.transform(test[0])
+    right = [np.array(list(map(float, rows[1]))) for rows in (train, valid, test)]
+    found = []
+    for alpha in ALPHAS:
+        model = ridge(alpha=alpha).fit(known, right[0])
+        scores = [float(np.abs(model.predict(x) - y).mean())
+                  for x, y in ((asked, right[2]), (shown, right[1]))]  # fmt: skip
+        found.append({"score": scores[0], "valid": scores[1], "alpha": alpha})
+    return min(found, key=lambda one: one["valid"])
+
+
 def trained(words: Sequence[str], test: Path, out: Path) -> dict[str, Any]:
     """`headway train`, a clock beside it, and the scores of what came of it on the test set."""
     kept = out.with_suffix(".json")
@@ -160,7 +223,7 @@ def trainings(
     """The runs of all seeds, made when called."""
     words = [data.task, str(data.train), "--valid", str(data.valid), *start(options, arm)]
     words += budget(options, data.name)
-    form = FORM.get(data.train.name, ())
+    form = FORM.get(data.name, ())
     return [
         partial(
             trained,
@@ -174,7 +237,7 @@ def trainings(
 
 def arm_scores(data: Labelled, options: argparse.Namespace, arm: str) -> dict[str, Any]:
     found = [make() for make in trainings(data, options, arm)]
-    scores = summary([run[SCORES[data.task]] for run in found])
+    scores = summary([run[SCORES[data.answer]] for run in found])
     more = {"seconds": [run["seconds"] for run in found], "baselines": found[0]["baselines"]}
     if all("ece" in run for run in found):
         more["calibration error"] = [run["ece"] for run in found]
@@ -182,8 +245,10 @@ def arm_scores(data: Labelled, options: argparse.Namespace, arm: str) -> dict[st
 
 
 def measured(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
-    result: dict[str, Any] = {"task": data.task, "score": SCORES[data.task]}
-    if data.task == "classify":
+    result: dict[str, Any] = {"task": data.task, "score": SCORES[data.answer]}
+    if data.answer in ("labels", "number"):
+        result |= measured_several(data, options)
+    elif data.task == "classify":
         train, valid, test = (read(path) for path in (data.train, data.valid, data.test))
         result["texts"] = [len(rows[0]) for rows in (train, valid, test)]
         result["labels"] = len(set(train[1]))
@@ -196,21 +261,37 @@ def measured(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
     for arm in ("encoder", "nothing"):
         if arm in options.systems:
             result[arm] = arm_scores(data, options, arm)
-            if data.task == "tag":  # the most frequent tag of each word
-                result["majority"] = max(result[arm]["baselines"].values(), default=None)
+            baselines = dict(result[arm]["baselines"])
+            if data.answer in ("labels", "number") and baselines:
+                result["bag of words"] = baselines.pop("bag of words")
+            if data.answer != "label":  # the most frequent tag of each word, set, or the mean
+                result["majority"] = max(baselines.values(), default=None)
+    return result
+
+
+def measured_several(data: Labelled, options: argparse.Namespace) -> dict[str, Any]:
+    """tf-idf on sets of labels and on numbers; other baselines are those of the runs."""
+    train, valid, test = (read(path) for path in (data.train, data.valid, data.test))
+    result: dict[str, Any] = {"texts": [len(rows[0]) for rows in (train, valid, test)]}
+    if data.answer == "labels":
+        result["labels"] = len({name for cell in train[1] for name in cell.split("; ")})
+    if "tf-idf" in options.systems:
+        fit = tf_idf_sets if data.answer == "labels" else tf_idf_numbers
+        result["tf-idf"] = fit(train, valid, test)
     return result
 
 
 def line(name: str, result: dict[str, Any]) -> str:
     """A row of the table in the docs."""
     cells = [name, str(result.get("labels", "tags"))]
+    digits = 3 if result["score"] == "mae" else 1
     for system in SYSTEMS:
         value = result.get(system)
         if isinstance(value, dict) and "mean" in value:
-            cells.append(f"{value['mean']:.1f} ± {value['deviation']:.1f}")
+            cells.append(f"{value['mean']:.{digits}f} ± {value['deviation']:.{digits}f}")
         else:
             value = value["score"] if isinstance(value, dict) else value
-            cells.append("" if value is None else f"{value:.1f}")
+            cells.append("" if value is None else f"{value:.{digits}f}")
     return "| " + " | ".join(cells) + " |"
 
 

@@ -22,6 +22,7 @@ from headway.metrics.classification import (
     reliability,
     safe_temperature,
     surprise,
+    wilson_interval,
 )
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -145,6 +146,16 @@ def test_no_mistakes_make_no_answer_certain_and_nothing_but_mistakes_none_even(n
     assert 0.199 < sharp < 1.0 < dull < 5.01
     assert (sharp > 0.6) == (n == 3)
     assert safe(scores_NC / 10, zeros) > 0.199  # it would be 0.03 of 3,000
+
+
+def test_an_interval_of_few_answers_without_a_mistake_has_a_width() -> None:
+    found = accuracy_interval(np.diag([10, 9]))
+    assert (found.value, found.low, found.high) == (1.0, pytest.approx(0.8318, abs=1e-4), 1.0)
+    assert accuracy_interval(np.array([[0, 3], [0, 0]])).high == pytest.approx(0.5615, abs=1e-4)
+    assert wilson_interval(8, 10).low == pytest.approx(0.4902, abs=1e-4)
+    assert wilson_interval(8, 10).high == pytest.approx(0.9433, abs=1e-4)
+    assert macro_f1_interval(np.diag([10, 9])).low == found.low
+    assert (wilson_interval(0, 0).low, wilson_interval(0, 0).high) == (0.0, 0.0)
 
 
 def test_a_single_class_has_the_temperature_one() -> None:

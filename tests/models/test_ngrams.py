@@ -22,9 +22,10 @@ from headway.settings.folder import write_config
 from headway.settings.model import EncoderSettings
 from headway.settings.run import load_run_settings
 from headway.settings.toml import to_toml
+from headway.tasks.items import Pass
 from headway.tasks.ngram_fit import token_views
 from headway.tasks.readout import OneClass
-from headway.tasks.scores import Temperature, fitted
+from headway.tasks.scores import NEURAL, NGRAMS, Temperature, fitted
 from headway.tasks.specs import spec_of
 from headway.tasks.task import find_task, make_task
 from headway.training.distributed import Ranks
@@ -168,12 +169,19 @@ def test_ngrams_go_with_one_head_of_labels() -> None:
         EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=-1)
 
 
-def test_ngrams_are_refused_where_the_answer_is_no_class(tmp_path: Path) -> None:
+def test_ngrams_of_numbers_are_ridge_regression_and_have_a_share(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [(a, str(len(a))) for a, _ in sentiments()])
-    wanted = asked("classify", text, classify__answer="number", model__ngrams=64)
+    wanted = asked("classify", text, classify__answer="number", model__ngrams=512)
     settings, prepared = resolved(make_task(spec_of("classify")), wanted, tmp_path)
-    with pytest.raises(ConfigError, match=r"answers with something else \(classify.answer\)"):
-        Worker(settings, prepared, Ranks(), lambda text: None)
+    worker = Worker(settings, prepared, Ranks(), lambda text: None)
+    asking = Pass(worker.model.eval(), torch.device("cpu"), calibrate=True)
+    with torch.no_grad():
+        found = worker.objective.evaluate(asking)
+    assert found.temperature is not None
+    assert (found.temperature.value, found.temperature.likely) == (1.0, False)
+    members = found.members
+    assert members[NGRAMS]["mae"] < members[NEURAL]["mae"]
+    assert found["mae"] < members[NEURAL]["mae"]
 
 
 def test_rows_know_their_sequence() -> None:
@@ -228,4 +236,6 @@ def test_the_share_that_is_kept_makes_what_is_right_likeliest() -> None:
 
     assert fitted(lambda share: 2.0, loss, 7, ngrams=True) == Temperature(2.0, 7, 0.3)
     assert fitted(lambda share: 2.0, loss, 7, ngrams=False) == Temperature(2.0, 7)
-    assert fitted(lambda share: None, loss, 7, ngrams=True) is None
+    numbers = fitted(lambda share: None, loss, 7, ngrams=True)
+    assert numbers == Temperature(1.0, 7, 0.3, likely=False)
+    assert fitted(lambda share: None, loss, 7, ngrams=False) is None

@@ -21,7 +21,7 @@ def test_the_model_stands_under_its_baselines_with_what_each_lies_between() -> N
     ranges = {"bag of words": (76.0, 83.0), MODEL: (77.25, 84.5)}
     rows = standings(81.0, BASELINES, ranges, METRICS["accuracy"])
     assert compared(rows, METRICS["accuracy"]) == [
-        "validation accuracy, %, and what it lies between in 95 % of draws:",
+        "validation accuracy, %, with 95 % intervals:",
         "  majority class  50.00",
         "  bag of words    79.50  (76.00 – 83.00)",
         "  this model      81.00  (77.25 – 84.50)",

@@ -12,7 +12,7 @@ import pytest
 
 from headway.settings.presets import preset
 from headway.settings.train import TrainSettings
-from headway.training.no_learning import Plateau, way_out
+from headway.training.no_learning import Plateau, at_the_end, way_out
 
 from .every import make
 from .toy import Events, toy_loop, weights
@@ -119,3 +119,13 @@ def test_every_task_whose_answers_can_be_counted_is_watched(name: str, tmp_path:
     found = Plateau.of(made.task, made.settings.train, made.settings.model)
     assert found is not None
     assert found.trivial == made.task.frequencies().train_loss  # type: ignore[union-attr]
+
+
+def test_a_run_that_ends_too_early_is_told_so() -> None:
+    at_priors = [(10.0, 0.32), (20.0, 0.31)]
+    assert "train.steps=60" in at_the_end(at_priors, 0.31, 20)
+    falling = [(float(step), 0.3 - 0.01 * step) for step in range(1, 11)]
+    assert "train.steps=30" in at_the_end(falling, 0.4, 10)
+    settled = [*falling, (11.0, 0.2), (12.0, 0.2)]
+    assert at_the_end(settled, 0.4, 12) == ""
+    assert at_the_end(falling, None, 10) == at_the_end([], 0.3, 10) == ""

@@ -128,3 +128,37 @@ def test_settings_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     path.write_text('format = 3\ntask = "translate"\n')
     with pytest.raises(ConfigError, match=r"config\.toml, line 1: format = 3: .* formats 1 to 2"):
         load_run_settings(path, [])
+
+
+TEXTS = Facts(n=5_000, n_tokens=60_000, longest=40, vocab_size=8_000, labels=("a", "b", "c"))
+
+
+def epochs_of(**changes: object) -> int:
+    task = RunSettings(task="classify")
+    found = resolve(task, replace(TEXTS, **changes), DeviceFacts())  # type: ignore[arg-type]
+    return round(found.train.steps / (TEXTS.n_tokens / found.train.batch_tokens))
+
+
+def test_labels_of_several_are_seen_more_often_the_rarer_they_are() -> None:
+    assert epochs_of(counts=(2_000, 1_500, 1_500)) == 3
+    assert epochs_of(answer="number", mean=1.0) == 3
+    assert epochs_of(answer="labels", counts=(2_000, 2_000, 2_000)) == 3
+    assert epochs_of(answer="labels", counts=(2_000, 200, 200)) == 6
+    assert epochs_of(answer="labels", counts=(2_000, 20, 20)) == 10
+    many = replace(TEXTS, n_tokens=2_000_000, answer="labels", counts=(2_000, 20, 20))
+    found = resolve(RunSettings(task="classify"), many, DeviceFacts()).train
+    assert round(found.steps * found.batch_tokens / many.n_tokens) == 3
+
+
+@pytest.mark.parametrize(
+    ("counts", "metric"), [((900, 91, 91), "accuracy"), ((900, 90, 90), "f1"), ((), "accuracy")]
+)
+def test_macro_f1_chooses_the_checkpoint_of_imbalanced_classes(
+    counts: tuple[int, ...], metric: str
+) -> None:
+    facts = replace(TEXTS, counts=counts)
+    found = resolve(RunSettings(task="classify"), facts, DeviceFacts())
+    assert found.train.metric == metric
+    assert ("90 to 900" in found.why["train.metric"]) == (metric == "f1")
+    asked = RunSettings(task="classify", train=TrainSettings(metric="accuracy"))
+    assert resolve(asked, facts, DeviceFacts()).train.metric == "accuracy"

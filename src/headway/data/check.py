@@ -34,6 +34,9 @@ MANY = 0.1
 FEW = 10
 """Examples of a class below which it is called rare."""
 
+FEW_HELD = 5
+"""Validation examples of a label below which its scores say little."""
+
 MAX_RATIO = 3.0
 """Pairs are outliers when the ratio of their lengths is at least so many times the usual one, and
 four standard deviations away from it."""
@@ -459,6 +462,15 @@ def _ends(*values: Rows) -> Iterable[tuple[int, ...]]:
         yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
 
 
+def scarce(counts: Mapping[str, int], what: str = "validation examples") -> str:
+    """Which labels have too few examples for scores of their own; empty if none has."""
+    few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
+    if not few:
+        return ""
+    shown = ", ".join(f"{name!r} ({counts[name]})" for name in few[:10]) + ", …" * (len(few) > 10)
+    return f"{len(few)} of {len(counts)} labels have fewer than {FEW_HELD} {what}: {shown}."
+
+
 def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
     """A warning where validation, which has the labels `here`, lacks some of training."""
     lacking = sorted_labels(there - here)
@@ -506,9 +518,22 @@ def check(training: Survey, validation: Survey | None) -> Report:
         findings += others.findings()
         for name, n in validation.names.counts.items():
             counts.setdefault(name, [0, 0])[1] = n
+    if mine.what == "label" and (text := scarce(held_out(training, validation))):
+        findings.append(Finding("warning", "few-valid", 1, text))
     n_valid = None if validation is None else len(validation)
     labels = {name: (counts[name][0], counts[name][1]) for name in sorted_labels(counts)}
     return Report(len(training), n_valid, findings, sizes=sizes, unit=mine.unit, labels=labels)
+
+
+def held_out(training: Survey, validation: Survey | None) -> dict[str, int]:
+    """Validation examples of each label of the training data, or about how many will be set aside:
+    as of all examples, at most a tenth."""
+    counts = training.names.counts
+    if validation is not None:
+        return {name: validation.names.counts.get(name, 0) for name in counts}
+    size = training.source.settings.data.valid_size
+    share = min(0.1, size / max(1, len(training)))
+    return {name: round(share * n) for name, n in counts.items()}
 
 
 def repeats(hashes: NDArray[np.uint64]) -> Rows:

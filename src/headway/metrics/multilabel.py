@@ -8,7 +8,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.metrics.classification import OWN, SAMPLES, SEED, Calibration, ClassScore, reliability
+from headway.metrics.classification import (
+    OWN,
+    SAMPLES,
+    SEED,
+    Calibration,
+    ClassScore,
+    reliability,
+    widened,
+)
 from headway.metrics.translation import Interval
 
 Numbers = NDArray[np.float64]
@@ -111,7 +119,7 @@ def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
     random = np.random.default_rng(SEED)
     drawn_S3 = np.stack([counts_3N[:, random.integers(0, n, n)].sum(1) for _ in range(SAMPLES)])
     low, high = np.quantile(_f1(*drawn_S3.T), [0.025, 0.975])
-    return Interval(micro_f1(said_NC, truth_NC), float(low), float(high))
+    return widened(Interval(micro_f1(said_NC, truth_NC), float(low), float(high)), n)
 
 
 def _counts(said_NC: Sets, truth_NC: Sets) -> tuple[Sets, Sets, Sets]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headway.metrics.classification import widened
 from headway.metrics.translation import Interval
 
 SAMPLES = 1000
@@ -127,4 +128,4 @@ def _interval(counts: NDArray[np.float64]) -> Interval:
     n = len(counts)
     drawn = np.stack([f1(counts[random.integers(n, size=n)].sum(0)) for _ in range(SAMPLES)])
     low, high = np.quantile(drawn, [0.025, 0.975])
-    return Interval(float(f1(counts.sum(0))), float(low), float(high))
+    return widened(Interval(float(f1(counts.sum(0))), float(low), float(high)), n)

@@ -76,6 +76,9 @@ class Facts:
     answer: str = "label"
     """What is right of an example: one of the labels, several of them (`labels`), a `number`."""
 
+    counts: tuple[int, ...] = ()
+    """Examples of training that have each of the labels."""
+
     mean: float = 0.0
     std: float = 1.0
     """Of the numbers."""
@@ -163,7 +166,9 @@ class Proposal:
     """Of data, for reasons: `29,000 pairs`."""
 
     metrics: tuple[str, ...] = ()
-    """Those that such data has, the task's own first."""
+    """Those that such data has. The first chooses the checkpoint."""
+
+    why_metric: str = "the task's own"
 
     instead: str = ""
     """What to try where a model of another family was named."""

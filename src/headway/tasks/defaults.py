@@ -142,10 +142,10 @@ def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
         return {}
     asked = settings.asked.under("model")
     other = {"heads", "family"} & set(asked) or settings.tokenizer.kind not in WORDS
-    if other or facts.n_tokens > NGRAM_TOKENS or facts.answer != "label":
+    if other or facts.n_tokens > NGRAM_TOKENS:
         return {}
-    n = LEAST_NGRAMS
-    while n < 4 * facts.n_tokens and 2 * n * len(facts.labels) <= NGRAM_WEIGHTS and n < NGRAMS:
+    n, width = LEAST_NGRAMS, max(1, len(facts.labels))
+    while n < 4 * facts.n_tokens and 2 * n * width <= NGRAM_WEIGHTS and n < NGRAMS:
         n *= 2
     why = f"few tokens ({facts.n_tokens:,}): words and pairs of words tell what layers do not learn"
     return because(why, "model", {"ngrams": n})

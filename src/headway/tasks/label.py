@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.data.batches import Fixed, Rows, moved
+from headway.data.check import scarce
 from headway.data.store import Columns, Prepared, load_prepared
 from headway.decode.batching import windows
-from headway.errors import ConfigError, DataError, UserError
+from headway.errors import DataError, UserError
 from headway.metrics.baselines import BagOfWords, Text, thinning
 from headway.metrics.classification import ENOUGH
 from headway.models.parts.ngrams import Vote
@@ -35,7 +36,7 @@ from headway.tasks.hard_distil import Teacher, check_teacher
 from headway.tasks.intake import Cuts, Line, OverCuts, intake_of
 from headway.tasks.items import Batch, Draw, Numbers, Pass, mean_by_owner, n_owners
 from headway.tasks.label_data import ScoredSet, prepare_labelled, scored_set, unit_of
-from headway.tasks.label_defaults import CHOICES, Head, answer_facts
+from headway.tasks.label_defaults import CHOICES, IMBALANCED, Head, answer_facts
 from headway.tasks.label_kinds import Known, SeveralLabels, Target, Truth, target_of
 from headway.tasks.media_answers import note_silence, unread
 from headway.tasks.media_inputs import Given
@@ -116,12 +117,12 @@ class Labelling(Objective[Tensor]):
         tokenizer = self.prepared.reads
         if ngrams_of(model) is None or tokenizer is None:
             return
-        if not self.target.has_classes:
-            raise ConfigError(
-                "model.ngrams has scores for one class of many, and this run answers with "
-                "something else (classify.answer). Leave it out."
-            )
-        fit_ngrams(model, self.train_items, lambda batch: batch.targets, tokenizer, note)
+        link, target = self.target.link, self.target
+
+        def right(batch: Batch[Tensor]) -> Tensor:
+            return batch.targets if link == "one" else target.aims(batch.targets)
+
+        fit_ngrams(model, self.train_items, right, tokenizer, note, link)
 
     def vary(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
         """With what the model is to say as its scores have it (B C)."""
@@ -199,6 +200,28 @@ class Labelling(Objective[Tensor]):
         found = {name: one.range_of(score, all_N) for name, one in self._guesses.items()}
         found |= {name: one.range_of(score, truth_N) for name, one in models.items()}
         return {name: one for name, one in found.items() if one}
+
+    def prior_loss(self) -> float | None:
+        if self.settings.identify.margin:  # cosines, whose loss is larger than that of classes
+            return None
+        prior_1C = torch.from_numpy(self.target.prior(self.truth_N, None))[None]
+        shares_NC = np.tile(self.target.shares(prior_1C).numpy(), (len(self.valid_truth_N), 1))
+        return self.target.values(shares_NC, self.valid_truth_N)["loss"]
+
+    def notes(self) -> list[str]:
+        """Which score chooses the checkpoint, where that is not the task's own."""
+        why = self.settings.why.get("train.metric", "")
+        if not why.startswith(IMBALANCED):
+            return []
+        usual = spec_of(self.settings).scores[0]
+        return [
+            f"{why}: validation {self.metric.label} chooses the checkpoint (train.metric={usual} "
+            f"for {METRICS[usual].label})"
+        ]
+
+    def cautions(self) -> list[str]:
+        text = scarce(self.target.supports(self.valid_truth_N))
+        return [f"caution: {text} Their scores say little, and macro F1 as well."] if text else []
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Of texts that start from an encoder: what is cheap makes of fewer labels."""
@@ -549,6 +572,7 @@ class Label(Task):
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         choices, head = CHOICES[self.row.modality], Head.of(self.row, facts)
         found = choices.propose(settings, facts, device, head)
+        found = replace(found, why_metric=head.why_metric)
         if len(SPECS[self.row.name].rows) == 1:
             return found
         held: dict[str, object] = {"what": self.row.modality, "answer": facts.answer}

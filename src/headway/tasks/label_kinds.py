@@ -157,6 +157,10 @@ class Target(Protocol):
         self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
     ) -> Frequencies | None: ...
 
+    def supports(self, truth_N: Known) -> dict[str, int]:
+        """How many examples each label is right for; empty where there are none."""
+        ...
+
     def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
         """What is right and what was answered, for people."""
         ...
@@ -297,6 +301,10 @@ class OneLabel:
         if weights_N is not None:
             weights_C[labels_N] = weights_N
         return class_frequencies(labels_N, valid_N, len(self.names), weights_C)
+
+    def supports(self, truth_N: Known) -> dict[str, int]:
+        counts_C = np.bincount(truth_N, minlength=len(self.names)).tolist()
+        return dict(zip(self.names, counts_C, strict=True))
 
     def named(self, shares_NC: Numbers, truth_N: Labels) -> Answered:
         """The likeliest classes and the right ones."""
@@ -480,6 +488,10 @@ class SeveralLabels:
     ) -> None:
         return None
 
+    def supports(self, truth_N: Known) -> dict[str, int]:
+        counts_C = (truth_N > 0.5).sum(0).tolist()
+        return dict(zip(self.names, counts_C, strict=True))
+
     def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
         said, true = (
             [self._names(row) for row in sets] for sets in (self.said(shares_NC), truth_N > 0.5)
@@ -592,6 +604,9 @@ class ANumber:
         self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
     ) -> None:
         return None
+
+    def supports(self, truth_N: Known) -> dict[str, int]:
+        return {}
 
     def named(self, shares_NC: Numbers, truth_N: Known) -> Answered:
         return shares_NC[:, 0].tolist(), truth_N.tolist()

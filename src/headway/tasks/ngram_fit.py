@@ -1,8 +1,8 @@
 """A model's table of n-grams, fitted to the training texts before its layers learn.
 
 Of labels: logistic regression on the n-grams that the model itself finds in what it reads, so that
-the same texts mean the same afterwards. Of the next token: counts, which need no layers at all. It
-takes some seconds: a larger corpus is thinned evenly.
+the same texts mean the same afterwards; of numbers, ridge regression. Of the next token: counts,
+which need no layers at all. It takes some seconds: a larger corpus is thinned evenly.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headway.data.causal_lm import USUAL, Stream
 from headway.models.parts.ngrams import SHARE, Ngrams, View
 from headway.nn.kneser_ney import KneserNey
-from headway.nn.logistic import Sparse, fit_logistic
+from headway.nn.logistic import Link, Sparse, fit_linear
 from headway.tasks.items import Batch, Items
 from headway.tasks.task import Note
 from headway.tokens.pieces import SPACE_MARK
@@ -33,8 +34,10 @@ MOST_TOKENS = 2_000_000
 AT_ONCE = 512
 """Texts that are read at a time."""
 
-L2 = {True: 1.0, False: 0.3}
-"""Of whole texts, where weights are scaled by what features tell, and of tokens."""
+L2_TEXTS: dict[Link, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
+"""For whole texts. Weights of labels are scaled by how their features tell labels apart."""
+
+L2_TOKENS = 0.3
 
 
 def ngrams_of(model: nn.Module) -> Ngrams | None:
@@ -48,8 +51,10 @@ def fit_ngrams(
     labels: Callable[[Batch[T]], Tensor],
     tokenizer: Tokenizer,
     note: Note,
+    link: Link = "one",
 ) -> None:
-    """Of a model that has a table. `labels`: of the texts or of the asked tokens of a batch."""
+    """Fit the table of a model that has one. `labels`: of the texts or of the asked tokens of a
+    batch; of several labels or numbers, rows as `fit_linear` has them (R C)."""
     table, begun = ngrams_of(model), time.monotonic()
     if table is None:
         return
@@ -59,17 +64,16 @@ def fit_ngrams(
     numbers, counts, targets = (torch.cat(parts) for parts in zip(*found, strict=True))
     used, dense = numbers.unique(return_inverse=True)
     rows = Sparse(dense, counts.cumsum(0) - counts, len(used))
-    fitted = fit_logistic(
-        rows, targets, len(table.bias_C), l2=L2[table.of_texts], telling=table.of_texts
-    )
+    right_RC = F.one_hot(targets, len(table.bias_C)).float() if link == "one" else targets
+    l2 = L2_TEXTS[link] if table.of_texts else L2_TOKENS
+    fitted = fit_linear(rows, right_RC, link, l2=l2, telling=table.of_texts and link != "number")
     table.weight_GC[used], table.bias_C[:] = fitted.weight_FC, fitted.bias_C
     table.share.fill_(SHARE)  # that of a parent run was fitted for another table
     table.to(device)
     what = "texts" if table.of_texts else "words"
     took = time.monotonic() - begun
-    note(
-        f"n-grams: {len(used):,} scores a label, fitted to {len(targets):,} {what} in {took:.0f} s"
-    )
+    per = "" if link == "number" else " per label"
+    note(f"n-grams: {len(used):,} scores{per}, fitted to {len(targets):,} {what} in {took:.0f} s")
 
 
 def _batches(items: Items[T]) -> Iterator[Batch[T]]:

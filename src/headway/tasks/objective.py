@@ -189,6 +189,15 @@ class Objective(ABC, Generic[T]):
         """Put into a fresh model what it begins with and is not learned in steps."""
         return
 
+    def cautions(self) -> list[str]:
+        """Lines about validation data that says little."""
+        return []
+
+    def prior_loss(self) -> float | None:
+        """Validation loss of a model that knows only how frequent each answer is; None where the
+        loss is not compared with it at the end."""
+        return None
+
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Where labels are few: a row for each number of them that is tried with what is cheap."""
         return []

@@ -42,7 +42,15 @@ class Temperature:
     share: float | None = None
     """Of n-grams in the scores, fitted with it, where a model has them beside its layers."""
 
+    likely: bool = True
+    """Whether answers have probabilities. Of numbers only the share is fitted, and `value` is 1."""
+
     def said(self, unit: str) -> str:
+        if not self.likely:
+            return (
+                f"answers: {self.share or 0.0:.0%} by n-grams, the rest by the layers, fitted on "
+                f"{self.examples:,} validation {unit}"
+            )
         of_ngrams = "" if self.share is None else f", {self.share:.0%} of them by n-grams,"
         return (
             f"probabilities: scores{of_ngrams} are divided by a temperature of {self.value:.2f}, "
@@ -60,17 +68,15 @@ def fitted(
     examples: int,
     ngrams: bool,
 ) -> Temperature | None:
-    """The share of n-grams and the temperature at which what is right is likeliest. `fit`: the
-    temperature at a share; `loss`: at a temperature and a share."""
+    """The share of n-grams and the temperature with the lowest loss. `fit`: the temperature at a
+    share, None for answers without probabilities; `loss`: at a temperature and a share."""
     if not ngrams:
         found = fit(None)
         return None if found is None else Temperature(found, examples)
-    tried = [(share, fit(share)) for share in SHARES]
-    known = [(share, value) for share, value in tried if value is not None]
-    if not known:
-        return None
-    share, value = min(known, key=lambda one: loss(one[1], one[0]))
-    return Temperature(value, examples, share)
+    tried = {share: fit(share) for share in SHARES}
+    share = min(tried, key=lambda one: loss(tried[one] or 1.0, one))
+    value = tried[share]
+    return Temperature(value or 1.0, examples, share, likely=value is not None)
 
 
 Answered = tuple[Sequence[Any], Sequence[Any]]
@@ -258,7 +264,7 @@ def compared(rows: Sequence[Standing], metric: Metric) -> list[str]:
     wide = max((len(row.name) for row in rows), default=0)
     values = [f"{row.value:.{metric.digits}f}" for row in rows]
     most = max(map(len, values), default=0)
-    known = ", and what it lies between in 95 % of draws" * any(row.range for row in rows)
+    known = ", with 95 % intervals" * any(row.range for row in rows)
     lines = [f"validation {metric.axis}{known}:"] if rows else []
     for row, value in zip(rows, values, strict=True):
         between = ""
@@ -270,9 +276,16 @@ def compared(rows: Sequence[Standing], metric: Metric) -> list[str]:
 
 
 def advice(
-    spec: Spec, value: float, baselines: Baselines, metric: Metric, steps: int
+    spec: Spec,
+    value: float,
+    baselines: Baselines,
+    metric: Metric,
+    steps: int,
+    *,
+    tuned: bool = False,
 ) -> str | None:
-    """What to do where the best baseline is as good as the model, or better."""
+    """What to do where the best baseline is as good as the model, or better. `steps`: of the run,
+    or 0 where more would not help. `tuned`: the run started from an encoder."""
     found = of_metric(baselines, metric)
     if not found:
         return None
@@ -285,5 +298,5 @@ def advice(
     return (
         f"warning: a baseline is {which} this model: {name} has {metric.label} "
         f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: "
-        f"{spec.lacks}{longer}. See {PAGE}"
+        f"{spec.lacks_data if tuned else spec.lacks}{longer}. See {PAGE}"
     )

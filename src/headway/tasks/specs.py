@@ -512,6 +512,11 @@ class Spec:
     """The same task with data of other kinds."""
 
     @property
+    def lacks_data(self) -> str:
+        """What helps a model that started from an encoder: `lacks` without the advice to do so."""
+        return self.lacks.removesuffix(f", {_KNOWS}").removesuffix(f", {_SEEN}")
+
+    @property
     def rows(self) -> tuple[Spec, ...]:
         """One for each kind of data."""
         return (self, *self.others)

@@ -4,13 +4,17 @@ would bring it is said once, early, with what to try. It is a notice: training g
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headway.settings.model import ModelSettings
 from headway.settings.train import ResolvedTrain
 from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
+
+NEAR, FALL = 0.95, 0.02
+"""At the end: a validation loss that is not below this share of the priors' has learned hardly
+anything; one that fell by so much in the last fifth of the steps is still falling."""
 
 LEAST_STEPS = 100
 """Shorter runs say nothing about whether a model could learn."""
@@ -27,6 +31,29 @@ frequencies. Models that learn are past both by then: the mean of a window of a 
 by less than one percent."""
 
 PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
+
+
+def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
+    """A line about a run that ended too early; empty for others. `losses`: steps and validation
+    losses of all evaluations; `prior`: the loss of knowing only how frequent each answer is."""
+    if prior is None or not losses:
+        return ""
+    best = min(loss for _, loss in losses)
+    longer = f"train longer (train.steps={3 * steps}, or a longer --budget)"
+    if best > NEAR * prior:
+        return (
+            f"warning: the validation loss is {best:.3g}, and {prior:.3g} is that of knowing only "
+            f"how frequent each answer is: this model has learned hardly anything. What helps: "
+            f"{longer}, or use a higher rate (train.lr)."
+        )
+    before = [loss for step, loss in losses if step <= 0.8 * steps]
+    last = losses[-1][1]
+    if before and last == best and last < (1 - FALL) * before[-1]:
+        return (
+            f"note: the validation loss was still falling at the last step ({before[-1]:.3g} to "
+            f"{last:.3g} in the last fifth of the steps). It may become better if you {longer}."
+        )
+    return ""
 
 
 class Plateau:

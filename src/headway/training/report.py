@@ -298,6 +298,8 @@ class Report:
     def _temperature(self) -> str:
         """What scores of labels were divided by at the end."""
         found = self.history.last.get("temperature")
+        if isinstance(found, dict) and not found.get("likely", True):
+            return ""
         value, n, share = (number(found.get(name)) if isinstance(found, dict) else math.nan
                            for name in ("value", "examples", "share"))  # fmt: skip
         if not math.isfinite(value + n):

@@ -72,7 +72,7 @@ def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolve
     model, of_model = choose_model(settings, facts, proposal)
     if model.counts:
         _check_counted(settings)
-    own = Choice(proposal.metrics[0], "the task's own")
+    own = Choice(proposal.metrics[0], proposal.why_metric)
     others = dict(proposal.others)
     if facts.begun is None:
         others |= because(f"as {model.body} was published", "train", TRAINED.get(model.body, {}))

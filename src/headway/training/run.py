@@ -66,6 +66,7 @@ from headway.training.distributed import Ranks
 from headway.training.initial_weights import trainable
 from headway.training.log import Board, Heard, RunLog
 from headway.training.loop import Loop, State
+from headway.training.no_learning import at_the_end
 from headway.training.report import CARD, REPORT, Seldom, model_card, write_report
 from headway.training.resolve import resolve_run
 from headway.training.run_folder import Home
@@ -489,12 +490,18 @@ class Training:
             settings = with_fitted(worker.settings, fitted)
             self._put(CONFIG, lambda: write_config(self.out, resolved_toml(settings)))
         took, lines = self.now() - self.started, chosen.pop("lines")
+        losses = finite(read_history(self.out).points("valid", "loss"))
+        learning = at_the_end(losses, worker.objective.prior_loss(), state.step)
+        if learning:
+            chosen["learning"] = learning
         self.log.numbers("end", state.step, seconds=took, **chosen)
         self.progress.note(chosen["text"])
         for line in lines:
             self.progress.note(line)
         if chosen.get("advice"):
             self.progress.note(chosen["advice"])
+        if learning:
+            self.progress.note(learning)
         if beside:
             self.progress.note(comparison_line(beside["distilled"]))
         self._put(REPORT, lambda: write_report(self.out))

@@ -56,6 +56,9 @@ COMPILE_S = 60.0
 """What compiling takes, about."""
 
 
+LATE = 0.6
+"""The share of the steps behind which the best evaluation is, where more steps may help."""
+
 CELLS = 8
 """Cells of a grid for each row of a batch, beyond which a recorded step gains nothing by it."""
 
@@ -364,8 +367,16 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
             "baselines": baselines,
             "compared": {"metric": metric.name, "rows": [row.facts for row in rows]},
             "lines": facts["lines"] + compared(rows, metric),
-            "advice": advice(spec_of(worker.settings), value, baselines, metric, steps),
+            "advice": advice(
+                spec_of(worker.settings),
+                value,
+                baselines,
+                metric,
+                steps if loop.state.best_step > LATE * steps else 0,
+                tuned=bool(worker.settings.start.run),
+            ),
         }
+        facts["lines"] += objective.cautions()
         if few := few_in_time(loop):
             facts["few"] = few
     return facts
