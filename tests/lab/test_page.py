@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import pytest
 
 from headway.lab.experiment import Measured
 from headway.lab.experiments import Entry
 from headway.lab.figures import Bars, Figure, Heatmap, Lines, Table
 from headway.lab.page import write_index, write_page
+from headway.lab.verdict import Word
 from tests.inside.browser import browser, open_page
 
 __all__ = ["browser"]
@@ -87,3 +92,11 @@ def test_the_index_leads_to_each_page(browser: Any, tmp_path: Path) -> None:
     assert page.locator("li").count() == 2
     assert "not run yet" in page.locator("[data-verdict=none]").inner_text()
     page.close()
+
+
+@pytest.mark.parametrize("panel", ["lab.js", "labindex.js"])
+def test_the_pages_have_a_sign_for_every_verdict(panel: str) -> None:
+    source = (files("headway.web") / "panels" / panel).read_text(encoding="utf-8")
+    signs = next(line for line in source.splitlines() if "supported:" in line)
+    for word in get_args(Word):
+        assert re.search(rf'(?:^|[ "]){word}"?: \["', signs), word
