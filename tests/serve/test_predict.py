@@ -323,3 +323,16 @@ def test_counters_begin_with_nothing(runs: dict[str, Run]) -> None:
         after = here.get("/metrics").text
         assert 'headway_tokens_total{model="stories"} 12\n' in after
         assert 'headway_prompt_tokens_total{model="stories"} 3\n' in after
+
+
+def test_what_a_model_costs_is_told(here: Here, runs: dict[str, Run]) -> None:
+    """Weights in fp32, and packed copies of those of linear layers."""
+    metrics = here.get("/metrics").text
+    for name in ("stories", "tatoeba-de-en"):
+        model = runs[name].opened.models[0]
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        found = here.get(f"/v1/models/{name}").json()["headway"]["bytes"]
+        assert weights <= found <= 2.2 * weights
+        assert f'headway_model_bytes{{model="{name}"}} {found}' in metrics
+    [resident] = [line for line in metrics.splitlines() if line.startswith("process_resident")]
+    assert float(resident.split()[1]) > 1e7

@@ -75,6 +75,7 @@ def serve(
     from headway.serve import server
     from headway.serve.application import make, service_of
     from headway.serve.keys import Keys
+    from headway.serve.memory import share_arenas
 
     if key_file is None and not server.is_loopback(host):
         raise UserError(
@@ -90,6 +91,7 @@ def serve(
         opened, keys, limits, languages=known,
         hosts=server.own_names(host) if keys is None else None,
     )  # fmt: skip
+    share_arenas()
     listening = server.bind(host, port)
     url = server.url_of(host, listening)
     if not quiet:
@@ -156,8 +158,13 @@ def _started(app: Any, url: str) -> None:
 def _ready(app: Any, url: str, needs_key: bool) -> None:
     """When the models are read: a line that works."""
     from headway.serve.application import service_of
+    from headway.serve.memory import resident_bytes
 
-    first = next(iter(service_of(app).workers.values()))
+    workers = service_of(app).workers.values()
+    held = ", ".join(f"{one.name} {one.n_bytes / 1e6:,.0f}" for one in workers if one.n_bytes)
+    if held:
+        _tell(f"MB of weights: {held}; of the process: {resident_bytes() / 1e6:,.0f}")
+    first = next(iter(workers))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     if first.spec.modality == "text":
         body = json.dumps({"model": first.name, "input": _example(first.run)})

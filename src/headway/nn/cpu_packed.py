@@ -56,6 +56,11 @@ class Packed:
     def __init__(self) -> None:
         self._copies: dict[tuple[object, object], tuple[tuple[int, int], Tensor]] = {}
 
+    @property
+    def n_bytes(self) -> int:
+        """Of the copies made so far."""
+        return sum(copy.numel() * copy.element_size() for _, copy in self._copies.values())
+
     @staticmethod
     def fits(x: Tensor, weight: Tensor) -> bool:
         plain = x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"

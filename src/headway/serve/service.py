@@ -27,6 +27,7 @@ from headway.serve.chat import MOST_PER_CHARACTER, prompt_ids, template_failed, 
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
 from headway.serve.looking import Looks
+from headway.serve.memory import resident_bytes
 from headway.serve.metrics import SECONDS, Metrics
 from headway.serve.problems import Broken, Refused
 from headway.serve.template import ChatTemplate, TemplateError
@@ -149,6 +150,9 @@ class Service:
         self.metrics.gauge(
             "headway_in_flight_requests", "Being answered now.", lambda: self.in_flight
         )
+        self.metrics.gauge(
+            "process_resident_memory_bytes", "Of this process.", resident_bytes
+        )  # fmt: skip
         self.metrics.gauge("headway_draining", "1: no new work is taken.", lambda: self.draining)
 
     def start(self) -> None:

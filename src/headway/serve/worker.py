@@ -29,6 +29,7 @@ from headway.errors import UserError
 from headway.run import Run
 from headway.serve.cost import MEASURED_FROM, Pace, cost_of
 from headway.serve.limits import Limits
+from headway.serve.memory import model_bytes
 from headway.serve.metrics import SECONDS, SIZES, Metrics
 from headway.serve.problems import Broken, Refused
 from headway.tasks.answer_stream import Stream
@@ -169,6 +170,9 @@ class Worker:
         """When someone was refused, as long ago as the last one was told to wait."""
 
         self._told_to_wait = 1
+        self.n_bytes = 0
+        """Bytes of the model, when it was read and has answered once."""
+
         self.pace = Pace()
         self._expected = 0.0
         """Seconds that all accepted requests above the lowest rank take by their estimates."""
@@ -208,6 +212,10 @@ class Worker:
         metrics.gauge(
             "headway_growing_texts", "Texts that grow together now.",
             lambda: len(self._growing.rows) if self._growing is not None else 0, model=self.name,
+        )  # fmt: skip
+        metrics.gauge(
+            "headway_model_bytes", "Weights and their packed copies.", lambda: self.n_bytes,
+            model=self.name,
         )  # fmt: skip
         metrics.gauge(
             "headway_model_ready", "1: the model is read and answers.", self.is_open.is_set,
@@ -339,6 +347,8 @@ class Worker:
             try:
                 _ = self.run.opened.models if self.run.opened.engine is None else None
                 self._warm()
+                if self.run.opened.engine is None:
+                    self.n_bytes = model_bytes(self.run.opened.models)
             except BaseException as error:  # the thread must not end while there are requests
                 said = f"{self.name} cannot be read: {error}"
                 if said != self.trouble:

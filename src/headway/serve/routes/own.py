@@ -193,6 +193,7 @@ def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
         "continues": spec.continues, "inputs": [need.name for need in run.needs],
         "fields": list(run.settings.data.fields), "labels": list(run.labels[:1000]),
         "options": [one.facts() for one in known.values()], "ready": worker.is_open.is_set(),
+        "bytes": worker.n_bytes,
     }  # fmt: skip
     created = int(service.started)
     return {

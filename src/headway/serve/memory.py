@@ -1,0 +1,42 @@
+"""Memory of a server: what a model holds, and less of what threads keep for themselves."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from torch import nn
+
+from headway.nn.linear import Linear
+
+M_ARENA_MAX, ARENAS = -8, 2
+"""glibc gives each thread an arena of its own, which keeps what was freed. Eight translators take
+723 MB in two arenas and 833 MB in one for each thread, when they are read."""
+
+
+def share_arenas() -> None:
+    """Let all threads allocate from two arenas. It has no effect on other C libraries."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+
+
+def model_bytes(models: Iterable[nn.Module]) -> int:
+    """Bytes of weights, and of their packed copies (`nn/cpu_packed.py`)."""
+    total = 0
+    for model in models:
+        held = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
+        total += sum(tensor.numel() * tensor.element_size() for tensor in held.values())
+        layers = (part for part in model.modules() if isinstance(part, Linear))
+        total += sum(layer.packed.n_bytes for layer in layers if layer.packed is not None)
+    return total
+
+
+def resident_bytes() -> int:
+    """Bytes of this process in memory; 0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
