@@ -504,7 +504,9 @@ def test_columns_inside_others_are_found_where_they_were_in_training(
 
 def test_words_of_a_sentence_may_be_given_as_such(runs: Path) -> None:
     run = headway.load(runs / "tag", device="cpu")
-    assert run({"words": ["ba", "de"]}).to_dict() == run("ba de").to_dict()
+    in_text = run("ba de").to_dict()
+    assert in_text.pop("offsets") == [[0, 2], [3, 5]]
+    assert run({"words": ["ba", "de"]}).to_dict() == in_text
     assert run("ba\tde").words == ("ba", "de")
 
 
@@ -795,3 +797,21 @@ def test_they_do_while_it_is_scored() -> None:
     together, lock.n = lock.n, 0
     run.evaluate(rows, batch_tokens=1)
     assert lock.n > together > 2
+
+
+def test_entities_say_where_they_are_in_the_text(runs: Path) -> None:
+    run = headway.load(runs / "tag")
+    text = "  ba, de. "
+    answer = run(text)
+    assert answer.words == ("ba", ",", "de", ".")
+    assert [text[start:end] for start, end in answer.offsets] == list(answer.words)
+    assert answer.tags == run({"words": list(answer.words)}).tags
+    marked = TagAnswer(
+        words=("Honolulu", ",", "Hawaii"), tags=("B-loc", "I-loc", "I-loc"), marked=True,
+        offsets=((3, 11), (11, 12), (13, 19)), source="in Honolulu, Hawaii.",
+    )  # fmt: skip
+    assert [tuple(span) for span in marked.spans] == [("loc", 0, 2, "Honolulu, Hawaii", 3, 19)]
+    given = run([{"words": ["ba,", "de."]}])[0]
+    assert (given.words, given.offsets) == (("ba,", "de."), ())
+    assert "offsets" in answer.to_dict()
+    assert "offsets" not in given.to_dict()

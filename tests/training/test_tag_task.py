@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.data.store import Columns, Prepared
+from headway.data.text_words import WordRule
 from headway.data.token_store import TokenStore
 from headway.errors import ConfigError, DataError, Stopped
 from headway.metrics.spans import span_scores
@@ -31,7 +32,7 @@ from headway.tasks.losses import plain as plain_loss
 from headway.tasks.objective import Chosen, Part
 from headway.tasks.opened import open_run
 from headway.tasks.specs import spec_of
-from headway.tasks.tag_answers import Tagger, words_of
+from headway.tasks.tag_answers import Tagger, sentence_of
 from headway.tasks.tags import Tagging, Tags, as_bio
 from headway.tasks.task import Use
 from headway.training.initial_weights import begin
@@ -283,7 +284,7 @@ def test_sentences_are_answered_line_by_line(run: tuple[Path, RunSettings]) -> N
     answers = list(tagger_of(run).answers(lines))
     assert answers[0].text == "the mister Ada/B-per Turing/I-per in Rome/B-loc"
     assert answers[0].to_dict()["spans"][0] == {
-        "type": "per", "first": 2, "last": 3, "text": "Ada Turing"
+        "type": "per", "first": 2, "last": 3, "text": "Ada Turing", "start": 11, "end": 21,
     }  # fmt: skip
     assert [a.text for a in answers[1:3]] == ["", "slowly"]
     assert answers[3].to_dict()["words"] == ["mister", "Kurt", "Hopper"]
@@ -300,9 +301,9 @@ def test_columns_are_answered_with_columns(run: tuple[Path, RunSettings]) -> Non
 
 
 def test_a_broken_list_of_words_is_named() -> None:
-    assert words_of("{ a b }", "line 1") == ["{", "a", "b", "}"]
+    assert sentence_of("{ a b }", "line 1", WordRule(frozenset())).words == ["{", "a", "b", "}"]
     with pytest.raises(DataError, match="line 7 needs a list of words"):
-        words_of('{"words": "no list"}', "line 7")
+        sentence_of('{"words": "no list"}', "line 7", WordRule())
 
 
 def test_evaluation_of_files(run: tuple[Path, RunSettings], tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def answer_cells(answer: Answer, n_best: int = 1) -> dict[str, object]:
     if answer.score is not None:
         found["score"] = round(answer.score, 6)
     if isinstance(answer, TagAnswer) and answer.marked:
-        found["spans"] = [span._asdict() for span in answer.spans]
+        found["spans"] = [span.facts() for span in answer.spans]
     if not answer.error:
         for rank, other in enumerate(answer.others[: n_best - 1], 2):
             found[f"answer_{rank}"] = _value(other)

@@ -246,6 +246,13 @@ class Span(NamedTuple):
     """The last word of it, itself included."""
 
     text: str
+    start: int | None = None
+    """Where it is in the text, in characters; None where words were given."""
+
+    end: int | None = None
+
+    def facts(self) -> Facts:
+        return {name: one for name, one in self._asdict().items() if one is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -257,16 +264,25 @@ class TagAnswer(Answer):
     marked: bool = False
     """Tags say where spans begin and end: B-, I-, O."""
 
+    offsets: tuple[tuple[int, int], ...] = ()
+    """Where each word begins and ends in `source`, in characters; empty where words were given."""
+
+    source: str = ""
+    """The text that the words were found in."""
+
     @property
     def spans(self) -> tuple[Span, ...]:
         """Empty where tags mark none."""
         from headway.metrics.spans import spans
 
         found = spans(self.tags) if self.marked else []
-        return tuple(
-            Span(one.type, one.first, one.last, " ".join(self.words[one.first : one.last + 1]))
-            for one in found
-        )
+        return tuple(self._span(one.type, one.first, one.last) for one in found)
+
+    def _span(self, kind: str, first: int, last: int) -> Span:
+        if not self.offsets:
+            return Span(kind, first, last, " ".join(self.words[first : last + 1]))
+        start, end = self.offsets[first][0], self.offsets[last][1]
+        return Span(kind, first, last, self.source[start:end], start, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

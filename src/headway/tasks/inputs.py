@@ -318,9 +318,9 @@ class Inputs:
             return json.dumps({key: value_text(one, str(key), where) for key, one in some.items()})
         return tuple(value_text(x.get(name), name, where) for name in names)
 
-    def _words(self, x: object, where: str) -> tuple[str, ...]:
+    def _words(self, x: object, where: str) -> str | tuple[str, ...]:
         if isinstance(x, str):
-            return tuple(x.split())
+            return x.replace("\t", " ")  # a tab would mean a word on each line
         if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
             return tuple(x)
         raise DataError(f"{where} is {shown_value(x)}, and this run takes {wanted(self.settings)}.")

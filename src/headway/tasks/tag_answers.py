@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +17,8 @@ from torch import Tensor, nn
 
 from headway.data.prediction_files import Question
 from headway.data.readers.conll import DOCUMENT
+from headway.data.store import DATA
+from headway.data.text_words import WordRule
 from headway.decode.batching import windows
 from headway.errors import DataError
 from headway.nn.crf import is_scheme
@@ -64,6 +70,9 @@ class Tagger:
     tokenizer: Tokenizer
     settings: Resolved
     device: torch.device
+    rule: WordRule = field(default_factory=WordRule)
+    """How texts become words."""
+
     between: OnProgress = unheard
     n_sentences: int = 0
     n_words: int = 0
@@ -74,12 +83,14 @@ class Tagger:
     def of(cls, use: Use) -> Tagger:
         opened = use.opened
         tokenizer = opened.vocab.target
-        return cls(opened.models, tokenizer, use.settings, opened.device, use.between)
+        rule = word_rule(opened.folder)
+        return cls(opened.models, tokenizer, use.settings, opened.device, rule, use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
         """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
         line, the tag comes behind it, and empty lines separate sentences. Else a line is a
-        sentence, its words between blanks, or JSON with a list of `words`. Words are words."""
+        sentence, cut into words as those of training are, or JSON with a list of `words`. Words
+        are words."""
         source = iter(listed(lines))
         before: list[Question] = []
         for line in source:
@@ -94,13 +105,16 @@ class Tagger:
             return
         number = 0
         for window in windows(whole, live=live):
-            sentences = []
+            sentences: list[Sentence] = []
             for line in window:
                 number += 1
-                words = words_of(line, f"line {number:,}") if isinstance(line, str) else [*line]
-                sentences.append(words)
-            for words, tags in zip(sentences, self.tags(sentences, self.between), strict=True):
-                yield sentence_answer(words, tags)
+                sentences.append(
+                    sentence_of(line, f"line {number:,}", self.rule)
+                    if isinstance(line, str) else Sentence([*line])
+                )  # fmt: skip
+            found = self.tags([one.words for one in sentences], self.between)
+            for one, tags in zip(sentences, found, strict=True):
+                yield sentence_answer(one, tags)
 
     def _columns(self, lines: Iterable[str], live: bool) -> Iterator[Answer]:
         """Sentences are complete at the empty line behind them: only then there is an answer."""
@@ -124,7 +138,9 @@ class Tagger:
     ) -> TaggedSentences:
         """The same, with the probabilities and the members of the model."""
         sentences = [
-            words_of(words, f"sentence {number:,}") if isinstance(words, str) else words
+            sentence_of(words, f"sentence {number:,}", self.rule).words
+            if isinstance(words, str)
+            else words
             for number, words in enumerate(listed(sentences), 1)
         ]
         if not any(sentences):
@@ -187,31 +203,60 @@ class Tagger:
         return text
 
 
-def words_of(line: str, where: str) -> list[str]:
-    """The words of a line: between blanks, or a list in JSON."""
-    if not line.lstrip().startswith("{"):
-        return line.split()
+class Sentence(NamedTuple):
+    """Words, and where they are in a text, if they were found in one."""
+
+    words: list[str]
+    offsets: tuple[tuple[int, int], ...] = ()
+    source: str = ""
+
+
+def sentence_of(line: str, where: str, rule: WordRule) -> Sentence:
+    """The words of a line: of a text, or a list in JSON."""
+    if line.lstrip().startswith("{"):
+        with suppress(ValueError):  # a sentence may begin with a bracket
+            values = json.loads(line)
+            found = next((values[name] for name in WORDS.names if name in values), None)
+            if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+                raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
+            return Sentence(found)
+    words = rule.words(line)
+    return Sentence([one.text for one in words], tuple((one.start, one.end) for one in words), line)
+
+
+def word_rule(folder: Path) -> WordRule:
+    """How the run in this folder cuts texts into words: as the sentences are cut that it keeps of
+    its validation set, or by the usual rules where it has none."""
+    path = folder / DATA / "valid.jsonl"
     try:
-        values = json.loads(line)
-    except ValueError:
-        return line.split()  # a sentence may begin with a bracket
-    found = next((values[name] for name in WORDS.names if name in values), None)
-    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
-        raise DataError(f'{where} needs a list of words: {{"words": ["a", "word"]}}.')
-    return found
+        return _rule_of(path, path.stat().st_mtime_ns)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return WordRule()
 
 
-def sentence_answer(words: Sequence[str], tags: Sequence[str]) -> TagAnswer:
+@lru_cache(16)
+def _rule_of(path: Path, changed: int) -> WordRule:
+    with path.open(encoding="utf-8") as file:
+        return WordRule.of(json.loads(line).get("words", ()) for line in file)
+
+
+def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
     """`Ada/B-per Lovelace/I-per wrote`: words outside of spans stay as they are."""
+    words = sentence.words
     marked = is_scheme(tuple(tags))
     shown = [
         word if marked and tag == "O" else f"{word}/{tag}"
         for word, tag in zip(words, tags, strict=True)
     ]
-    made = TagAnswer(text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked)
+    made = TagAnswer(
+        text=" ".join(shown), words=tuple(words), tags=tuple(tags), marked=marked,
+        offsets=sentence.offsets, source=sentence.source,
+    )  # fmt: skip
     facts: Facts = {"words": list(words), "tags": list(tags)}
+    if sentence.offsets:
+        facts["offsets"] = [list(one) for one in sentence.offsets]
     if marked:
-        facts["spans"] = [span._asdict() for span in made.spans]
+        facts["spans"] = [span.facts() for span in made.spans]
     return replace(made, printed=Plain(made.text, facts))
 
 

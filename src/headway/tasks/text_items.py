@@ -17,7 +17,7 @@ from headway.data.token_store import TokenStore
 from headway.tasks.fill_answers import gaps_in
 from headway.tasks.intake_text import TextCuts, TextIntake, parse_texts
 from headway.tasks.opened import Opened
-from headway.tasks.tag_answers import words_of
+from headway.tasks.tag_answers import sentence_of, word_rule
 from headway.tasks.tags import encoded, word_items
 
 THE_TEXT = "the text"
@@ -69,7 +69,8 @@ def gapped_item(run: Opened, line: str) -> TextItem:
 def tagged_item(run: Opened, line: str) -> TextItem:
     """A text whose words are asked, each by its first piece."""
     tokenizer = run.vocab.source
-    words = encoded([words_of(line, THE_TEXT)], tokenizer, run.settings.tag)
+    sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
+    words = encoded([sentence], tokenizer, run.settings.tag)
     read, first, _ = word_items(words, tokenizer, run.shape).reader.read(np.arange(1))
     needed = len(tokenizer.as_text(words.text.ids.tolist()))
     return TextItem(read.tokens.tolist(), read.segments.tolist(), first.tolist(), needed=needed)

@@ -22,7 +22,7 @@ from headway.models.seq2seq import Seq2Seq
 from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 from headway.tasks.readout import readout_of
-from headway.tasks.tag_answers import words_of
+from headway.tasks.tag_answers import sentence_of, word_rule
 from headway.tasks.tags import encoded, piece_shapes
 from headway.tasks.text_items import text_items
 from headway.tasks.thumbnails import data_uri
@@ -202,7 +202,8 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
             yield replace(found, segments=tuple(item.segments))
         return
     if spec.reads == "tagged":
-        sentences = [words_of(line, "the corpus") for line in lines]
+        rule = word_rule(run.folder)
+        sentences = [sentence_of(line, "the corpus", rule).words for line in lines]
         words = encoded(sentences, tokenizer, run.settings.tag)
         many, shapes = words.text.lists(), piece_shapes(words, run.shape)
     else:

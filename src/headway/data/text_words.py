@@ -1,0 +1,120 @@
+"""Words of a text as tagged corpora have them: punctuation apart, abbreviations whole.
+
+Where the tagged sentences of a run are at hand they decide which characters stand apart and which
+words keep theirs; else the rules are those of CoNLL and the Penn Treebank.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+PUNCTUATION = frozenset(".,;:!?…()[]{}\"“”„«»‘’'`—–¿¡")
+"""Characters that stand apart at the ends of words. `#`, `@`, `$`, `%` and the like stay."""
+
+_TITLES = "mr mrs ms dr prof st jr sr gen col sgt capt lt rep sen gov rev hon bros"
+_FIRMS = "inc ltd co corp vs etc no dept est fig approx"
+_MONTHS = "jan feb mar apr jun jul aug sep sept oct nov dec"
+ABBREVIATIONS = frozenset(f"{_TITLES} {_FIRMS} {_MONTHS}".split())
+_DOTTED = re.compile(r"(?:[^\W\d_]\.)+")
+"""Initials and the like: `J.`, `U.S.`, `e.g.`"""
+
+_CLITIC = re.compile(r"(?:['’](?:s|re|ve|ll|d|m)|n['’]t)$", re.IGNORECASE)
+_EMOTICON = re.compile(r"[:;=]['’]?-?[()\[\]DPp/\\|]+")
+_CHUNK = re.compile(r"\S+")
+_RUN = re.compile(r"(.)\1*", re.DOTALL)
+
+
+class TextWord(NamedTuple):
+    text: str
+    start: int
+    """Where it is in the text, in characters."""
+
+    end: int
+
+
+@dataclass(frozen=True)
+class WordRule:
+    """How texts become words."""
+
+    apart: frozenset[str] = PUNCTUATION
+    whole: frozenset[str] = frozenset()
+    """Words that keep their punctuation."""
+
+    clitics: bool = True
+    """Whether `'s` and `n't` are words of their own."""
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]]) -> WordRule:
+        """The rule that cuts these words as they are cut."""
+        counts = Counter(word for words in sentences for word in words)
+        if not counts:
+            return cls()
+        alone, attached = Counter[str](), Counter[str]()
+        clitics = 0
+        for word, n in counts.items():
+            if not any(map(str.isalnum, word)):
+                alone.update(dict.fromkeys(word, n))
+                continue
+            if _is_abbreviation(word):
+                continue
+            attached.update({char: n for char in {word[0], word[-1]} if char in PUNCTUATION})
+            found = _CLITIC.search(word)
+            if found:
+                clitics += n if found.start() == 0 else -n
+        apart = frozenset(char for char in PUNCTUATION if alone[char] >= attached[char])
+        rule = cls(apart, frozenset(), clitics >= 0)
+        return cls(apart, frozenset(w for w in counts if len(rule.words(w)) > 1), rule.clitics)
+
+    def words(self, text: str) -> list[TextWord]:
+        found: list[TextWord] = []
+        for chunk in _CHUNK.finditer(text):
+            found += self._parts(text, chunk.start(), chunk.end())
+        return found
+
+    def _parts(self, text: str, start: int, end: int) -> Iterator[TextWord]:
+        """What stands between two blanks."""
+        behind: list[TextWord] = []
+        while start < end and not self._is_whole(text[start:end]):
+            if text[start] in self.apart:
+                n = _run(text[start:end])
+                yield TextWord(text[start : start + n], start, start + n)
+                start += n
+            elif text[end - 1] in self.apart:
+                n = _run(text[start:end][::-1])
+                behind.append(TextWord(text[end - n : end], end - n, end))
+                end -= n
+            else:
+                break
+        word = text[start:end]
+        cut = _CLITIC.search(word) if self.clitics and word not in self.whole else None
+        if cut is not None and cut.start() > 0:
+            yield TextWord(word[: cut.start()], start, start + cut.start())
+            start += cut.start()
+        if start < end:
+            yield TextWord(text[start:end], start, end)
+        yield from reversed(behind)
+
+    def _is_whole(self, word: str) -> bool:
+        if word in self.whole or _EMOTICON.fullmatch(word):
+            return True
+        clitic = _CLITIC.match(word)
+        return _is_abbreviation(word) or (clitic is not None and clitic.end() == len(word))
+
+
+def _run(text: str) -> int:
+    """How many of the same character belong together: dots, dashes, quotes; else one."""
+    found = _RUN.match(text)
+    assert found is not None
+    return len(found[0]) if text[0] in ".-—–'`" else 1
+
+
+def _is_abbreviation(word: str) -> bool:
+    if not word.endswith("."):
+        return False
+    if len(word) == 2 and not word[0].isupper():
+        return False
+    return bool(_DOTTED.fullmatch(word)) or word[:-1].lower() in ABBREVIATIONS
