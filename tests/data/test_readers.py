@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from headway.data.bind import Column, is_header_for
-from headway.data.example import Source
+from headway.data.example import Source, needed, sources
 from headway.data.files import open_lines, parts
 from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
+from headway.data.readers.open import open_table
 from headway.errors import ConfigError, DataError, UserError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings, run_settings
@@ -198,3 +199,32 @@ def test_only_the_columns_that_are_needed_are_read(
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", spy)
     assert texts(tmp_path / "a.parquet") == [("a", "3"), ("", "4")]
     assert asked[-1] == ["text", "label"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns", "labels"),
+    [
+        (["DESC:manner How did it , end ?", "ENTY:cremat What , films ?", "DESC:def Who ?"],
+         ("label", "fine", "text"), ["DESC", "ENTY", "DESC"]),
+        (["0 bad film", "1 good film", "1 fine", "0 no"], ("label", "text"), ["0", "1", "1", "0"]),
+        (["__label__a__x t", "__label__b u"], ("label", "text"), ["a__x", "b"]),
+    ],
+)  # fmt: skip
+def test_labels_before_texts_are_recognised(
+    tmp_path: Path, lines: list[str], columns: tuple[str, ...], labels: list[str]
+) -> None:
+    path = tmp_path / "train.label"
+    path.write_text("\n".join(lines) + "\n")
+    settings = RunSettings(task="classify", data=DataSettings(text=(str(path),)))
+    found = list(sources("labelled", settings)[0])
+    assert [one.text("label") for one in found] == labels
+    assert [one.text("text") for one in found] == [line.split(" ", 1)[1] for line in lines]
+    assert open_table(str(path), settings.data, needed("labelled", settings)).columns == columns
+
+
+def test_numbers_that_begin_texts_are_no_labels(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("3 eggs\n12 apples\n7 pears\n")
+    settings = RunSettings(task="classify", data=DataSettings(text=(str(path),)))
+    with pytest.raises(ConfigError, match="__label__x text"):
+        list(sources("labelled", settings)[0])

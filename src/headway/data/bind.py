@@ -208,6 +208,11 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
             text += " Numbers that are to be foretold: classify.answer=number."
         if len(table.columns) == 1 < len(needed) and not table.typed:
             text += " It has one column; a tab stands between columns, or lines are JSON."
+            if any(one.kind in ("label", "labels") for one in open_):
+                text += (
+                    " Labels before texts are read as `__label__x text`, `LABEL:detail text` and "
+                    "`0 text`."
+                )
     shown = f" {'The data' if not table.name else 'It'} has {table.shown()}."
     return _error(table, text + shown, open_)
 

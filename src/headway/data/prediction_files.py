@@ -21,7 +21,7 @@ from headway.data.columns import VALUES
 from headway.data.example import Bound, Example, media_tables, needed, needs_of
 from headway.data.files import first_bytes, is_stream, open_lines, shown
 from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
-from headway.data.readers.delimited import FASTTEXT, between_of
+from headway.data.readers.delimited import FASTTEXT, between_of, label_form
 from headway.data.readers.jsonl import is_json, parse_object
 from headway.data.readers.media import is_list
 from headway.data.readers.open import HEAD, open_table
@@ -113,7 +113,7 @@ def _text_file(
             return InputFile(unit, (Input(one, {"text": one}) for one in found))
         return _asked(open_table(path, data, _columns_of_tagger(settings)), settings, note,
                       rows=rows)  # fmt: skip
-    if is_stream(path) or not _is_table(path, data, spec.reads, columns):
+    if is_stream(path) or not _is_table(path, data, spec.reads, columns, settings.labels):
         tabs = not is_stream(path) and _named(path, ".tsv")
         tabs = tabs and _has_tabs(path, _head(path, data.encoding))
         if tabs and spec.reads != "labelled":
@@ -308,7 +308,19 @@ def _has_tabs(path: str, head: list[str]) -> bool:
     return bool(lines) and all("\t" in line for line in lines)
 
 
-def _is_table(path: str, data: DataSettings, reads: Reads, columns: Sequence[Column]) -> bool:
+def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
+    """Whether labels of the run stand before the texts, and not words or numbers of the texts."""
+    how = label_form(head)
+    if how is None:
+        return False
+    found = {str(how.row(line)[name]) for line in head for name in how.columns if name != "text"}
+    return head[0].startswith(FASTTEXT) or bool(found & set(labels))
+
+
+def _is_table(
+    path: str, data: DataSettings, reads: Reads, columns: Sequence[Column],
+    labels: Sequence[str] = (),
+) -> bool:  # fmt: skip
     """Whether the columns of training are there: by name, by number, or the usual ones; or it can
     only be a table, which fails, and says what is missing."""
     if first_bytes(path).startswith(MAGIC) or data.fields:
@@ -328,7 +340,7 @@ def _is_table(path: str, data: DataSettings, reads: Reads, columns: Sequence[Col
     there = all(one.own in cells if one.said else set(one.usual) & set(cells) for one in wanted)
     if reads != "labelled":  # such runs were trained on whole lines
         return (there and _named(path, ".tsv", ".csv")) or (_named(path, ".csv") and len(cells) > 1)
-    if first.startswith(FASTTEXT) and len(wanted) == 1:
+    if len(wanted) == 1 and _has_labels(head, labels):
         return True
     if there:
         return _named(path, ".tsv", ".csv") or len(cells) > 1

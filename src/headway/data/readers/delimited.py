@@ -4,6 +4,7 @@ without; and labels before texts, as fastText has them."""
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -128,25 +129,61 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
     return named or ("\t" not in second and len(cells) == len(header))
 
 
-def open_fasttext(path: str, encoding: str) -> Table:
+@dataclass(frozen=True)
+class LabelForm:
+    """How a label stands before each text of a file without columns."""
+
+    form: str
+    columns: tuple[str, ...]
+    row: Callable[[str], dict[str, object]]
+
+
+def label_form(head: Sequence[str]) -> LabelForm | None:
+    """What the first lines have before their texts: `__label__x` (fastText), `LABEL:detail` (TREC),
+    or a number of few; None where no label stands there."""
+    if head and head[0].startswith(FASTTEXT):
+        return LabelForm(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
+    if head and all(map(_TREC.match, head)):
+        return LabelForm("LABEL:detail before each text", ("label", "fine", "text"), _trec_row)
+    numbers = [found[0] for line in head if (found := _NUMBERED.match(line))]
+    few = len(set(numbers)) <= len(numbers) // 2
+    if numbers and few and len(numbers) == len(head):
+        return LabelForm("a number before each text", ("label", "text"), _numbered_row)
+    return None
+
+
+_TREC = re.compile(r"[A-Z][A-Z_-]*:\w+ +\S")
+_NUMBERED = re.compile(r"-?\d{1,4}(?= +\S)")
+
+
+def open_labelled_lines(path: str, encoding: str, how: LabelForm) -> Table:
     """A label before each text; a list of them where there are several."""
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
         for number, line in enumerate(open_lines(path, encoding), 1):
             if line.strip():
-                row = _labelled(line)
+                row = how.row(line)
                 yield Raw([row.get(name, ABSENT) for name in names], number, row=row)
             else:
                 yield Raw(None, number)
 
     head = (line for line in open_lines(path, encoding) if line.strip())
-    sample = [_labelled(line) for line in islice(head, SAMPLE)]
-    form = f"{FASTTEXT} before each text"
-    return Table(("label", "text"), sample, read, name=shown(path), form=form, typed=False)
+    sample = [how.row(line) for line in islice(head, SAMPLE)]
+    return Table(how.columns, sample, read, name=shown(path), form=how.form, typed=False)
 
 
-def _labelled(line: str) -> dict[str, object]:
+def _fasttext_row(line: str) -> dict[str, object]:
     words = line.split(" ")
     n = next((i for i, word in enumerate(words) if not word.startswith(FASTTEXT)), len(words))
     labels = [word.removeprefix(FASTTEXT) for word in words[:n]]
     return {"label": labels if n > 1 else "".join(labels), "text": " ".join(words[n:])}
+
+
+def _trec_row(line: str) -> dict[str, object]:
+    fine, _, text = line.partition(" ")
+    return {"label": fine.partition(":")[0], "fine": fine, "text": text.strip()}
+
+
+def _numbered_row(line: str) -> dict[str, object]:
+    label, _, text = line.partition(" ")
+    return {"label": label, "text": text.strip()}

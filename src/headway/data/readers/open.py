@@ -10,7 +10,12 @@ from typing import Literal
 from headway.data.bind import Column, is_header_for
 from headway.data.files import first_bytes, open_lines
 from headway.data.readers.conll import open_conll
-from headway.data.readers.delimited import FASTTEXT, between_of, open_delimited, open_fasttext
+from headway.data.readers.delimited import (
+    between_of,
+    label_form,
+    open_delimited,
+    open_labelled_lines,
+)
 from headway.data.readers.jsonl import is_json, open_jsonl
 from headway.data.readers.lines import open_plain
 from headway.data.readers.parquet import MAGIC, open_parquet
@@ -43,8 +48,9 @@ def open_table(
     ragged = [one.name for one in columns if not one.optional] in PAIRS
     if holds == "table":
         between = between_of(path, head, [one.own or one.name for one in columns], ragged=ragged)
-        if first.startswith(FASTTEXT) and not between:
-            return open_fasttext(path, encoding)
+        how = label_form(head) if _has_label(columns) and "\t" not in first else None
+        if how is not None and not _is_called_table(path):
+            return open_labelled_lines(path, encoding, how)
     else:
         named = {end.lower() for end in Path(path).suffixes} & TABLES
         between = between_of(path, head, ()) if named else ""
@@ -52,6 +58,14 @@ def open_table(
             return open_plain(path, encoding, "line" if holds == "lines" else data.unit)
     is_header = is_header_for(columns, commas=between in (",", ";"))
     return open_delimited(path, encoding, between or "\t", is_header, ragged=ragged)
+
+
+def _has_label(columns: Sequence[Column]) -> bool:
+    return any(one.kind in ("label", "labels", "number") for one in columns)
+
+
+def _is_called_table(path: str) -> bool:
+    return bool({end.lower() for end in Path(path).suffixes} & TABLES)
 
 
 PAIRS = (["source", "target"], ["source"])
