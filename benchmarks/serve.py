@@ -25,6 +25,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import statistics
@@ -76,6 +77,7 @@ PARTS = (
     "overload",
     "overload-base",
     "long",
+    "memory",
     "idle",
     "growth",
 )
@@ -631,6 +633,58 @@ def long_requests(run: Run, inside: bool) -> dict[str, Any]:
     return found
 
 
+def memory(folder: Path, like: str) -> dict[str, Any]:
+    """MB of a server of one or eight small models, when they are read and after requests."""
+    same = folder / "same"
+    same.mkdir(parents=True)
+    copies = [shutil.copytree(run_folder(like), same / f"m{n}") for n in range(8)]
+    shapes = [
+        random_run(
+            folder / "shapes" / f"m{n}", like, "transformer-base", d_model=128 + 32 * n,
+            n_heads=4, d_ff=512 + 64 * n, n_layers=2,
+        )
+        for n in range(8)
+    ]  # fmt: skip
+    return {
+        "1 model": _held_by(copies[:1]),
+        "8 of one shape": _held_by(copies),
+        "8 shapes": _held_by(shapes),
+        "8 shapes, 256 pieces of code": _held_by(shapes, ONEDNN_PRIMITIVE_CACHE_CAPACITY="256"),
+    }
+
+
+def _held_by(folders: Sequence[Path], **environment: str) -> dict[str, float]:
+    url = f"http://127.0.0.1:{free_port()}"
+    words = [sys.executable, "-m", "headway", "serve", *map(str, folders), "--device", "cpu"]
+    words += ["--quiet", "--port", url.rpartition(":")[2]]
+
+    def get(path: str, body: Any = None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        sent = urllib.request.Request(url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(sent, timeout=100) as answer:
+            return str(answer.read().decode())
+
+    def held(name: str) -> float:
+        lines = [line for line in get("/metrics").splitlines() if line.startswith(name)]
+        return sum(float(line.split()[1]) for line in lines) / 1e6
+
+    draw = np.random.default_rng(0)
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        with process(words, url, "/ready"):
+            found = {"models_mb": held("headway_model_bytes"), "read_mb": held("process_resident")}
+            for _ in range(12):
+                for one in folders:
+                    texts = [GERMAN[: draw.integers(3, 60)] for _ in range(draw.integers(1, 13))]
+                    options = {"max_len": 16}
+                    get("/v1/predict", {"model": one.name, "inputs": texts, "options": options})
+            return {**found, "answered_mb": held("process_resident")}
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
 def growth(
     run: Run, bodies: Sequence[Mapping[str, Any]], inside: bool, minutes: float
 ) -> dict[str, float]:
@@ -836,6 +890,8 @@ def measure(name: str, said: Any, folder: Path, layers: Mapping[str, Any]) -> di
     if name == "overload-base":  # of the size that the throughput is measured with
         made = random_run(folder / name, "tatoeba-de-en", said.translator, **layers)
         run = Run([made], device="cpu")
+    if name == "memory":
+        return memory(folder / name, "tatoeba-de-en")
     if name == "long":
         return long_requests(run, said.inside)
     if name == "idle":
