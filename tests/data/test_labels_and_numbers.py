@@ -11,7 +11,7 @@ import pytest
 
 from headway.data.example import answered, sources
 from headway.data.media.store import PictureStore
-from headway.data.store import Prepared
+from headway.data.store import ImpossibleData, Prepared
 from headway.errors import DataError
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, load_run_settings
@@ -115,3 +115,56 @@ def test_and_numbers(tmp_path: Path, pictures: list[dict[str, Any]]) -> None:
     bad = written(tmp_path / "bad.jsonl", [*rows, {"path": "0.npy", "label": "much"}])
     with pytest.raises(DataError, match="'much' is no number"):
         prepared(asked(bad, files="data.media", **said), tmp_path / "bad")
+
+
+def findings(settings: RunSettings, folder: Path) -> dict[str, str]:
+    try:
+        report = prepared(settings, folder).report
+    except ImpossibleData as error:
+        report = error.report
+    return {one.name: one.text for one in report.findings}
+
+
+def labelled(labels: list[object]) -> list[dict[str, Any]]:
+    return [{"text": f"text {i} of {i * i}", "label": label} for i, label in enumerate(labels)]
+
+
+def test_labels_that_are_numbers_suggest_regression(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", labelled([str(1.5 * i) for i in range(40)]))
+    found = findings(asked(path), tmp_path)
+    assert "classify.answer=number" in found["no-split"]
+    assert "classify.answer=number" in found["label-form"]
+    few = written(tmp_path / "b.jsonl", labelled([str(i % 5) for i in range(80)]))
+    assert "label-form" not in findings(asked(few), tmp_path / "b")
+
+
+def test_cells_with_several_labels_suggest_sets(tmp_path: Path) -> None:
+    cells = ["a; b; c", "a; b", "b; c", "a", "c; a", "b", "c"]
+    path = written(tmp_path / "a.jsonl", labelled([cells[i % 7] for i in range(140)]))
+    text = findings(asked(path), tmp_path)["label-form"]
+    assert "classify.answer=labels" in text
+    assert 'data.label_separator=";"' in text
+    names = ["Rome, Italy", "Oslo, Norway", "Lima, Peru"]
+    path = written(tmp_path / "b.jsonl", labelled([names[i % 3] for i in range(90)]))
+    assert "label-form" not in findings(asked(path), tmp_path / "b")
+
+
+@pytest.mark.parametrize("empty", ["", None, float("nan")])
+def test_rows_without_a_label_are_left_out_where_that_is_asked(
+    empty: object, tmp_path: Path
+) -> None:
+    labels = ["a", "b"] * 30
+    path = written(tmp_path / "a.jsonl", labelled([*labels, empty, empty]))
+    assert "data.bad=skip" in findings(asked(path), tmp_path / "strict")["no-label"]
+    found = prepared(asked(path, "data.bad=skip"), tmp_path / "skip")
+    assert found.train.n + found.valid.n == 60
+    assert found.labels == ("a", "b") or list(found.labels) == ["a", "b"]
+
+
+def test_labels_with_few_validation_examples_are_named(tmp_path: Path) -> None:
+    labels = ["common"] * 300 + ["rare"] * 12
+    path = written(tmp_path / "a.jsonl", labelled(labels))
+    settings = asked(path, "data.valid_size=30")
+    text = findings(settings, tmp_path)["few-valid"]
+    assert "'rare' (1)" in text
+    assert "'common'" not in text

@@ -6,6 +6,7 @@ and the texts of those that are shown are read again at the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -261,7 +262,7 @@ class TextFindings(Findings):
             text = (
                 f"{counted(names.without, self.unit, self.which)} "
                 f"{'has' if names.without == 1 else 'have'} no label{where}; "
-                f"the first is {names.first_without}."
+                f"the first is {names.first_without}. data.bad=skip leaves such rows out."
             )
             self.say("error", "no-label", names.without, text)
         if names.without and "labels" in source.kinds:
@@ -290,6 +291,8 @@ class TextFindings(Findings):
         where = f"{label}{data.label_field}" if named else ""
         several = "labels" in self.survey.source.kinds
         self.classes(self.survey.names.counts, self.what, where, other, least=1 if several else 2)
+        if hint := label_hint(self.survey):
+            self.say("warning", "label-form", 1, hint)
 
     called = " text"
     """What two examples have in common that are the same."""
@@ -460,6 +463,43 @@ def _ends(*values: Rows) -> Iterable[tuple[int, ...]]:
     least, most = values
     for flat in (least.argmin(), most.argmax()):
         yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
+
+
+MANY_NUMBERS = 10
+"""Different labels from which on numbers are taken for quantities and not for names."""
+
+SEPARATORS = (";", "|", ",")
+
+
+def label_hint(seen: Survey) -> str:
+    """What labels look like that are read as one class each: numbers, or several labels in a cell.
+    Empty where they look like classes, or where nobody could choose."""
+    settings, names = seen.source.settings, list(seen.names.counts)
+    own = getattr(settings, settings.task, None)
+    if "label" not in seen.source.kinds or not hasattr(own, "answer") or not names:
+        return ""
+    if len(names) > MANY_NUMBERS and all(map(is_number, names)):
+        return (
+            f"all {len(names):,} labels are numbers, such as {names[0]!r}. To predict a number "
+            "instead of a class (regression): classify.answer=number"
+        )
+    for separator in SEPARATORS:
+        joined = [name for name in names if separator in name]
+        parts = {part.strip() for name in names for part in name.split(separator)}
+        if len(joined) >= max(2, len(names) / 4) and len(parts) < len(names):
+            return (
+                f"labels such as {joined[0]!r} look like several labels with {separator!r} between "
+                f"them: {len(parts):,} in all. To learn each of them: classify.answer=labels "
+                f'data.label_separator="{separator}"'
+            )
+    return ""
+
+
+def is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def scarce(counts: Mapping[str, int], what: str = "validation examples") -> str:

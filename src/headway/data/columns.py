@@ -30,6 +30,8 @@ def _json(value: object) -> str:
 
 
 def _label(value: object, name: str, where: str) -> str:
+    if is_missing(value):
+        return ""
     if isinstance(value, list) and len(value) > 1:
         said = ", ".join(map(str, value))[:60]
         raise DataError(f"{where} has {len(value)} labels ({said}). Here one is needed.")

@@ -227,6 +227,9 @@ class Bound:
                 found[column.name] = _written(value, name, where)
             else:
                 found[column.name] = VALUES[column.kind](value, name, where)
+            unlabelled = column.kind == "label" and not found[column.name]
+            if unlabelled and self.bad == "skip" and not column.optional:
+                raise DataError(f"{where} has no label in {name!r}.")
         if part:
             first = next(one.name for one in self.binding.values() if one.kind in MEDIA)
             found[first] = part_of(cast(Medium, found[first]), part, where)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.check import unit_of, valid_option
+from headway.data.check import label_hint, unit_of, valid_option
 from headway.data.check_report import Finding, Report, counted
 from headway.data.hashing import Hashes, Numbers, mixed
 from headway.data.store import ImpossibleData
@@ -47,7 +47,8 @@ def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
         option = valid_option(seen.source)
         chosen = choose_rows(*keys, size, unit, option, labels=labels, each=each)
     except DataError as error:
-        report.findings.append(Finding("error", "no-split", 0, str(error)))
+        text = " ".join(filter(None, [str(error), label_hint(seen)]))
+        report.findings.append(Finding("error", "no-split", 0, text))
         raise ImpossibleData(report) from error
     held_out[np.flatnonzero(filled)[chosen]] = True
     if kind == "pairs":
