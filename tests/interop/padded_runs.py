@@ -14,7 +14,7 @@ from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.settings.data import DataSettings, TokenizerSettings
 from headway.settings.decode import DecodeSettings
-from headway.settings.folder import load_run
+from headway.settings.folder import file_in, load_run
 from headway.settings.model import (
     ModelSettings,
     PictureEncoderSettings,
@@ -204,8 +204,8 @@ def opened_by(folder: Path, engine: Engine | None = None) -> Opened:
     """By torch, or as if this engine had been asked for."""
     if engine is None:
         return open_run(folder, device="cpu")
-    words = folder / "tokenizer.json"
-    vocab = Vocabularies.load(words) if words.is_file() else None
+    has_words = (folder / "tokenizer.json").is_file()
+    vocab = Vocabularies.load(file_in(folder, "tokenizer.json")) if has_words else None
     return Opened((folder,), (load_run(folder),), vocab, engine=engine)
 
 

@@ -345,7 +345,7 @@ def test_a_format_refuses_what_it_cannot_say() -> None:
         ("bert", {"d_head": 16}, "d_head"),
         ("distilbert", {}, "n_segments"),
         ("distilbert", {"n_segments": 0, "norm_eps": 1e-5}, "norm_eps"),
-        ("albert", {}, "share_layers"),
+        ("albert", {}, "d_embedding"),
     ):
         with pytest.raises(UserError, match=re.escape(key)):
             written(name, **changes)

@@ -128,7 +128,7 @@ def test_a_graph_of_images_takes_pixels_and_one_of_recordings_a_waveform(
 def test_a_file_says_what_it_is(exported: Exported) -> None:
     _, out = exported("classify")
     assert {path.name for path in out.iterdir()} == {
-        "model.onnx", "graphs.json", "config.toml", "tokenizer.json",
+        "model.onnx", "graphs.json", "config.toml", "tokenizer.json", "tokenizer.headway.json",
     }  # fmt: skip
     model = onnx.load(out / "model.onnx")
     onnx.checker.check_model(model)

@@ -35,7 +35,7 @@ def test_a_loaded_program_agrees_and_a_changed_one_does_not(
     to_torch.write(run, out, int8=False)
     writes = isinstance(run.model, Seq2Seq)
     names = ["encoder.pt2", "decoder.pt2"] if writes else ["model.pt2"]
-    words = {"tokenizer.json"} if run.words is not None else set()
+    words = {"tokenizer.json", "tokenizer.headway.json"} if run.words is not None else set()
     assert {path.name for path in out.iterdir()} == {*names, "graphs.json", *words}
 
     for name in names:

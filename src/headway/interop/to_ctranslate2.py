@@ -17,12 +17,13 @@ from headway.errors import DataError, needs
 from headway.interop.ctranslate2.engine import HEADS, Ctranslate2Engine
 from headway.interop.ctranslate2.exportable import check_exportable
 from headway.interop.ctranslate2.spec import spec_of
+from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.int8_proof import judged_as_int8
 from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import Reading, Scores, proof_items, read_all, what_is_said
 from headway.models.encoder import Encoder
 from headway.models.seq2seq import Seq2Seq
-from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.folder import CONFIG
 from headway.settings.model import DecoderSettings, Seq2SeqSettings
 from headway.tasks.opened import Opened
 from headway.tokens.tokenizer import Tokenizer
@@ -48,8 +49,8 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
     spec.validate()
     spec.optimize("int8" if int8 else None)
     spec.save(str(out))
-    for name in (CONFIG, TOKENIZER):
-        shutil.copyfile(run.folder / name, out / name)
+    shutil.copyfile(run.folder / CONFIG, out / CONFIG)
+    write_library_tokenizer(run, out)
     if isinstance(run.model, Encoder):
         heads = run.model.heads.state_dict()
         if run.model.ngrams is not None:

@@ -7,7 +7,8 @@ as the first architecture that can say what it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,24 @@ from headway.decode.search.hypothesis import Specials
 from headway.errors import FolderError, UserError
 from headway.interop.convertible import in_units_of_answers, widened
 from headway.interop.families import FAMILIES, Architecture, family_named
+from headway.interop.first_token import can_be_read_at_first, read_at_first
 from headway.interop.hf import esm as hf_esm
+from headway.interop.hf import proof as hf_proof
 from headway.interop.hf import vision_encoder_decoder as hf_captioner
 from headway.interop.hf.bart import pegasus_tables
 from headway.interop.hf.generation import generation_config, whisper_generation
 from headway.interop.hf.preprocessing import PREPROCESSOR_JSON, preprocessor_config
-from headway.interop.hf.proof import prove
 from headway.interop.hf.sentence_transformers_files import give_back_modules, write_modules
 from headway.interop.hf.tokenizer import give_back_tokenizer, special_ids, write_tokenizer
 from headway.interop.name_pairs import to_theirs
+from headway.interop.proof import Proof
 from headway.settings.folder import IMPORTED, WEIGHTS
 from headway.settings.kept_heads import ALL_HEADS
-from headway.settings.model import family_of
+from headway.settings.model import EncoderSettings, family_of
 from headway.storage import replace_text
+from headway.tasks.history import named_scores, read_history
 from headway.tasks.opened import Opened
+from headway.tasks.scores import NEURAL
 
 __all__ = ["prove", "write"]
 
@@ -59,10 +64,8 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
 WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
     "swiglu, can be exported.",
-    "encoder": "Encoders with rotary positions, LayerNorm and no gate that fill gaps, tag or make "
-    "vectors, and those of a preset or trained --from an imported model, can be exported; classes "
-    'must be read behind a pooler (train with \'model.heads=["classes", "pooled"]\', '
-    "model.n_labels and model.pooling=first).",
+    "encoder": "Encoders with rotary positions, LayerNorm and no gate, and those of a preset or "
+    "trained --from an imported model or base-en, can be exported.",
     "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
     "picture-encoder": "Classifiers of pictures with patches side by side, a class token and "
     "learned positions can be exported.",
@@ -76,6 +79,27 @@ WAY_OUT = {
 OTHERS = "This run as it is: --to onnx or --to torch, which take all."
 
 
+def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
+    """Compare the neural model of the run with the folder."""
+    proof = hf_proof.prove(neural_alone(run), out, sentences, int8=int8)
+    return replace(proof, notes=[*proof.notes, *_left_behind(run)])
+
+
+def _left_behind(run: Opened) -> list[str]:
+    """A line on the n-gram member, with the validation scores with and without it."""
+    if not getattr(run.shape, "ngrams", 0):
+        return []
+    history, score = read_history(run.folder), run.spec.headline
+    alone = named_scores(history.last.get("members")).get(NEURAL, {})
+    line = "the n-gram member is not exported"
+    if score.name in history.kept and score.name in alone:
+        line += (
+            f": {score.name} on validation {history.kept[score.name]:.2f} with it, "
+            f"{alone[score.name]:.2f} without"
+        )
+    return [line]
+
+
 def write(run: Opened, out: Path, *, int8: bool = False) -> None:
     """Write config.json, model.safetensors, the tokenizer and how to decode."""
     assert not int8, "refused before"
@@ -84,6 +108,7 @@ def write(run: Opened, out: Path, *, int8: bool = False) -> None:
             "a model without some of its heads cannot be exported to transformers: all its layers "
             "have the same number. Use --to onnx or torch, or export the whole run."
         )
+    run = neural_alone(run)
     if run.shape.parts is not None:
         raise UserError(
             f"a model with parts of its own ({run.shape.parts}) cannot be exported to "
@@ -93,6 +118,26 @@ def write(run: Opened, out: Path, *, int8: bool = False) -> None:
         _write_back(run, out)
     else:
         _write_ours(run, out)
+
+
+def neural_alone(run: Opened) -> Opened:
+    """The run without its n-gram member, for which `transformers` has no place."""
+    if not getattr(run.shape, "ngrams", 0):
+        return run
+    model: Any = run.model
+    assert isinstance(run.shape, EncoderSettings)
+    shape = replace(run.shape, ngrams=0)
+    return run.with_model(model.neural, replace(run.settings, model=shape))
+
+
+def _with_first_token(run: Opened) -> Opened:
+    """The run, with classes that are read at the first token wherever that is possible."""
+    if not can_be_read_at_first(run.settings):
+        return run
+    assert isinstance(run.shape, EncoderSettings)
+    model: Any = run.model
+    made, shape = read_at_first(model, run.shape)
+    return run.with_model(made, replace(run.settings, model=shape))
 
 
 def _came_from_there(run: Opened) -> bool:
@@ -151,6 +196,7 @@ def _kept(folder: Path) -> dict[str, Tensor]:
 
 
 def _write_ours(run: Opened, out: Path) -> None:
+    run = _with_first_token(run)
     config, found = described(run)
     weights = in_units_of_answers(widened(run.model, found.model), run.settings)
     _check_zeros(weights, found)
@@ -198,7 +244,6 @@ def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
             f"{', '.join(CANDIDATES)}. {OTHERS}"
         )
     _check_pooling(run)
-    _check_ngrams(run)
     _check_shapes(run)
     reasons = []
     for name in CANDIDATES[kind]:
@@ -220,15 +265,6 @@ def _check_pooling(run: Opened) -> None:
             f"transformers reads classes at the {wanted} token, and this run has "
             f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]
             f"model.pooling={wanted}."
-        )
-
-
-def _check_ngrams(run: Opened) -> None:
-    if getattr(run.shape, "ngrams", 0):
-        raise UserError(
-            f"transformers has no n-grams beside its layers, and this run has "
-            f"model.ngrams={run.shape.ngrams}. Export to onnx, torch or ctranslate2, or train "  # type: ignore[union-attr]
-            "with model.ngrams=0."
         )
 
 

@@ -20,13 +20,14 @@ from headway.errors import needs
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import prove_padded
 from headway.interop.graphs.record import describe, named, quickly, recorded
+from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.onnx.int8 import quantise
 from headway.interop.onnx.session import Session
 from headway.interop.proof import Proof
 from headway.metrics.multilabel import THRESHOLD
 from headway.models.parts.audio import SoundFront
 from headway.models.parts.vision import PictureFront
-from headway.settings.folder import CONFIG, TOKENIZER
+from headway.settings.folder import CONFIG
 from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.tasks.opened import Opened
 
@@ -48,8 +49,9 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
     for graph, program in made:
         _write_graph(graph, program, _facts(run, graph), out / f"{graph.name}.onnx", int8)
     describe(out, made, run.settings)
-    for name in (CONFIG, TOKENIZER) if run.words is not None else (CONFIG,):
-        shutil.copyfile(run.folder / name, out / name)
+    shutil.copyfile(run.folder / CONFIG, out / CONFIG)
+    if run.words is not None:
+        write_library_tokenizer(run, out)
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import torch
 from headway.interop.graphs.graphs import Graph, graphs_of
 from headway.interop.graphs.padded_batches import Array, Call, prove_padded
 from headway.interop.graphs.record import describe, recorded
+from headway.interop.hf.tokenizer import write_library_tokenizer
 from headway.interop.proof import Proof
-from headway.settings.folder import TOKENIZER
 from headway.tasks.opened import Opened
 
 
@@ -26,7 +25,7 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
         torch.export.save(program, out / f"{graph.name}.pt2")
     describe(out, made, run.settings)
     if run.words is not None:
-        shutil.copyfile(run.folder / TOKENIZER, out / TOKENIZER)
+        write_library_tokenizer(run, out)
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:

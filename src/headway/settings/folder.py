@@ -27,6 +27,9 @@ from headway.storage import HEX, identity, replace_text
 CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
+OWN_TOKENIZER = "tokenizer.headway.json"
+"""The tokenizer of a run in an export, whose `tokenizer.json` is for the library `tokenizers`."""
+
 IMPORTED = "import.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 """How messages become a prompt, where a model was made for that."""
@@ -200,6 +203,9 @@ CHECKS = {CONFIG: check_config, TOKENIZER: check_tokenizer}
 
 def file_in(folder: Path, name: str) -> Path:
     """A file of the folder, checked, or an error that lists what is there."""
+    if name == TOKENIZER and (folder / OWN_TOKENIZER).is_file():
+        check_tokenizer(folder / OWN_TOKENIZER)
+        return folder / OWN_TOKENIZER
     if (folder / name).is_file():
         if name in CHECKS:
             CHECKS[name](folder / name)

@@ -1,10 +1,10 @@
-"""ALBERT of transformers: one layer run many times, and embeddings narrower than the stream."""
+"""ALBERT of transformers: one layer run many times, or a group for each layer, and embeddings
+narrower than the stream."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headway.errors import UserError
 from headway.interop.convertible import their_activation
 from headway.interop.families import Architecture
 from headway.interop.foreign_config import Given
@@ -34,13 +34,12 @@ class Albert(EncoderFamily):
 
     def architecture(self, given: Given, seen: Seen) -> Architecture:
         refuse_variants(given)
-        given.only("num_hidden_groups", 1, "all layers must be one")
         given.only("inner_group_num", 1, "all layers must be one")
         given.only("net_structure_type", 0, "only the usual wiring is")
         given.only("num_memory_blocks", 0, "only the usual wiring is")
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
-        model = _settings(given, reading.heads, reading.n_labels, tied)
+        model = _settings(given, seen, reading.heads, reading.n_labels, tied)
         named = HeadNames("pooler", "predictions", "predictions.")
         heads, unused = head_pairs(reading.heads, seen, named, tied=tied)
         return Architecture(
@@ -53,14 +52,13 @@ class Albert(EncoderFamily):
         )
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:
-        if not model.share_layers:
-            raise UserError("all its layers are one, and here they differ (model.share_layers).")
         return {
             "model_type": "albert",
             "vocab_size": model.vocab_size,
             "embedding_size": model.embedding_width,
             "hidden_size": model.d_model,
             "num_hidden_layers": model.n_layers,
+            "num_hidden_groups": 1 if model.share_layers else model.n_layers,
             "num_attention_heads": model.n_heads,
             "intermediate_size": model.d_ff,
             "max_position_embeddings": model.max_len,
@@ -77,14 +75,22 @@ class Albert(EncoderFamily):
 ALBERT = Albert()
 
 
-def _settings(given: Given, heads: tuple[str, ...], n_labels: int, tied: bool) -> EncoderSettings:
+def _settings(
+    given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, tied: bool
+) -> EncoderSettings:
+    groups, n_layers = given.whole("num_hidden_groups", 1), given.whole("num_hidden_layers")
+    if groups not in (1, n_layers):
+        raise given.error("num_hidden_groups", f"is not supported: 1 and {n_layers} are")
+    shared = groups == 1
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(
         vocab_size=given.whole("vocab_size"),
         d_embedding=given.whole("embedding_size", 128),
         d_model=given.whole("hidden_size"),
-        n_layers=given.whole("num_hidden_layers", most=MOST_SHARED),
-        share_layers=True,
+        n_layers=given.whole("num_hidden_layers", most=MOST_SHARED)
+        if shared
+        else given.layers("num_hidden_layers", seen.names),
+        share_layers=shared,
         n_heads=given.whole("num_attention_heads"),
         d_ff=given.whole("intermediate_size"),
         max_len=given.whole("max_position_embeddings", 512),
@@ -99,19 +105,21 @@ def _settings(given: Given, heads: tuple[str, ...], n_labels: int, tied: bool) -
 
 def _body(model: EncoderSettings, seen: Seen) -> list[Pair]:
     front = f"{seen.prefix}embeddings"
-    layer = f"{seen.prefix}encoder.albert_layer_groups.0.albert_layers.0"
-    block = "stack.blocks.0"
-    own = [f"{layer}.attention.{name}" for name in ("query", "key", "value")]
-    return [
+    pairs = [
         Pair(f"{front}.word_embeddings.weight", "front.tokens.weight"),
         Pair(f"{front}.position_embeddings.weight", "front.positions.table.weight"),
         Pair(f"{front}.token_type_embeddings.weight", "front.segments.weight"),
         *both(f"{front}.LayerNorm", "front.norm"),
         *both(f"{seen.prefix}encoder.embedding_hidden_mapping_in", "front.to_stream"),
-        *stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3),
-        *both(f"{layer}.attention.dense", f"{block}.attention.to_out"),
-        *both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention"),
-        *both(f"{layer}.ffn", f"{block}.feed_forward.to_hidden"),
-        *both(f"{layer}.ffn_output", f"{block}.feed_forward.to_out"),
-        *both(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward"),
     ]
+    for number in range(1 if model.share_layers else model.n_layers):
+        layer = f"{seen.prefix}encoder.albert_layer_groups.{number}.albert_layers.0"
+        block = f"stack.blocks.{number}"
+        own = [f"{layer}.attention.{name}" for name in ("query", "key", "value")]
+        pairs += stacked(own, f"{block}.attention.to_qkv", [model.d_model] * 3)
+        pairs += both(f"{layer}.attention.dense", f"{block}.attention.to_out")
+        pairs += both(f"{layer}.attention.LayerNorm", f"{block}.norm_attention")
+        pairs += both(f"{layer}.ffn", f"{block}.feed_forward.to_hidden")
+        pairs += both(f"{layer}.ffn_output", f"{block}.feed_forward.to_out")
+        pairs += both(f"{layer}.full_layer_layer_norm", f"{block}.norm_feed_forward")
+    return pairs

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.interop.folder_files import read_table
-from headway.settings.folder import CHAT_TEMPLATE, TOKENIZER
+from headway.settings.folder import CHAT_TEMPLATE, OWN_TOKENIZER, TOKENIZER, file_in
 from headway.settings.model import EncoderSettings, Seq2SeqSettings
 from headway.storage import replace_text
 from headway.tasks.opened import Opened
@@ -97,11 +97,28 @@ def write_tokenizer(run: Opened, out: Path) -> None:
         shutil.copyfile(run.folder / CHAT_TEMPLATE, out / CHAT_TEMPLATE)
 
 
+def write_library_tokenizer(run: Opened, out: Path) -> None:
+    """The tokenizer for exports to a runtime: as the library `tokenizers` reads it, with a rule
+    that adds special tokens, and our own file beside it, which also has roles of tokens."""
+    shutil.copyfile(file_in(run.folder, TOKENIZER), out / OWN_TOKENIZER)
+    source, target = run.vocab.source, run.vocab.target
+    _write_json(run, source, out, around(run))
+    if not run.vocab.joint:
+        (out / TARGET).mkdir()
+        _write_json(run, target, out / TARGET, (_present(target.target_begin), [target.eos]))
+
+
 def _write(run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]) -> None:
+    _write_json(run, tokenizer, out, ends)
+    _write_config(run, tokenizer, out)
+
+
+def _write_json(
+    run: Opened, tokenizer: Tokenizer, out: Path, ends: tuple[list[int], list[int]]
+) -> None:
     facts = json.loads(tokenizer.library_json())
     facts["post_processor"] = _post_processor(run, tokenizer, *ends)
     replace_text(out / TOKENIZER, json.dumps(facts, ensure_ascii=False))
-    _write_config(run, tokenizer, out)
 
 
 def _write_config(run: Opened, tokenizer: Tokenizer, out: Path) -> None:
