@@ -16,6 +16,7 @@ import pytest
 from headway.data.bind import Column, is_header_for
 from headway.data.example import Source, needed, sources
 from headway.data.files import open_lines, parts
+from headway.data.fingerprint import wanted_inputs
 from headway.data.pairs import read_pairs
 from headway.data.prepare import prepare
 from headway.data.readers.open import open_table
@@ -228,3 +229,27 @@ def test_numbers_that_begin_texts_are_no_labels(tmp_path: Path) -> None:
     settings = RunSettings(task="classify", data=DataSettings(text=(str(path),)))
     with pytest.raises(ConfigError, match="__label__x text"):
         list(sources("labelled", settings)[0])
+
+
+def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
+    for name, text in (("pos/1.txt", "good\nfilm\n"), ("pos/10.txt", "fine"), ("neg/2.txt", "bad")):
+        (tmp_path / "train" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "train" / name).write_text(text)
+    (tmp_path / "train" / "urls.txt").write_text("lists may be beside them")
+    settings = RunSettings(task="classify", data=DataSettings(text=(str(tmp_path / "train"),)))
+    found = [(one.text("label"), one.text("text")) for one in sources("labelled", settings)[0]]
+    assert found == [("neg", "bad"), ("pos", "good\nfilm"), ("pos", "fine")]
+    paths = parts(settings.data.text)
+    assert paths == list(settings.data.text)
+    before = wanted_inputs(settings)
+    (tmp_path / "train" / "pos" / "1.txt").write_text("other")
+    assert wanted_inputs(settings) != before
+    documents = RunSettings(task="complete", data=settings.data)
+    with pytest.raises(DataError, match="folder of folders"):
+        list(sources("documents", documents)[0])
+    both = RunSettings(task="classify", data=DataSettings(text=(str(tmp_path / "all"),)))
+    for split in ("train", "test"):
+        (tmp_path / "all" / split).mkdir(parents=True)
+        (tmp_path / "all" / split / "a.txt").write_text("x")
+    with pytest.raises(DataError, match="no classes"):
+        list(sources("labelled", both)[0])

@@ -149,7 +149,11 @@ def predict(
         _tell(note)
     for name in () if table else names or ():
         _tell_columns(name, settings)
-    n_lines = _sum(map(count_lines, paths)) if paths and not live else None
+    n_lines = (
+        _sum(None if Path(one).is_dir() else count_lines(one) for one in paths)
+        if paths and not live
+        else None
+    )
     # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
     beats = bool(text or names) or n_lines is not None

@@ -132,12 +132,35 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
             found += some
         elif folders and path != STDIN and is_folder:
             some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
+            if is_by_class(path):
+                found.append(path)
+                continue
             if not some:
                 raise DataError(f"{path} is a folder without files. Give files of text.")
             found += [str(Path(path) / name) for name in some]
         else:
             found.append(path)
     return found
+
+
+def class_folders(path: str | Path) -> list[Path]:
+    """The folders in a folder that hold files of text themselves, by name."""
+    inside = [one for one in Path(path).iterdir()
+              if one.is_dir() and not one.name.startswith((".", "_"))]  # fmt: skip
+    found = [one for one in inside if any(map(_is_part, one.iterdir()))]
+    return sorted(found, key=lambda one: natural(one.name))
+
+
+def is_by_class(path: str | Path) -> bool:
+    """Whether the files of a folder are in folders, one for each class. Lists and notes may be
+    beside those where they hold .txt files."""
+    if not Path(path).is_dir():
+        return False
+    classes = class_folders(path)
+    if not any(map(_is_part, Path(path).iterdir())):
+        return bool(classes)
+    texts = [one for one in classes if any(file.suffix == ".txt" for file in one.iterdir())]
+    return len(texts) > 1
 
 
 def _is_part(path: Path) -> bool:

@@ -104,7 +104,7 @@ def _text_file(
 ) -> InputFile:  # fmt: skip
     data, spec = settings.data, spec_of(settings)
     columns = _named_by(input_columns(settings), needs)
-    if needs:
+    if needs or Path(path).is_dir():
         return _asked(open_table(path, data, columns), settings, note, needs=needs, rows=rows)
     if spec.reads == "tagged":
         if not _is_tagged_table(path, settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headway.data.files import natural
+from headway.data.files import class_folders, natural, open_text
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, Medium, What, has_ending, leads_nowhere
 from headway.data.table import SAMPLE, Raw, Row, Table
@@ -44,6 +44,33 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
             f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
             f"Give them apart: {_apart(classes)}"
         )
+
+
+def open_text_folder(path: str, encoding: str) -> Table:
+    """Texts in a folder for each class: a file is an example, its folder the label."""
+    folder = Path(path)
+    classes = class_folders(folder)
+    _check_classes(folder, classes)
+    entries = [
+        (file, one_line(one.name, path[:200])) for one in classes
+        for file in sorted(one.rglob("*"), key=lambda file: natural(str(file)))
+        if file.is_file() and not file.name.startswith((".", "_"))
+    ]  # fmt: skip
+
+    def row(i: int) -> Row:
+        file, label = entries[i]
+        return {"label": label, "text": "".join(open_text(str(file), encoding)).strip("\n")}
+
+    def read(names: Sequence[str]) -> Iterator[Raw]:
+        for i in range(len(entries)):
+            values = row(i)
+            yield Raw([values[name] for name in names], i + 1)
+
+    return Table(
+        ("label", "text"), [row(i) for i in range(0, len(entries), len(entries) // SAMPLE + 1)],
+        read, name=path, form="a folder for each class", unit="file", typed=False, n=len(entries),
+        named=lambda line: str(entries[line - 1][0]),
+    )  # fmt: skip
 
 
 def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What) -> Table:

@@ -16,10 +16,12 @@ from headway.data.readers.delimited import (
     open_delimited,
     open_labelled_lines,
 )
+from headway.data.readers.folder import open_text_folder
 from headway.data.readers.jsonl import is_json, open_jsonl
 from headway.data.readers.lines import open_plain
 from headway.data.readers.parquet import MAGIC, open_parquet
 from headway.data.table import Table
+from headway.errors import DataError
 from headway.settings.data import DataSettings
 
 HEAD = 50
@@ -36,6 +38,10 @@ def open_table(
     path: str, data: DataSettings, columns: Sequence[Column], holds: Holds = "table"
 ) -> Table:
     """`columns`: those that will be looked for, by which a first line is told from a header."""
+    if Path(path).is_dir():
+        if holds == "table" and _has_label(columns):
+            return open_text_folder(path, data.encoding)
+        raise DataError(f"{path} is a folder of folders. Give its files: '{path}/*/*.txt'")
     if first_bytes(path).startswith(MAGIC):
         return open_parquet(path)
     encoding = data.encoding
