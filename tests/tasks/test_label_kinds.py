@@ -161,3 +161,11 @@ def test_fresh_heads_start_at_the_priors_and_others_keep_their_biases() -> None:
     assert heads["tags"].linear.bias.tolist() == [0.0, 0.0, 0.0]
     start_at(heads, np.array([7.0, 7.0, 7.0]))
     assert heads["classes"].linear.bias.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_the_most_frequent_set_is_answered_at_every_threshold() -> None:
+    truth = SEVERAL.truth(several([0], [0], [1], [1, 0]))
+    for threshold in (0.2, 0.5, 0.9):
+        target = replace(SEVERAL, threshold=threshold)
+        [shares_NC] = target.guesses(truth, 2).values()
+        assert target.said(shares_NC).tolist() == [[True, False, False]] * 2

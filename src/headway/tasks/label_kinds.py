@@ -469,9 +469,9 @@ class SeveralLabels:
         often_C = np.zeros(len(self.names))
         for labels, count in counts.items():
             often_C[list(labels)] += count
-        often_C = np.clip(often_C / max(1, len(train_N)), 1e-3, 0.499)
+        often_C = np.clip(often_C / max(1, len(train_N)), 1e-3, 0.998 * self.threshold)
         chosen = list(self._usual(train_N))
-        often_C[chosen] = np.maximum(often_C[chosen], several.THRESHOLD)
+        often_C[chosen] = np.maximum(often_C[chosen], self.threshold)
         return {"most frequent set": np.tile(often_C, (n, 1))}
 
     def _usual(self, train_N: Truth) -> tuple[int, ...]:
