@@ -203,16 +203,15 @@ def test_the_fixed_size_form_gives_the_scores_and_gradients_of_the_plain_one(
     if family == "seq2seq":
         inputs = (*fixed([sample.source for sample in batch], device), *inputs)
     x_ND = model(*inputs)
-    assert_all_close(
-        model.scores(x_ND)[: sum(LENGTHS)].split(LENGTHS),
-        [s.detach() for s in scores(model, batch)],
-    )
+    bound = max(reordering_error(family, variant, max(LENGTHS), device), 2e-6)
+    found_NV = model.scores(x_ND)[: sum(LENGTHS)].detach()
+    plain_NV = torch.cat([one.detach() for one in scores(model, batch)])
+    assert relative_error(found_NV, plain_NV) < bound
     weights_N = loss_weights(LENGTHS, 40, device)
     loss_of(model, x_ND, inputs[-2], weights_N).backward()
     of_fixed = gradients(model)
     word_loss(model, batch).backward()
-    bound = reordering_error(family, variant, max(LENGTHS), device)
-    assert relative_error(of_fixed, gradients(model)) < max(bound, 2e-6)
+    assert relative_error(of_fixed, gradients(model)) < bound
 
 
 def gradients(model: nn.Module) -> Tensor:
@@ -230,13 +229,14 @@ def relative_error(a: Tensor, b: Tensor) -> float:
 
 
 def reordering_error(family: str, variant: str, n_steps: int, device: torch.device) -> float:
-    """How far two fp32 gradients may be apart that add up the same terms in another order.
+    """Bound on the relative distance of fp32 scores or gradients summed in different orders.
 
     A CPU adds rows in the same order whatever their number; a GPU has another for every shape. One
     rounding errs by u = 2⁻²⁴ at most, with a standard deviation of u/√3, and k in sequence add up
     like a random walk: u √(k/3). A recurrent layer makes, for each of its steps and in both ways, a
     sum of 2 `d_model` terms: from its input and from its state. Two gradients with independent
-    errors differ by √2 times that; three standard deviations are allowed.
+    errors differ by √2 times that. Five standard deviations are allowed: hundreds of cases are
+    compared, and a GPU may choose another order in every run.
     """
     if device.type == "cpu":
         return 1e-6
@@ -245,7 +245,7 @@ def reordering_error(family: str, variant: str, n_steps: int, device: torch.devi
         return 2e-6
     layers = settings.n_layers * (2 if family == "seq2seq" else 1)
     roundings = 2 * layers * n_steps * 2 * settings.d_model
-    return 3 * math.sqrt(2 / 3 * roundings) * 2**-24
+    return 5 * math.sqrt(2 / 3 * roundings) * 2**-24
 
 
 SPLITS = [[3], [1, 2, 3, 4, 5]]
