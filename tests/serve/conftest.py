@@ -35,7 +35,7 @@ class Here:
         self.url, self.service = url, service
         import httpx2
 
-        # Idle connections are cut after seconds, in the middle of a request where a test was slow.
+        # A connection of its own for each request: tests count them.
         fresh = httpx2.Limits(max_keepalive_connections=0)
         self.client = httpx2.Client(base_url=url, timeout=60, limits=fresh)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,12 @@ from .conftest import wait_for
 
 
 @contextmanager
-def command(*words: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def command(
+    *words: str, program: Sequence[str] = ("-m", "headway")
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The server as a process: its address, and what it said until it answered."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "headway", "serve", *words, "--port", "0"],
+        [sys.executable, *program, "serve", *words, "--port", "0"],
         stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stderr is not None
@@ -154,6 +156,45 @@ def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
             thread.join(10)
         assert set(codes) == {503}
         assert "stopped." in "".join(said)
+
+
+BUSY = """
+import sys, time
+from headway.serve.worker import Worker
+Worker._together = Worker._join = lambda *given: time.sleep(60)
+from headway.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A server whose worker hears nothing while it computes."""
+
+
+def test_it_ends_with_the_drain_whatever_is_being_computed(tmp_path: Path) -> None:
+    program = tmp_path / "busy.py"
+    program.write_text(BUSY)
+    with command("stories", "serve.drain=1", program=[str(program)]) as (process, url, said):
+        found: list[int] = []
+        asking = threading.Thread(
+            target=lambda: found.append(
+                httpx2.post(f"{url}/v1/predict", json={"input": "a"}, timeout=60).status_code
+            )
+        )
+        asking.start()
+        wait_for(lambda: "in_flight_requests 2" in httpx2.get(f"{url}/metrics").text)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        took = time.monotonic() - began
+        asking.join(10)
+        assert found == [503]
+        assert 1.0 <= took < 1.9, took  # half a second, and some for a busy machine
+        assert "stopped." in "".join(said)
+
+
+def test_a_run_with_the_sign_of_settings_in_its_name_is_served(tmp_path: Path) -> None:
+    shutil.copytree(SHIPPED / "stories", tmp_path / "lr=1")
+    with command(str(tmp_path / "lr=1"), "serve.drain=1") as (_, url, _):
+        body = {"model": "lr=1", "input": "a", "options": {"max_len": 2}}
+        assert httpx2.post(f"{url}/v1/predict", json=body, timeout=60).status_code == 200
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

@@ -28,7 +28,7 @@ from headway.serve import door
 from headway.serve.application import Gate
 from headway.serve.keys import Keys
 from headway.serve.limits import Limits
-from headway.serve.server import bind
+from headway.serve.server import Patient, bind
 from headway.tasks.answer_stream import Stream
 
 from .conftest import Here, serving, wait_for
@@ -915,6 +915,78 @@ def test_who_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
             time.sleep(0.05)
         assert settled(here, 5)
         raw.close()
+
+
+def test_an_answer_that_nobody_takes_does_not_keep_its_connection(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, lost = Patient.connection_lost, []
+
+    def connection_lost(self: Patient, exc: Exception | None) -> None:
+        real(self, exc)
+        lost.append(self.client and self.client[1])
+
+    monkeypatch.setattr(Patient, "connection_lost", connection_lost)
+    with serving(runs["stories"], limits=Limits(send_seconds=1.0)) as here:
+        size = len(here.get("/assets/style.css").content)
+        with reading_slowly(here) as raw:
+            # Less than 64 KiB remain, asyncio's own mark.
+            times, line = 1 + 60_000 // size, b"GET /assets/style.css HTTP/1.1\r\nHost: x\r\n\r\n"
+            raw.sendall(line * times)
+            wait_for(lambda: raw.getsockname()[1] in lost, 6)
+
+
+def test_a_slow_reader_gets_the_whole_answer(runs: dict[str, Run]) -> None:
+    with serving(runs["stories"], limits=Limits(send_seconds=1.0)) as here:
+        one = here.get("/assets/style.css").content
+        times, found, began = 1 + 90_000 // len(one), b"", time.monotonic()
+        with reading_slowly(here) as raw:
+            ask_for = "GET /assets/style.css HTTP/1.1\r\nHost: x\r\n"
+            raw.sendall((f"{ask_for}\r\n" * (times - 1)).encode())
+            raw.sendall(f"{ask_for}Connection: close\r\n\r\n".encode())
+            while part := raw.recv(2_000):
+                found += part
+                time.sleep(0.05)
+        assert found.count(one) == times
+        assert time.monotonic() - began > 2.0
+
+
+@contextmanager
+def reading_slowly(here: Here) -> Iterator[socket.socket]:
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(10)
+        raw.connect(("127.0.0.1", int(here.url.rpartition(":")[2])))
+        yield raw
+
+
+@pytest.mark.parametrize("is_refused_early", [False, True])
+def test_idle_connections_live_longer_than_headers_may_take(
+    runs: dict[str, Run], is_refused_early: bool
+) -> None:
+    limits = Limits(header_seconds=1.0, keep_alive_seconds=2.0, queue=1)
+    assert Limits().keep_alive_seconds > 60
+    with serving(runs["stories"], limits=limits) as here:
+        if is_refused_early:
+            here.service.workers["stories"].reserve(1)
+        asked = raw_request() if is_refused_early else b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        status = 429 if is_refused_early else 200
+        with connected(here) as idle, connected(here) as begun:
+            for raw in (idle, begun):
+                raw.sendall(asked)
+                assert heard(raw)[0] == status
+            time.sleep(1.5)
+            idle.sendall(asked)
+            assert heard(idle)[0] == status
+            begun.sendall(asked[:10])
+            since = time.monotonic()
+            with suppress(ConnectionError):
+                assert begun.recv(10) == b""
+            assert 0.7 < time.monotonic() - since < 1.7
+            assert idle.recv(10) == b""
+            assert 1.7 < time.monotonic() - since < 4
+        if is_refused_early:
+            here.service.workers["stories"].release(1)
 
 
 LINES = [

@@ -14,7 +14,7 @@ import typer
 from headway.cli import completion
 from headway.errors import ConfigError, UserError, visible
 from headway.settings.asked import Asked
-from headway.settings.folder import CONFIG, file_in, run_folder
+from headway.settings.folder import CONFIG, RUNS, file_in, run_folder
 from headway.settings.run import Resolved, RunSettings, load_resolved
 from headway.tasks import engines
 from headway.tasks.specs import ALIASES, SPECS, spec_of
@@ -77,9 +77,10 @@ Encoding = Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")]
 
 
 def is_setting(word: str) -> bool:
-    """A sentence may hold the sign too, and a file as well."""
+    """Whether it is `key=value`, and not a sentence with that sign, a file, or a run."""
     key, sign, _ = word.partition("=")
-    return bool(sign) and " " not in key and not Path(word).exists()
+    is_there = Path(word).exists() or (RUNS / word / CONFIG).is_file()
+    return bool(sign) and " " not in key and not is_there
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli import completion
-from headway.cli.data_arguments import Device, Engine, check_engine, say, settings_of, tell
+from headway.cli.data_arguments import (
+    Device,
+    Engine,
+    check_engine,
+    say,
+    settings_of,
+    split_words,
+    tell,
+)
 from headway.errors import ConfigError, UserError, needs
 from headway.settings.folder import run_folder
 
@@ -63,8 +71,7 @@ def serve(
         _make_key(key_file, new_key)
         return
     words = runs or []
-    names = [word for word in words if "=" not in word]
-    changes = [word for word in words if "=" in word]
+    names, changes = split_words(words)
     if not names:
         raise UserError("say what to serve: headway serve RUN. `headway models` lists runs.")
     check_engine(engine, device)
@@ -101,7 +108,7 @@ def serve(
         ready=partial(_ready, app, url, keys is not None),
     )  # fmt: skip
     _tell("stopped.")
-    if not service_of(app).ends_within(1.0):
+    if not service_of(app).ends_within(0.1):
         # A computation that nobody waits for any more; Python would abort in the middle of it.
         os._exit(0)
 
@@ -137,7 +144,7 @@ def _opened(name: str, words: Sequence[str], engine: str, device: str, *, int8: 
 def _languages(words: Sequence[str], names: Sequence[str]) -> dict[str, tuple[str, str]]:
     found = {}
     for word in words:
-        name, _, pair = word.partition("=")
+        name, _, pair = word.rpartition("=")
         codes = pair.split("-")
         if name not in names or len(codes) != 2 or not all(codes):
             raise ConfigError(

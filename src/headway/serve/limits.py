@@ -62,16 +62,21 @@ class Limits(Made):
     """Pages of `/v1/look` that wait for the one that is made; more: 429."""
 
     drain: float = 30.0
-    """Seconds that accepted requests have after SIGTERM."""
+    """Seconds that accepted requests have after SIGTERM; the process ends at most half a second
+    later."""
 
     header_seconds: float = 15.0
     """In which a connection must have sent the header of a request; later it is closed."""
+
+    keep_alive_seconds: float = 75.0
+    """That a connection stays open between two requests: longer than the 60 seconds of common
+    clients and proxies, so that they, not the server, close it."""
 
     body_seconds: float = 25.0
     """In which the body of a request must be there; later: 408."""
 
     send_seconds: float = 20.0
-    """That a reader may keep an answer waiting; then it is cut off."""
+    """That a reader may take nothing of an answer; then it is cut off."""
 
     connections: int = 4096
     """At a time; more: 503."""

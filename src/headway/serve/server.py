@@ -31,73 +31,130 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 FILES = 65_536
 """Descriptors that are asked for: each connection has one."""
 
+UNSENT = 16_384
+"""Bytes of answers that the kernel takes ahead of what the network does. Without a limit it takes
+megabytes, and a reader that is slow looks like one that does not read."""
+
+LEAST_SENT = 512
+"""Bytes that a client must take every `send_seconds` while an answer waits for it."""
+
+GRACE = 0.2
+"""Seconds after the drain in which refusals are sent to those who were not answered."""
+
 log = logging.getLogger("headway.serve")
 
 
 class Patient(H11Protocol):
-    """Not without end: a header that does not come and a reader that does not read are cut off."""
+    """HTTP/1.1 connection that is closed when its client stays idle, or is too slow, for too long.
+
+    Between requests it lives for `keep_alive_seconds`. A header that was begun must be complete
+    within `header_seconds`, and an answer must make progress every `send_seconds`.
+    """
 
     limits = Limits()
     door: Door | None = None
     """Who may refuse before a request is read."""
 
-    _waits: asyncio.TimerHandle | None = None
-    _stuck: asyncio.TimerHandle | None = None
-    _heard = 0.0
-    """When a request was refused before it was read, last."""
+    _timer: asyncio.TimerHandle | None = None
+    _deadline = 0.0
+    """When an idle connection is closed; `_timer` may fire earlier and is then set anew."""
+
+    _in_header = True
+    """Part of a header was received, or the connection is new."""
+
+    _sending: asyncio.TimerHandle | None = None
+    _unsent = 0
+    """Bytes that waited for the client when `_sending` was set."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect()
+        # Any byte that waits is reported by `pause_writing`, not only more than 64 KiB.
+        transport.set_write_buffer_limits(high=0)
+        self._close_after(self.limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._waits, self._stuck):
-            if timer is not None:
-                timer.cancel()
+        self._cancel_timer()
+        self._cancel_sending()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.door is not None and self._is_between:
             said = self.door.early(data)
             if said is not None:
-                self._unset_keepalive_if_required()
-                self._heard = self.loop.time()
-                if self._waits is None:
-                    self._expect()  # the next one
+                self._in_header = False
+                self._close_after(self.limits.keep_alive_seconds)
                 self.transport.write(said)
                 return
         super().data_received(data)
-        if self._is_idle:
-            if self._waits is None:
-                self._expect()
-        elif self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # uvicorn's own timer, which also outlives a header
+        if not self.transport.is_closing():
+            self._watch()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._stuck is None:
-            self._stuck = self.loop.call_later(self.limits.send_seconds, self.transport.abort)
+        if self._sending is None:
+            self._expect_progress()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
+        self._cancel_sending()
 
-    def _expect(self) -> None:
-        self._waits = self.loop.call_later(self.limits.header_seconds, self._late)
+    def _expect_progress(self) -> None:
+        self._unsent = self.transport.get_write_buffer_size()
+        self._sending = self.loop.call_later(self.limits.send_seconds, self._check_progress)
 
-    def _late(self) -> None:
-        """Later where a request was refused since: to set a new timer for each would take longer
-        than to refuse it."""
-        self._waits = None
-        until = self._heard + self.limits.header_seconds
-        if self.loop.time() < until:
-            self._waits = self.loop.call_at(until, self._late)
-            return
-        if self._is_idle and not self.transport.is_closing():
+    def _check_progress(self) -> None:
+        self._sending = None
+        if self.transport.get_write_buffer_size() > self._unsent - LEAST_SENT:
             self.transport.abort()
+        else:
+            self._expect_progress()
+
+    def _cancel_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+
+    def _watch(self) -> None:
+        """Set the limit of an idle connection; requests have limits of their own."""
+        if not self._is_idle:
+            self._in_header = False
+            self._cancel_timer()
+        elif self._is_between:
+            self._in_header = False
+            self._close_after(self.limits.keep_alive_seconds)
+        elif not self._in_header:
+            self._in_header = True
+            self._close_after(self.limits.header_seconds)
+
+    def _close_after(self, seconds: float) -> None:
+        """Close the connection then if it is still idle. A timer that fires earlier is kept: to set
+        one for each request that is refused would take longer than to refuse it."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._cancel_timer()
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._deadline, self._check_idle)
+
+    def _check_idle(self) -> None:
+        self._timer = None
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._check_idle)
+        elif self.transport.is_closing() or not self._is_idle:
+            return
+        elif self._in_header:
+            self.transport.abort()
+        else:
+            self.timeout_keep_alive_handler()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     @property
     def _is_between(self) -> bool:
@@ -122,6 +179,8 @@ class Server(uvicorn.Server):
         self.service, self.signals = service, 0
         self.loop: asyncio.AbstractEventLoop | None = None
         self.drained: asyncio.Task[None] | None = None
+        self._close_at: float | None = None
+        """When connections are closed, sent or not; by the clock of the event loop."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -151,14 +210,22 @@ class Server(uvicorn.Server):
         """Accepted requests finish, or are told that they do not; then connections are closed."""
         self.service.draining = True
         log.info("draining: %d requests are being answered", self.service.in_flight)
+        until = asyncio.get_running_loop().time() + self.service.limits.drain
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.service.limits.drain):
+            async with asyncio.timeout_at(until):
                 while self.service.in_flight or any(
                     worker.accepted for worker in self.service.workers.values()
                 ):
                     await asyncio.sleep(0.02)
         self.service.cut_off()
+        self._close_at = until + GRACE
         self.should_exit = True
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """What was answered in time is also sent in time."""
+        close_at = self._close_at or asyncio.get_running_loop().time() + GRACE
+        async with asyncio.timeout_at(close_at):
+            await super()._wait_tasks_to_complete()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -173,6 +240,9 @@ def bind(host: str, port: int) -> socket.socket:
         # in two pieces would take 40 ms longer.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by connections
+            with contextlib.suppress(OSError):
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
         found.bind(address)
         found.listen(2048)
         found.setblocking(False)
@@ -221,8 +291,8 @@ def _server(app: Starlette) -> Server:
     protocol = type("PatientHere", (Patient,), {"limits": service.limits, "door": app.state.door})
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, http=protocol, ws="none",
-        lifespan="on", timeout_keep_alive=10, limit_concurrency=service.limits.connections,
-        timeout_graceful_shutdown=2, h11_max_incomplete_event_size=65_536,
+        lifespan="on", limit_concurrency=service.limits.connections,
+        h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
     # Its tracebacks may hold what a user said; errors are logged by the application, without.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

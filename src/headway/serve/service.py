@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -143,6 +143,9 @@ class Service:
 
         self._declared: dict[str, dict[str, Declared]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
+        self._reads: set[Future[Any]] = set()
+        """Work of `_readers`; it goes on when the request that waited for it is cancelled."""
+
         self.requests = self.metrics.counter("headway_requests_total", "Requests by their outcome.")
         self.latency = self.metrics.histogram(
             "headway_request_seconds", "From the request to the whole answer.", SECONDS
@@ -184,7 +187,7 @@ class Service:
         ended = [
             one.ends_within(max(0.0, until - time.monotonic())) for one in self.workers.values()
         ]
-        return all(ended) and not self.looks.waiting
+        return all(ended) and not self.looks.waiting and not self._reads
 
     @property
     def is_ready(self) -> bool:
@@ -319,7 +322,10 @@ class Service:
         """What takes a while with long texts: in a thread, while the others are heard."""
         self.being_read += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._readers, act, *given)
+            work = self._readers.submit(act, *given)
+            self._reads.add(work)
+            work.add_done_callback(self._reads.discard)
+            return await asyncio.wrap_future(work)
         finally:
             self.being_read -= 1
 
