@@ -14,6 +14,7 @@ import pytest
 
 from headway.decode.speech.word_times import Word
 from headway.errors import UserError
+from headway.tasks.answer_tables import AnswerTable
 from headway.tasks.answers import (
     Answer,
     Answers,
@@ -72,7 +73,8 @@ def test_an_answer_never_changes_and_can_be_copied_and_sent() -> None:
 
 
 def test_spans_are_found_among_tags() -> None:
-    assert TAGGED.spans == (("per", 0, 1, "Ada Byron"),)
+    [span] = TAGGED.spans
+    assert span.facts() == {"type": "per", "first": 0, "last": 1, "text": "Ada Byron"}
 
 
 def test_the_score_of_a_text_is_the_mean_probability_of_its_tokens() -> None:
@@ -206,3 +208,20 @@ def test_a_table_has_the_rows_that_were_answered(tmp_path: Path) -> None:
     }  # fmt: skip
     Answers([]).save(tmp_path / "b.csv")
     assert (tmp_path / "b.csv").read_text() == "answer\n"
+
+
+@pytest.mark.parametrize("value", [2**64, "a\ud800b", {}, [{}], {"n": 2**64}])
+def test_tables_hold_values_that_their_format_has_no_type_for(
+    value: object, tmp_path: Path
+) -> None:
+    answers = Answers([NumberAnswer(text="1", value=1.0, row={"given": value})])
+    answers.save(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8")
+    with AnswerTable(tmp_path / "a.jsonl", ["given"], ["answer"]) as table:
+        table.write(answers[0].row, {"answer": 1.0})
+    assert json.loads((tmp_path / "a.jsonl").read_text())["given"] == value
+    parquet = pytest.importorskip("pyarrow.parquet")
+    answers.save(tmp_path / "a.parquet")
+    [found] = parquet.read_table(tmp_path / "a.parquet").to_pydict()["given"]
+    shown = value if isinstance(value, str) else json.dumps(value)
+    assert found == shown.encode("utf-8", "backslashreplace").decode()

@@ -11,6 +11,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -26,6 +27,9 @@ from headway.tasks.answers import (
 )
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+
+HALVES = "backslashreplace"
+"""How half of a surrogate pair is written, which JSON can hold and UTF-8 cannot: as `\\ud800`."""
 
 Cells = Mapping[str, object]
 
@@ -137,7 +141,7 @@ class AnswerTable:
     def _opened(self) -> IO[str]:
         if self.file is None:
             try:
-                self.file = self.part.open("w", encoding="utf-8", newline="")
+                self.file = self.part.open("w", encoding="utf-8", errors=HALVES, newline="")
             except OSError as error:
                 raise UserError(f"cannot write {self.path}: {error.strerror}.") from error
             if self.ending != ".jsonl":
@@ -197,10 +201,13 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Cells]) ->
 
     def column(name: str) -> Any:
         values = [row.get(name) for row in rows]
-        try:
-            return arrow.array(values)
-        except (arrow.ArrowInvalid, arrow.ArrowTypeError):  # of several types
-            return arrow.array([None if one is None else _as_text(one) for one in values])
+        with suppress(arrow.ArrowException, OverflowError, UnicodeError):
+            found = arrow.array(values)
+            if "struct<>" not in str(found.type):
+                return found
+        # Text instead: several types, numbers over 64 bits, or objects without keys.
+        texts = (None if one is None else _as_text(one) for one in values)
+        return arrow.array([one and one.encode("utf-8", HALVES).decode() for one in texts])
 
     table = arrow.table({name: column(name) for name in names})
     try:
