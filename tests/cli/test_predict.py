@@ -144,6 +144,8 @@ def test_a_bad_constraint_is_named(
         (["{run}", "Ein Satz = zwei."], "goes behind --text: --text 'Ein Satz = zwei.'"),
         (["{run}", "Ein", "Satz."], "goes behind --text: --text 'Ein Satz.'"),
         (["{run}", "Hallo"], "goes behind --text: --text Hallo"),
+        (["{run}", "Wie geht es?"], "goes behind --text: --text 'Wie geht es?'"),
+        (["{run}", "nowhere*.txt"], "nowhere*.txt"),
         (["{run}", "{text}", "--text", "ba"], "With a file --text names a column"),
         (["shapes", "--text", "a circle"], "is given files: headway predict RUN FILE"),
     ],

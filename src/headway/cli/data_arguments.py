@@ -193,8 +193,9 @@ def text_files(files: Sequence[str]) -> list[str]:
     standard input."""
     from headway.data.files import parts
 
+    # A question mark at the end of a typed text is a pattern, too.
     missing = [one for one in files if one != "-" and not Path(one).exists()
-               and not glob.has_magic(one)]  # fmt: skip
+               and not glob.glob(one, recursive=True)]  # noqa: PTH207 (any path) # fmt: skip
     if missing and (len(missing) == len(files) > 1 or any(map(_is_text, missing))):
         raise UserError(
             f"there is no file {missing[0]!r}. A text that you type goes behind --text: --text "
