@@ -242,6 +242,9 @@ def test_texts_in_a_folder_for_each_class_are_read(tmp_path: Path) -> None:
     paths = parts(settings.data.text)
     assert paths == list(settings.data.text)
     before = wanted_inputs(settings)
+    for name in (".DS_Store", "pos/.DS_Store", "pos/_notes", "urls.txt"):
+        (tmp_path / "train" / name).write_text("not read")
+    assert wanted_inputs(settings) == before
     (tmp_path / "train" / "pos" / "1.txt").write_text("other")
     assert wanted_inputs(settings) != before
     documents = RunSettings(task="complete", data=settings.data)

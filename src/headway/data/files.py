@@ -151,6 +151,14 @@ def class_folders(path: str | Path) -> list[Path]:
     return sorted(found, key=lambda one: natural(one.name))
 
 
+def class_files(path: str | Path) -> list[tuple[Path, str]]:
+    """The files of text in the folders of a folder, each with the name of its folder, its class."""
+    return [
+        (file, one.name) for one in class_folders(path)
+        for file in sorted(one.rglob("*"), key=lambda file: natural(str(file))) if _is_part(file)
+    ]  # fmt: skip
+
+
 def is_by_class(path: str | Path) -> bool:
     """Whether the files of a folder are in folders, one for each class. Lists and notes may be
     beside those where they hold .txt files."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.data.example import Example, media_examples
-from headway.data.files import STDIN, check_readable, is_stream, parts, spool
+from headway.data.files import STDIN, check_readable, class_files, is_stream, parts, spool
 from headway.data.media.open_item import Medium
 from headway.data.workers import cores
 from headway.errors import ConfigError
@@ -163,7 +163,7 @@ def _sum_of(name: str) -> str:
 
 def _identity(path: str) -> dict[str, Any]:
     if Path(path).is_dir():  # a folder for each class: names are labels
-        files = sorted(file for file in Path(path).rglob("*") if file.is_file())
+        files = [file for file, _ in class_files(path)]
         said = [(str(file.relative_to(path)), _sum_of(str(file))) for file in files]
         digest = hashlib.sha256(repr(said).encode()).hexdigest()
         return {"size": sum(file.stat().st_size for file in files), "sha256": digest}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headway.data.files import class_folders, natural, open_text
+from headway.data.files import class_files, class_folders, natural, open_text
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, Medium, What, has_ending, leads_nowhere
 from headway.data.table import SAMPLE, Raw, Row, Table
@@ -49,13 +49,8 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
 def open_text_folder(path: str, encoding: str) -> Table:
     """Texts in a folder for each class: a file is an example, its folder the label."""
     folder = Path(path)
-    classes = class_folders(folder)
-    _check_classes(folder, classes)
-    entries = [
-        (file, one_line(one.name, path[:200])) for one in classes
-        for file in sorted(one.rglob("*"), key=lambda file: natural(str(file)))
-        if file.is_file() and not file.name.startswith((".", "_"))
-    ]  # fmt: skip
+    _check_classes(folder, class_folders(folder))
+    entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder)]
 
     def row(i: int) -> Row:
         file, label = entries[i]
