@@ -122,6 +122,9 @@ def test_balanced_classes_count_the_same(tmp_path: Path) -> None:
     sums = np.bincount(task.truth_N, weights)
     assert sums == pytest.approx(np.full(3, sums.mean()))
     assert weights.mean() == pytest.approx(1.0)
+    assert task.prior_loss() is None
+    plain = replace(settings, classify=replace(settings.classify, balance=False))
+    assert task_of(resolved(CLASSIFY, plain, tmp_path)).prior_loss() is not None
 
 
 def test_rdrop_adds_the_price_of_two_answers(made: Made) -> None:

@@ -204,6 +204,8 @@ class Labelling(Objective[Tensor]):
     def prior_loss(self) -> float | None:
         if self.settings.identify.margin:  # cosines, whose loss is larger than that of classes
             return None
+        if self.weights_N is not None:  # `balance` raises the loss of the frequent classes
+            return None
         prior_1C = torch.from_numpy(self.target.prior(self.truth_N, None))[None]
         shares_NC = np.tile(self.target.shares(prior_1C).numpy(), (len(self.valid_truth_N), 1))
         return self.target.values(shares_NC, self.valid_truth_N)["loss"]
