@@ -402,6 +402,15 @@ def test_a_missing_attribute_has_a_hint_only_where_there_is_one() -> None:
         _ = shipped("stories").zzz
 
 
+def test_an_error_inside_a_property_keeps_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run: headway.Run) -> None:
+        raise AttributeError("the reason")
+
+    monkeypatch.setattr(headway.Run, "tokenizer", property(broken))
+    with pytest.raises(AttributeError, match=r"^the reason$"):
+        _ = shipped("stories").tokenizer
+
+
 def test_probabilities_are_not_asked_for() -> None:
     with pytest.raises(TypeError, match=r"\.probabilities"):
         shipped("stories")("a", proba=True)

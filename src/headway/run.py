@@ -166,6 +166,8 @@ class Run:
 
     def __getattr__(self, name: str) -> NoReturn:
         """Name what does the same here for methods that other libraries have."""
+        if hasattr(type(self), name):  # a property failed: its own error explains more
+            object.__getattribute__(self, name)
         here = OF_RUN.get(name)
         hint = "" if here is None else f" Here: {here}."
         raise AttributeError(f"a run has no attribute {name!r}.{hint}", name=name, obj=self)
