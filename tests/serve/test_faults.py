@@ -964,7 +964,7 @@ def reading_slowly(here: Here) -> Iterator[socket.socket]:
 def test_idle_connections_live_longer_than_headers_may_take(
     runs: dict[str, Run], is_refused_early: bool
 ) -> None:
-    limits = Limits(header_seconds=1.0, keep_alive_seconds=2.0, queue=1)
+    limits = Limits(header_seconds=1.0, keep_alive_seconds=4.0, queue=1)
     assert Limits().keep_alive_seconds > 60
     with serving(runs["stories"], limits=limits) as here:
         if is_refused_early:
@@ -982,9 +982,9 @@ def test_idle_connections_live_longer_than_headers_may_take(
             since = time.monotonic()
             with suppress(ConnectionError):
                 assert begun.recv(10) == b""
-            assert 0.7 < time.monotonic() - since < 1.7
+            assert 0.7 < time.monotonic() - since < 2.2
             assert idle.recv(10) == b""
-            assert 1.7 < time.monotonic() - since < 4
+            assert 3.0 < time.monotonic() - since < 9
         if is_refused_early:
             here.service.workers["stories"].release(1)
 

@@ -1,4 +1,4 @@
-"""A chat template is a program of somebody else: it can stop neither the server nor its end."""
+"""A chat template is a program that comes with the weights; it cannot block the server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_time_memory_steps_and_output_are_bounded(
 
 def test_the_process_is_kept_and_ends_with_its_owner(make: Callable[[str, str], Path]) -> None:
     with rendering(make("chatty", GOOD)) as template:
-        assert template._process is None  # nobody chatted yet
+        assert template._process is None  # no chat came yet
         template.render({"messages": []})
         first = template._process
         template.render({"messages": []})
@@ -78,6 +78,33 @@ def test_the_process_is_kept_and_ends_with_its_owner(make: Callable[[str, str], 
     assert first.poll() is not None
     with pytest.raises(TemplateError):
         template.render({"messages": []})
+
+
+def test_ctrl_c_in_a_terminal_does_not_end_the_process(
+    make: Callable[[str, str], Path],
+) -> None:
+    """A terminal sends SIGINT to all its processes; the server then answers what it accepted."""
+    with rendering(make("chatty", GOOD)) as template:
+        template.render({"messages": []})
+        first = template._process
+        assert first is not None
+        first.send_signal(signal.SIGINT)
+        assert template.render({"messages": [{"role": "a", "content": "b"}]}) == "a: b\n"
+        assert template._process is first
+
+
+def test_a_process_that_ended_is_replaced_and_its_pipes_are_closed(
+    make: Callable[[str, str], Path],
+) -> None:
+    with rendering(make("chatty", GOOD)) as template:
+        template.render({"messages": []})
+        first = template._process
+        assert first is not None
+        first.kill()
+        first.wait()
+        assert template.render({"messages": [{"role": "a", "content": "b"}]}) == "a: b\n"
+        assert first.stdin is not None
+        assert first.stdin.closed
 
 
 def test_a_template_that_loops_stops_no_other_model(

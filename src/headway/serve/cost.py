@@ -15,7 +15,7 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.specs import Spec
 
 BYTES_PER_TOKEN = 4
-"""Of UTF-8. The shipped translators have 4.0 on their validation texts."""
+"""UTF-8 bytes per token. The shipped translators have 4.0 on their validation texts."""
 
 VALUES_PER_ROW = 1000
 """Pixels or samples: an image of 224 x 224 has about 150 rows, a second of audio 16."""
@@ -30,7 +30,7 @@ MEASURED_FROM = 128
 """Units of a batch that is measured. In smaller ones fixed costs dominate."""
 
 REMEMBERED = 8
-"""Measured batches of which the quickest counts: the others met a busy machine."""
+"""Measured batches that are kept. The fastest counts: the others ran on a busy machine."""
 
 
 def tokens_in(question: object) -> float:
@@ -62,14 +62,14 @@ def cost_of(
 
 
 class Pace:
-    """Seconds that one model takes for a unit of cost."""
+    """Seconds per unit of cost of one model."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=REMEMBERED)
         self._guess = 0.0
 
     def guess(self, n_weights: int) -> None:
-        """From the size of a model that was not measured yet."""
+        """Estimate the pace of a model that was not measured yet, from its size."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
     @property

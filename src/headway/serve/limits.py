@@ -69,14 +69,14 @@ class Limits(Made):
     """In which a connection must have sent the header of a request; later it is closed."""
 
     keep_alive_seconds: float = 75.0
-    """That a connection stays open between two requests: longer than the 60 seconds of common
-    clients and proxies, so that they, not the server, close it."""
+    """Seconds after which an idle connection is closed: more than the 60 of common clients and
+    proxies, so that they close it first."""
 
     body_seconds: float = 25.0
     """In which the body of a request must be there; later: 408."""
 
     send_seconds: float = 20.0
-    """That a reader may take nothing of an answer; then it is cut off."""
+    """Seconds after which a client that takes nothing of its answer is disconnected."""
 
     connections: int = 4096
     """At a time; more: 503."""

@@ -1,4 +1,4 @@
-"""Memory of a server: what a model holds, and less of what threads keep for themselves."""
+"""Memory of a server: bytes of a model and of the process, and fewer allocator arenas."""
 
 from __future__ import annotations
 

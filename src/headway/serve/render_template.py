@@ -10,6 +10,7 @@ import datetime
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -111,6 +112,8 @@ def answer(line: bytes) -> bytes:
 
 
 def main() -> None:
+    # Ctrl-C in a terminal reaches this process, too. The server drains, and closes standard input.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_limits()
     out = sys.stdout.buffer
     out.write(b"ready\n")

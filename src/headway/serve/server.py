@@ -39,7 +39,7 @@ LEAST_SENT = 512
 """Bytes that a client must take every `send_seconds` while an answer waits for it."""
 
 GRACE = 0.2
-"""Seconds after the drain in which refusals are sent to those who were not answered."""
+"""Seconds after the drain for sending errors to requests that were not answered."""
 
 log = logging.getLogger("headway.serve")
 
@@ -57,7 +57,7 @@ class Patient(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _deadline = 0.0
-    """When an idle connection is closed; `_timer` may fire earlier and is then set anew."""
+    """When an idle connection is closed; `_timer` may fire earlier and is then set again."""
 
     _in_header = True
     """Part of a header was received, or the connection is new."""
@@ -222,7 +222,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _wait_tasks_to_complete(self) -> None:
-        """What was answered in time is also sent in time."""
+        """Wait until responses are sent, at most until `_close_at`."""
         close_at = self._close_at or asyncio.get_running_loop().time() + GRACE
         async with asyncio.timeout_at(close_at):
             await super()._wait_tasks_to_complete()
@@ -354,7 +354,7 @@ def _more_files() -> None:
 
 
 class _Visible(logging.Formatter):
-    """Log formatter that escapes control characters: a path is the client's text."""
+    """Log formatter that escapes control characters, which names of folders may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))

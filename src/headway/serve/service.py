@@ -136,7 +136,7 @@ class Service:
         """Requests that are in a thread of `reading`."""
 
         self.templates: dict[str, ChatTemplate] = {}
-        """Of models that were asked to chat."""
+        """Chat templates by the name of the model, from its first chat on."""
 
         self._open: set[Ticket] = set()
         """Accepted and not answered."""
@@ -144,7 +144,7 @@ class Service:
         self._declared: dict[str, dict[str, Declared]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
         self._reads: set[Future[Any]] = set()
-        """Work of `_readers`; it goes on when the request that waited for it is cancelled."""
+        """Work of `_readers`; it continues when the request that waits for it is cancelled."""
 
         self.requests = self.metrics.counter("headway_requests_total", "Requests by their outcome.")
         self.latency = self.metrics.histogram(

@@ -86,6 +86,7 @@ class ChatTemplate:
             known = self._process
             if known is not None and known.poll() is None:
                 return known
+            self._end()
             # Isolated: neither the environment nor the working directory adds modules.
             self._process = made = subprocess.Popen(
                 [sys.executable, "-I", render_template.__file__], stdin=subprocess.PIPE,

@@ -56,11 +56,11 @@ INPUTS_EACH = 8
 """So many times as many inputs as requests may wait."""
 
 SLICE = 0.25
-"""Seconds that an interrupted computation has at most before it is interrupted again. It has no
-less than the interruption took, so that it gets half of the time under load."""
+"""Longest time in seconds for which a computation is not interrupted again. It is otherwise as long
+as the last interruption, so that short requests take at most half of the time."""
 
 SPARE = 0.8
-"""Part of the deadline that a request may take by its estimate."""
+"""Largest estimated duration of a request, as a share of its deadline."""
 
 PROBE = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
 """Texts that are computed when a model was read, to measure it and to warm it."""
@@ -72,13 +72,13 @@ class Abandoned(Exception):
 
 @dataclass(frozen=True)
 class Detail:
-    """What a request shows of its tokens."""
+    """How much a response shows of its tokens."""
 
     top: int = 0
-    """Likeliest tokens at each place."""
+    """Number of most likely tokens per position."""
 
     of_prompt: bool = False
-    """With the log-probabilities of the prompt."""
+    """Include the log-probabilities of the prompt."""
 
     writes: bool = True
     """False: the prompt is read, and nothing is written."""
@@ -112,13 +112,13 @@ class Ticket:
     """All that can be answered of it has begun to grow."""
 
     cost: float = 0.0
-    """In units of `serve.cost`."""
+    """Estimated cost in units of `serve.cost`."""
 
     rank: int = 0
     """Running tickets are interrupted for those of lower ranks."""
 
     seconds: float = 0.0
-    """That it takes by its estimate."""
+    """Estimated duration."""
 
     given_up: bool = False
     ended: bool = False
@@ -175,13 +175,13 @@ class Worker:
 
         self.pace = Pace()
         self._expected = 0.0
-        """Seconds that all accepted requests above the lowest rank take by their estimates."""
+        """Estimated seconds of all accepted requests above the lowest rank."""
 
         self._nested = 0.0
         """CPU seconds of this thread in interruptions of the running batch."""
 
         self._undisturbed = 0.0
-        """Until when the running batch is not interrupted again."""
+        """Time (`perf_counter`) until which the running batch is not interrupted again."""
 
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
         self._growing: Continuous | None = None
@@ -297,8 +297,10 @@ class Worker:
             self._wake.notify()
 
     def estimate(self, ticket: Ticket) -> None:
-        """Note its cost and rank. Raise `Refused` if it cannot be answered before its deadline:
-        413 if it takes too long by itself, 429 if it does behind those that were accepted."""
+        """Set the ticket's cost and rank; raise `Refused` if it would miss its deadline.
+
+        413: it takes too long by itself. 429: it does after those that were accepted.
+        """
         decode = ticket.use.settings.decode
         if self.spec.continues and decode.walks:
             return  # it joins others, row by row
@@ -388,11 +390,11 @@ class Worker:
         if self.spec.modality != "text":
             return
         use = self.run.use({})
-        if isinstance(self._predictor(use, ()), Joining):
-            return
         if not self.pace.is_measured and self.run.opened.engine is None:
             weights = (p.numel() for one in self.run.opened.models for p in one.parameters())
             self.pace.guess(sum(weights))
+        if isinstance(self._predictor(use, ()), Joining):
+            return
         asked = [Inputs(self.run.settings, self.run.folder).asked(text) for text in PROBE]
         if any(one.error is not None for one in asked):
             return  # a task of pairs or fields: its first requests are measured

@@ -65,7 +65,7 @@ COLDEST, HOTTEST = 1e-4, 2
 """The lowest temperature that is drawn at, and OpenAI's highest."""
 
 HOTTEST_SPEECH = 1
-"""The same of transcriptions."""
+"""OpenAI's highest temperature for transcriptions."""
 
 MOST_TOP, MOST_TOP_CHAT = 5, 20
 """OpenAI's limits of `logprobs` and `top_logprobs`."""
@@ -557,7 +557,7 @@ def _said(kind: str, text: str) -> dict[str, Any]:
 
 DRAWN = {
     "max_tokens": _said(
-        "integer", "At most so many; of completions 16 by default, and 0 with echo."
+        "integer", "Most tokens of an output; 16 by default for completions, where 0 is allowed."
     ),
     "temperature": _said("number", "0 to 2; 0: the likeliest token each time."),
     "top_p": _said("number", "Draw from the likeliest that have this probability together."),
