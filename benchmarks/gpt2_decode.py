@@ -200,7 +200,7 @@ def main(words: Sequence[str] | None = None) -> None:
     cases = GPU if gpu else CPU
     results, failed, batch = {}, {}, 0
     for case in cases if args.case is None else [cases[args.case]]:
-        if case.batch != batch:  # another shape is compiled anew, not for sizes that vary
+        if case.batch != batch:  # compile for each shape, not once for varying sizes
             torch.compiler.reset()
             a, b = (deepcopy(model).to(device) for model in (ours, theirs))
             if case.bits == 16:

@@ -49,7 +49,7 @@ FORM = {
     "tags": ("classify.answer=labels", "data.label_separator=;"),
     "sizes": ("classify.answer=number",),
 }
-"""What has to be said about the form of a set."""
+"""Settings that describe the format of a set."""
 
 SCORES = {"label": "accuracy", "labels": "micro_f1", "number": "mae", "tags": "f1"}
 ALPHAS = (0.3, 1.0, 3.0, 10.0)

@@ -381,7 +381,7 @@ def words(text: str) -> list[str]:
 
 
 def is_english(found: Sequence[str]) -> bool:
-    """Whether one word of nine is common English: not so in lists and other languages."""
+    """True if at least one word in nine is common in English, unlike in other languages."""
     return 9 * sum(map(COMMON.__contains__, found)) >= len(found) > 3
 
 
@@ -443,7 +443,7 @@ class Overlap:
 
     BASE = np.uint64(0x9E3779B97F4A7C15)
     BITS = 26
-    """Of a polynomial, that say quickly that a run is in no set."""
+    """Leading bits of a polynomial that index a table, to reject most runs quickly."""
 
     def __init__(self, sentences: Iterable[Sequence[str]]) -> None:
         kept = [s for s in sentences if len(s) >= WHOLE]
@@ -472,7 +472,7 @@ class Overlap:
         return total
 
     def shared(self, paragraphs: Sequence[Sequence[str]]) -> np.ndarray:
-        """For each paragraph, whether it shares a run."""
+        """True for each paragraph that shares a run."""
         ids = self._numbered(paragraphs)
         owner = np.repeat(np.arange(len(paragraphs)), [len(p) + 1 for p in paragraphs])
         found = np.zeros(len(paragraphs), bool)

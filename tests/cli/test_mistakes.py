@@ -322,7 +322,7 @@ EVIL = "\x1b]0;renamed\x07\x1b[2J\x9b31m"
 
 
 def printed_on_terminal(words: list[str], folder: Path) -> bytes:
-    """What a command writes to a terminal on both of its outputs."""
+    """Output of a command on a terminal: stdout and stderr."""
     ours, theirs = pty.openpty()
     code = f"import sys; from headway.cli.main import main; sys.exit(main({words!r}))"
     with subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=theirs, stderr=theirs):

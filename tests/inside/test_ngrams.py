@@ -113,7 +113,7 @@ def test_occlusion_of_tags_is_what_removing_each_word_costs(tmp_path: Path) -> N
 
 
 def test_integrated_gradients_add_up_to_what_the_text_changes(run: Opened) -> None:
-    """From a text that says nothing, and so has no n-grams, to this one."""
+    """The path from a baseline without n-grams to this text."""
     found = trace(run, TEXT)
     map_ = maps.integrated_gradients(run, found)
     assert map_.streams == ("text",)

@@ -96,7 +96,7 @@ def test_esm_as_published_comes_in_and_goes_out(to: str, tmp_path: Path) -> None
     assert proof.passed, proof.text()
     if to == "hf":
         same_bytes(folder, tmp_path / "out")
-        # As a run of ours, without the file that says where it came from.
+        # As a run of ours, without the record of its origin.
         (tmp_path / "run" / "import.json").unlink()
         proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "again")
         assert proof.passed, proof.text()
@@ -198,7 +198,7 @@ def test_a_head_of_one_output_answers_with_a_number(kind: str, tmp_path: Path) -
 
 @torch.no_grad()
 def test_a_cross_encoder_reads_pairs(tmp_path: Path) -> None:
-    """A reranker of sentence-transformers says so in its config.json."""
+    """A reranker of sentence-transformers has its own keys in config.json."""
     folder, theirs = bert_folder(tmp_path / "bert", "BertForSequenceClassification", **ONE)
     facts = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}
     change(folder / "config.json", sentence_transformers=facts)

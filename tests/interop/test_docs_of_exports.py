@@ -22,7 +22,7 @@ QUICK = ["--device", "cpu", "train.steps=3", "train.batch_tokens=256", "data.val
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `headway train classify` makes of English texts: it starts from base-en."""
+    """A run as `headway train classify` trains it on English texts: it starts from base-en."""
     folder = tmp_path_factory.mktemp("classifier")
     data = labelled(folder / "data.jsonl", 80)
     out = folder / "run"
@@ -60,7 +60,7 @@ def test_the_onnx_program_gives_the_label_of_the_run(
 def test_the_library_reads_the_tokenizer_of_an_export(
     name: str, tmp_path: Path, classifier: Path
 ) -> None:
-    """What the exports to onnx, ctranslate2 and torch write beside their files."""
+    """Notes that the exports to onnx, ctranslate2 and torch write beside their files."""
     opened = open_plain(str(classifier) if name == "classifier" else name)
     write_library_tokenizer(opened, tmp_path)
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

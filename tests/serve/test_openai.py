@@ -335,7 +335,7 @@ def test_developer_is_a_role_of_templates_that_know_it(tmp_path: Path) -> None:
 
 
 def log_probs_of(run: Run, ids: list[int]) -> torch.Tensor:
-    """Of the next token behind each, all at once."""
+    """Log-probabilities of the next token at each position, in one pass."""
     model: Any = run.opened.models[0]
     with torch.no_grad():
         x_ND = model(torch.tensor(ids), Layout.of([len(ids)]))
@@ -347,7 +347,7 @@ def log_probs_of(run: Run, ids: list[int]) -> torch.Tensor:
 def test_log_probabilities_of_a_prompt(
     client: openai.OpenAI, runs: dict[str, Run], stream: bool, n: int
 ) -> None:
-    """What programs measure perplexity and choices by: nothing is written."""
+    """Programs measure perplexity and score choices with `echo` and `max_tokens` 0."""
     run, prompt = runs["stories"], PROMPT + " there was a little dog."
     ids = run.tokenizer.as_prompt(run.tokenizer.encode(prompt))
     known = log_probs_of(run, ids)

@@ -79,7 +79,7 @@ def logs_of(model: Any, tokens: list[int]) -> Tensor:
 
 
 def scores_of(model: Any, tokens_N: Tensor, layout: Layout) -> Tensor:
-    """Those of both members of the model."""
+    """Scores of the layers and the n-grams together."""
     neural_BC = model.classes(model(tokens_N, layout), layout)
     return torch.lerp(neural_BC, model.ngrams(tokens_N, layout), float(model.ngrams.share))
 

@@ -72,13 +72,13 @@ class Member:
     """Of each output, of each step: tokens and their log-probabilities."""
 
     scores_prompt: bool = False
-    """Whether the log-probabilities of the prompt's own tokens are noted."""
+    """Record the log-probabilities of the prompt's own tokens."""
 
     writes: bool = True
-    """False: it is done when its prompt is read."""
+    """Generate text; without, it is done when its prompt is read."""
 
     prompt_log_probs: list[float | None] = field(default_factory=list)
-    """Of each token of the prompt; None of the first, which follows nothing."""
+    """Log-probability of each token of the prompt; None for the first, which follows nothing."""
 
     prompt_tops: list[list[tuple[int, float]]] = field(default_factory=list)
     """The likeliest tokens at each place of the prompt but the first, if `top` is not 0."""
@@ -116,11 +116,11 @@ class Member:
 
     @property
     def reads_apart(self) -> bool:
-        """Whether more is needed of its prompt than the last vector."""
+        """True where more is needed of its prompt than the last vector."""
         return self.scores_prompt or not self.writes
 
     def note_prompt(self, scores_NV: Tensor) -> None:
-        """Log-probabilities of the next token behind each of the tokens that were read now."""
+        """Append the scores of the prompt's tokens; `scores_NV` follow the tokens just read."""
         if not self.prompt_log_probs:
             self.prompt_log_probs.append(None)
         first = len(self.prompt_log_probs)
@@ -179,7 +179,7 @@ class LongPrompt:
 
     member: Member
     caches: Sequence[Cache]
-    """Of each model, with what was read so far."""
+    """KV cache of each model, with the tokens that were read so far."""
 
 
 class Continuous:

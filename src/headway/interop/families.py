@@ -64,7 +64,7 @@ class Architecture:
 
     labels: tuple[str, ...] = ()
     answer: Answer = "label"
-    """What a head of classes answers with (`classify.answer`)."""
+    """Type of the answers of a classification head (`classify.answer`)."""
 
     data: dict[str, Any] = field(default_factory=dict)
     """`data.*` settings."""

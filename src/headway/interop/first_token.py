@@ -32,7 +32,7 @@ QUIET = 1e-4
 
 
 def can_be_read_at_first(settings: RunSettings) -> bool:
-    """Whether the classes of a model, which has no pooler, can be read behind one."""
+    """Check that the classes of a model without a pooler can be read after one."""
     model = settings.model
     if not isinstance(model, EncoderSettings) or model.heads != ("classes",):
         return False

@@ -12,7 +12,7 @@ from headway.errors import FolderError
 CONFIG_JSON = "config.json"
 GENERATION_JSON = "generation_config.json"
 ADAPTER_JSON = "adapter_config.json"
-"""Of PEFT: the folder holds changes to another model."""
+"""File of a PEFT adapter, which holds changes to another model."""
 
 LARGEST_JSON = 64 << 20
 """Bytes of a JSON file: the vocabulary of the largest models has 20 MB."""

@@ -43,7 +43,7 @@ MOST_LAYERS = 2000
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
 
 Answer = Literal["label", "labels", "number"]
-"""As `classify.answer`."""
+"""Values of `classify.answer`."""
 
 LABEL: Answer = "label"
 
@@ -129,7 +129,7 @@ class Given:
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def classes(self) -> tuple[Answer, tuple[str, ...]]:
-        """What a classification head answers with, and its labels; a number has none."""
+        """Type of the answers of a classification head, and its labels; a number has none."""
         labels, problem = self.labels(), self.values.get("problem_type")
         self.only("problem_type", PROBLEMS, f"it may be one of {', '.join(PROBLEMS)}")
         if problem == "multi_label_classification":

@@ -209,7 +209,7 @@ def _cut(pair: Pair) -> str:
 
 
 OLD_KINDS = {"weight": "gamma", "bias": "beta"}
-"""What files made from TensorFlow's call the tensors of a norm."""
+"""Names of the tensors of a norm in files that were converted from TensorFlow."""
 
 
 def new_names(names: Collection[str]) -> list[str]:

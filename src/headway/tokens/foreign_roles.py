@@ -109,8 +109,8 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
 
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of `transformers` that do what tokenizer.json says. Those of a model add special tokens
-themselves, whatever rule is in there."""
+"""Classes of `transformers` that follow tokenizer.json. The class of a model adds special tokens
+itself, whatever the file contains."""
 
 
 class Ends(NamedTuple):
@@ -122,7 +122,7 @@ class Ends(NamedTuple):
 
 
 def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
-    """What its own rule (the post-processor) adds."""
+    """Special tokens that the tokenizer's own post-processor adds."""
     if inner.post_processor is None:
         return Ends()
     known = inner.get_vocab(with_added_tokens=False)

@@ -45,8 +45,8 @@ class Roles:
 
     between: tuple[str, ...] | None = None
     """Tokens between the two texts of a pair, where the published tokenizer of an encoder has a
-    rule of its own; `before` and `behind` are then those of pairs, too. None: end tokens, as
-    `pair_ends` says."""
+    rule of its own; `before` and `behind` are then those of pairs, too. None:
+    `pair_ends` end tokens."""
 
     banned: tuple[str, ...] = ()
     """Tokens that no output has (Marian's `<pad>`)."""

@@ -40,7 +40,7 @@ NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
 
 
 class Reading(NamedTuple):
-    """What a second pass over a window and its transcript finds."""
+    """Result of a second pass over a window and its transcript."""
 
     rows: Rows
     """Where each token is said."""

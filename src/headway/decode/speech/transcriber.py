@@ -37,7 +37,7 @@ class Heard:
     text: str
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    """Of the tokens, and of the end where the decoder wrote one."""
+    """Log-probabilities of the tokens, and of the end token where the decoder wrote one."""
 
     temperature: float = 0.0
     """At which it was drawn."""

@@ -140,8 +140,10 @@ def states_behind(
     changes: Sequence[Change] = (),
     added_ND: Tensor | None = None,
 ) -> States:
-    """The same with what else answers are read from. `added_ND`: what the tokens add to the scores
-    of the n-gram member, in place of what those of the text do."""
+    """Hidden states of the last stream, and the scores of the n-gram member if the model has one.
+
+    `added_ND`: the tokens' contributions to these scores, in place of those of the text.
+    """
     found = _states(model, batch, changes)
     return found._replace(ngrams=vote_of(model, batch, changes, added_ND))
 
@@ -152,7 +154,7 @@ def vote_of(
     changes: Sequence[Change] = (),
     added_ND: Tensor | None = None,
 ) -> Vote | None:
-    """What the n-gram member says of a batch, if the model has one."""
+    """Scores of the n-gram member on a batch; None if the model has none."""
     table = table_of(model)
     if table is None:
         return None

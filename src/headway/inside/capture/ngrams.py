@@ -1,4 +1,4 @@
-"""The n-gram member of a model: what it reads while tokens are hidden, and what each token adds."""
+"""The n-gram member of a model: scores with hidden tokens, and what each token contributes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from headway.models.parts.ngrams import Ngrams, View
 from headway.nn.layout import Layout
 
 NGRAMS = "ngrams"
-"""The name of this member among the fronts of a model: what it reads instead of vectors is what
-each token adds to the scores (`added`)."""
+"""Name of this member among the fronts of a model. Its rows are not vectors, but contributions of
+tokens to the scores (`added`)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def grams_of(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> lis
 def _texts(
     table: Ngrams, reading: Reading, change: Change
 ) -> list[tuple[tuple[int, ...], int | None]]:
-    """For each output the places that its n-grams may see, and its own place."""
+    """Positions that the n-grams of each output may see, and the position of the output."""
     hidden = set(change.places(reading.last.name))
     every = range(len(reading.last))
     # A token is hidden from the others, not from itself.
@@ -79,9 +79,11 @@ def _segments(reading: Reading, kept: Sequence[int]) -> Tensor | None:
 
 @torch.no_grad()
 def added(table: Ngrams, reading: Reading, change: Change = NO_CHANGE) -> Tensor:
-    """What each token adds to the scores of each output (T R C): the scores of an n-gram are
-    shared out evenly among its occurrences and their tokens. With `bias_C`, the sum over the tokens
-    is the member's answer."""
+    """Contribution of each token to the scores of each output (T R C).
+
+    The scores of an n-gram are divided evenly among its occurrences and their tokens. The sum over
+    the tokens and `bias_C` are the member's scores.
+    """
     sizes = len(reading.last), len(reading.outputs), len(table.bias_C)
     found_TRC = table.weight_GC.new_zeros(sizes)
     for row, grams in enumerate(grams_of(table, reading, change)):
@@ -125,7 +127,7 @@ def voted(
 
 
 def from_added(table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout) -> Tensor:
-    """The same scores from what tokens add (`added`, a row per token of several readings)."""
+    """The member's scores from the contributions of tokens (`added`), a row per token."""
     n_outputs, n_labels = len(readings[0].outputs), len(table.bias_C)
     each_BRC = x_ND.unflatten(0, (len(readings), -1)).sum(1).unflatten(1, (n_outputs, n_labels))
     scores_RC = each_BRC.flatten(0, 1) + table.bias_C

@@ -70,7 +70,7 @@ class Trace:
 
     @property
     def change(self) -> Change:
-        """What was done to the model."""
+        """Tokens that were hidden and heads that were switched off in this pass."""
         off = (head.split(".") for head in self.meta.get("off", ()))
         return Change(
             frozenset((name, place) for name, place in self.meta.get("hidden", ())),

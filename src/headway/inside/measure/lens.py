@@ -43,7 +43,7 @@ class Lens:
     """What is done with a layer's vectors, in a sentence."""
 
     scores_RC: Tensor
-    """Of the last of them: the model's answer."""
+    """Scores of the last of `layers`: the model's answer."""
 
     top_LRK: Tensor
     """The likeliest words or labels of each layer. Of a vector as output there are none."""

@@ -1,4 +1,4 @@
-"""Which n-grams of a text voted for what, and how the answer follows from both members."""
+"""Effects of the n-grams of a text and of the layers on the answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ INSIDE = "(inside a word)"
 
 @dataclass(frozen=True)
 class Votes:
-    """How one output came about. Effects are on the margin of the chosen label: its score less the
-    mean score of the other labels. They add up to the margin of the answer."""
+    """Effects of n-grams and layers on one output.
+
+    An effect is on the margin of the chosen label: its score less the mean score of the other
+    labels. The effects add up to the margin of the answer.
+    """
 
     probs: dict[str, Tensor]
-    """Of all labels (C), by the name of the member; the model's own last."""
+    """Probabilities of all labels (C) by the name of the member; the whole model is last."""
 
     grams: tuple[tuple[str, float], ...]
     """Each n-gram and its effect, the strongest first."""
@@ -44,7 +47,7 @@ class Votes:
 
 @torch.no_grad()
 def votes(run: Opened, trace: Trace) -> list[Votes]:
-    """For each output; empty for a model without n-grams."""
+    """Effects on each output; an empty list for a model without n-grams."""
     table, reading, change = table_of(run.model), trace.reading, trace.change
     if table is None:
         return []
@@ -64,7 +67,7 @@ def votes(run: Opened, trace: Trace) -> list[Votes]:
             merged[name] = merged.get(name, 0.0) + effect
         found.append(
             Votes(
-                {who: scores_RC[row].double().softmax(-1) for who, scores_RC in said.items()},
+                {name: scores_RC[row].double().softmax(-1) for name, scores_RC in said.items()},
                 tuple(sorted(merged.items(), key=lambda one: -abs(one[1]))),
                 share * float(_margin(table.bias_C, output.id)),
                 (1 - share) * float(_margin(said[NEURAL][row], output.id)),
@@ -84,7 +87,7 @@ def name_of(gram: Gram, reading: Reading) -> str:
     stream, name, before = reading.last, "", -2
     if gram.view is None and reading.answers == "label" and len(gram.places) > 1:
         firsts = {stream.pieces[seen[0]] for seen in gram.places}
-        if len(firsts) > 1:  # one hash for all that begin no word
+        if len(firsts) > 1:  # one hash for all tokens inside words
             return INSIDE
     for place in gram.places[0]:
         joined = place == before + 1 and stream.words[place] == stream.words[before] >= 0

@@ -278,7 +278,7 @@ def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) 
     """The answers of the layers and of the n-grams, and of one output the strongest n-grams."""
     if not found:
         return []
-    lines = [_title("n-grams", "what each member of the model says alone", ink, width)]
+    lines = [_title("n-grams", "answers of each member of the model alone", ink, width)]
     names = list(found[0].probs)
     table = [
         [f"{ink.word(labels[int(p_C.argmax())])} {p_C.max():.2f}"

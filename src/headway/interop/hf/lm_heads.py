@@ -42,7 +42,7 @@ class Label:
 
     @property
     def writes(self) -> bool:
-        """Whether the next word is scored."""
+        """True for a head over the vocabulary, which scores the next word."""
         return spec_of(self.task).writes
 
     def pairs(self) -> list[Pair]:

@@ -16,7 +16,7 @@ from headway.settings.vision import PictureEncoderSettings, PictureSeq2SeqSettin
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
 PROCESSOR_JSON = "processor_config.json"
-"""What newer versions of `transformers` save for a processor: the settings of all its parts."""
+"""File of newer versions of `transformers` with the settings of all parts of a processor."""
 
 PARTS = ("image_processor", "feature_extractor")
 LEVELS = 255.0

@@ -10,7 +10,7 @@ PANELS.ngrams = {
       csv: () => [["output", "member", "its label", "probability", "probability of the answer"], ...section.outputs.flatMap((one, i) => one.members.map((row) => [outputs[i].name, ...row]))] });
     if (outputs.length > 1) tokens(body, { pieces: outputs.map((one) => `${stream.pieces[one.row]}: ${one.name}`) }, { picked: r, onclick: (i) => page.set({ row: outputs[i].row }) });
     body.append(el("h3", {}, `Probability of “${label}”`));
-    bars(body, members.map(([name, own, p, value], i) => ({ label: name, value, picked: i === members.length - 1, note: own === label ? "" : `says “${own}” (${number(p)})` })), { max: 1 });
+    bars(body, members.map(([name, own, p, value], i) => ({ label: name, value, picked: i === members.length - 1, note: own === label ? "" : `answers “${own}” (${number(p)})` })), { max: 1 });
     const most = Math.max(...weights.map(Math.abs), 1e-12);
     const card = frame(host, { title: `What speaks for “${label}”`, name: "ngrams",
       hint: "Each n-gram of the text has a fixed score for each label. A bar is its effect on the margin of the answer: its score for this label less the mean of the others, times the weight of the n-grams. All bars add up to the margin.",

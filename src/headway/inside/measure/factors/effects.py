@@ -148,7 +148,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
         if readout.pools:  # as if every row were an example
             x_RD = x_RD.repeat_interleave(n_first, 0)
             each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
-        # Whatever the n-gram member says, the layers have their share of the answer.
+        # The n-gram member is constant here; the layers have their share of the answer.
         return share * readout.of(run.model, States(x_RD, each)).answers()
 
     middle_1C = read(found.mean_SD[s][None])

@@ -38,8 +38,8 @@ class Slopes:
 
 
 def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
-    """What answers are made of, a row per token: what the fronts hand over, and what tokens add to
-    the scores of the n-gram member."""
+    """Inputs of the answer, a row per token: embeddings from the fronts, and contributions of
+    tokens to the scores of the n-gram member."""
     found = {name: states[0] for name, states in trace.states.items()}
     table = table_of(run.model)
     if table is not None:

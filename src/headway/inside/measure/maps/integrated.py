@@ -71,7 +71,7 @@ def integrated_gradients(
     """
     given = fronts_of(run, trace, change) | dict(fronts or {})
     nothing = {
-        name: torch.zeros_like(x_TD) if name == NGRAMS  # a text that says nothing has none
+        name: torch.zeros_like(x_TD) if name == NGRAMS  # the baseline has no n-grams
         else baseline_TD(run, trace.reading, name, baseline)
         for name, x_TD in given.items()
     }  # fmt: skip

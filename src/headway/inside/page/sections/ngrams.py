@@ -1,4 +1,4 @@
-"""Which n-grams of this text voted for what, beside what the layers say."""
+"""Section of the n-grams: their effects on the answer, beside that of the layers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def section(looked: Looked) -> Section | None:
             {
                 "label": labels[output.id],
                 "members": [
-                    [who, labels[int(probs_C.argmax())], float(probs_C.max()),
+                    [name, labels[int(probs_C.argmax())], float(probs_C.max()),
                      float(probs_C[output.id])]
-                    for who, probs_C in one.probs.items()
+                    for name, probs_C in one.probs.items()
                 ],
                 "effects": _effects(one),
             }
