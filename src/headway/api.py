@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.data.in_memory import FOLDER, ROWS, VALID, Given, given, named_files
+from headway.data.in_memory import ROWS, VALID, Given, given, named_files
 from headway.errors import ConfigError, FolderError, InPython, columns_by_argument, suggest
 from headway.settings.asked import FROM_PYTHON, Asked
-from headway.settings.data import INPUTS
+from headway.settings.data import GIVEN, INPUTS
 from headway.settings.listed import listed
 from headway.settings.recipes import recipe_path
 from headway.settings.run import RunSettings, asked_of
@@ -248,7 +248,7 @@ class Wish:
             tables[VALID] = tables[ROWS].beside(held)
         asked = Asked()
         for name, one in tables.items():
-            for key, value in one.settings(out / FOLDER, name).items():
+            for key, value in one.settings(out / GIVEN, name).items():
                 asked |= Asked({f"data.{key}": value}, self.command or "train(data)")
         return asked, tables
 

@@ -13,9 +13,13 @@ import json
 import os
 import re
 import shutil
+import signal
+import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from headway.errors import FolderError
@@ -116,6 +120,77 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise FolderError(f"cannot write {out}: {error}.") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+TEMPORARY = "headway-work-"
+"""What the names of our folders among the temporary files of the system begin with."""
+
+
+@contextmanager
+def work_folder() -> Iterator[Path]:
+    """A temporary folder for work without a run folder.
+
+    It is gone afterwards, also after SIGTERM. After SIGKILL it stays until the next process that
+    makes one: a folder is locked by its owner while it is in use, and those that are not are
+    removed.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        if (lock := _locked(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(lock)
+    lock = None
+    while lock is None:  # another process may take it for one of a process that has ended
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        lock = _locked(folder)
+
+    def remove() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+    with _ending(remove):
+        yield folder
+
+
+def _locked(folder: Path) -> int | None:
+    """A handle that locks a folder of ours, if nobody else does and it still has its name."""
+    import fcntl
+
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        state = os.fstat(handle)
+        if state.st_uid == os.getuid() and os.path.samestat(state, folder.stat()):
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
+@contextmanager
+def _ending(act: Callable[[], object]) -> Iterator[None]:
+    """Call it at the end, and before SIGTERM ends the process where nobody else handles it."""
+    handled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+
+    def end(number: int, frame: FrameType | None) -> None:
+        act()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    if handled:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if handled:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        act()
 
 
 def check_free(out: Path) -> None:

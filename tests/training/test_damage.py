@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,11 @@ def test_damaged_prepared_data_is_found_and_made_again(run: Path, command: list[
         assert not_found(path, partial(load_prepared, run), DataError, flips, 5) == [], path
     (run / "data" / "train.source.tokens").write_bytes(b"")
     said = io.StringIO()
-    assert (
-        prepare("pairs", load_run(run), run, Progress(stream=said)).fingerprint == whole.fingerprint
-    )
+    source, target = (command[command.index(name) + 1] for name in ("--source", "--target"))
+    settings = load_run(run)
+    settings = replace(settings, data=replace(settings.data, source=(source,), target=(target,)))
+    again = prepare("pairs", settings, run, Progress(stream=said))
+    assert again.fingerprint == whole.fingerprint
     assert "data is damaged: train.source.tokens has 0 bytes" in said.getvalue()
 
 

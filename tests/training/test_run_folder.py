@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from headway.cli.main import main
 from headway.data.fingerprint import wanted_inputs
 from headway.errors import FolderError
 from headway.progress import SILENT
 from headway.settings.run import RunSettings, run_settings
 from headway.tasks.task import find_task
+from headway.training.report import Report
 from headway.training.run_folder import Home
 
 
 def asked(path: Path, **train: object) -> RunSettings:
     values = {"task": "classify", "data": {"text": [str(path)]}, "train": train}
     return run_settings(values)
+
+
+def test_a_finished_run_does_not_say_where_its_data_was(tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    table, out = tmp_path / "private" / "reviews.tsv", tmp_path / "run"
+    rows = [f"{'good' if n % 2 else 'bad'} film {n}\t{n % 2}\n" for n in range(60)]
+    table.write_text("text\tlabel\n" + "".join(rows))
+    words = ["train", "classify", str(table), "--out", str(out), "--from", "none",
+             "--device", "cpu",
+             "model.preset=encoder-test", "tokenizer.kind=words", "train.steps=2",
+             "train.batch_tokens=200", f"data.valid_text=[{table}]"]  # fmt: skip
+    assert main(words) == 0
+    shown = [(out / name).read_text() for name in ("config.toml", "card.json")]
+    report = Report(out)
+    shown += [json.dumps(part) for part in (report.settings(), report.summary(), report.data())]
+    for text in shown:
+        assert "private" not in text
+    assert all("reviews.tsv" in text for text in shown[:2])
+    before = (out / "config.toml").read_bytes()
+    assert main(words) == 0
+    shutil.rmtree(out / "data")
+    assert main(words) == 0
+    assert (out / "config.toml").read_bytes() == before
+    table.write_text(table.read_text() + "one more\t1\n")
+    assert main(words) == 2
+    assert main([*words, "--restart"]) == 0
 
 
 def test_files_may_have_been_moved_but_not_changed(

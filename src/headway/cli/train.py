@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from headway.errors import ConfigError, Stopped
 from headway.settings.asked import Asked
 from headway.settings.recipes import in_folder, recipe_path
 from headway.settings.run import resolved_toml
+from headway.storage import work_folder
 from headway.tasks.specs import SPECS
 
 if TYPE_CHECKING:
@@ -108,12 +109,14 @@ def train(
         run, budget_s = with_budget(run, budget, "--budget", None if restart else out)
     from headway.training.run import Training
 
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(
-            settings=run, out=out or Path(folder), device=device, budget_s=budget_s,
-            restart=restart, started=started,
-        )  # fmt: skip
-        return _show_plan(training, Path(folder)) if dry_run else _train(training)
+    training = partial(
+        Training, settings=run, device=device, budget_s=budget_s, restart=restart, started=started
+    )
+    if dry_run:
+        with work_folder() as folder:
+            return _show_plan(training(out=out or folder), folder)
+    assert out is not None
+    return _train(training(out=out))
 
 
 def _train(run: Training) -> int:

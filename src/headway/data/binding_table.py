@@ -17,7 +17,7 @@ from headway.data.media.open_item import Form
 from headway.data.readers.folder import FOLDER
 from headway.data.readers.media import is_list
 from headway.data.table import Table, is_missing, shown_value, value_in
-from headway.settings.data import DataSettings
+from headway.settings.data import DataSettings, file_name
 from headway.settings.run import RunSettings
 from headway.tasks.specs import Spec
 
@@ -81,7 +81,7 @@ class Tables:
         """Of the first files, as data: columns with what they are taken for, nothing for those that
         are not read, their kind, and a value."""
         found: list[dict[str, object]] = [
-            {"file": str(table.called), "form": table.form,
+            {"file": file_name(str(table.called)), "form": table.form,
              "columns": list(_cells(table, binding, report))}
             for table, binding in self.bound[:MOST_FILES]
         ]  # fmt: skip
@@ -161,4 +161,5 @@ def _said(bound: Bound) -> str:
     n = table.n or 0
     known = {name: (count, 0) for name, count in labels.items()}
     said = f"\n  (folder) → label   label   {_value('', 'label', known)}" if known else ""
-    return f"{table.name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {kind}{said}"
+    name = file_name(str(table.name))
+    return f"{name}   {table.form}, {n:,} {table.unit_of(n)}\n  (file) → {kind}{said}"

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -43,11 +42,8 @@ from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import listed
-from headway.storage import sync
+from headway.storage import sync, work_folder
 from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
-
-FOLDER = "given"
-"""In a run folder: what was in memory."""
 
 ROWS, VALID = "rows", "valid"
 """Names of what training and validation data are written to, there."""
@@ -239,9 +235,9 @@ def in_files(
     """The data as settings of `data`, for work that is done inside: a table is in a file until
     then."""
     found = given(task, data, needs, usual, what=what)
-    with TemporaryDirectory(prefix="headway-") as name:
-        found.write(Path(name))
-        yield found.settings(Path(name))
+    with work_folder() as folder:
+        found.write(folder)
+        yield found.settings(folder)
 
 
 def keep(folder: Path, parts: Mapping[str, Given], *, replace: bool = True) -> bool:

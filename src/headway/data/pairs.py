@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from headway.data.example import pair_source
 from headway.data.files import is_stream, spool
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
+from headway.storage import work_folder
 from headway.tasks.specs import SPECS
 
 Pair = tuple[str, str]
@@ -22,8 +22,8 @@ def read_pairs(
     source: Sequence[str], target: Sequence[str], pairs: Sequence[str], settings: DataSettings
 ) -> Iterator[Pair]:
     """All pairs in the order of the files, of which little is in memory."""
-    with TemporaryDirectory(prefix="headway-") as folder:
-        again = [_again(path, Path(folder)) for path in pairs]
+    with work_folder() as folder:
+        again = [_again(path, folder) for path in pairs]
         run = RunSettings(task=TASK, data=settings)
         for example in pair_source(run, again, source, target):
             yield example.text("source"), example.text("target")

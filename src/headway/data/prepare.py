@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -62,6 +61,7 @@ from headway.errors import DataError
 from headway.progress import SILENT, Progress
 from headway.settings.run import RunSettings
 from headway.settings.text import Shape
+from headway.storage import work_folder
 from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
@@ -403,8 +403,7 @@ def evaluation_set(
     """The files of `data.text` (or `data.pairs`) for scoring, in memory, and the examples as they
     stand in the files. A label that is not among `labels` is an error that says where."""
     _check_asked(kind, settings)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with work_folder() as folder:
         words = folder / "tokenizer.json"
         Vocabularies(tokenizer, tokenizer).save(words)
         with rereadable(settings, folder) as readable:
@@ -451,8 +450,8 @@ def evaluation_media(
     source, _ = sources("media", settings, media)
     if settings.data.bad == "error":
         check_there(source)
-    with tempfile.TemporaryDirectory(prefix="headway-media-") as name:
-        folder, words = Path(name), Path(name) / "tokenizer.json"
+    with work_folder() as folder:
+        words = folder / "tokenizer.json"
         Decoder(list(source), media, folder).run(progress)
         _check_scorable(survey_media(source, folder), labels)
         targets = [one.text("text") or ", ".join(one.labels) for one in source]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from headway.errors import DataError
 from headway.interop.folder_files import inside
 from headway.settings.folder import CHAT_TEMPLATE
+from headway.storage import work_folder
 from headway.tokens.files import tokenizer_files
 from headway.tokens.foreign import load_foreign
 from headway.tokens.llama2c import load_llama2c_tokenizer
@@ -83,8 +83,7 @@ def load_named(
         return Vocabularies(both, both)
     if path.is_dir():
         return load_beside(path, config, n_tokens, n_source)
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
+    with work_folder() as place:
         for hint in HINTS:
             if folder is not None and (folder / hint).is_file():
                 shutil.copyfile(inside(folder, hint), place / hint)
@@ -98,4 +97,4 @@ def load_named(
         try:
             return load_foreign(place, config, n_tokens, n_source)
         except DataError as error:
-            raise DataError(str(error).replace(name, str(path.parent))) from error
+            raise DataError(str(error).replace(str(place), str(path.parent))) from error

@@ -134,6 +134,19 @@ class Asked(Mapping[str, Any]):
             other._leaves[new(key)] = Leaf(values.get(key, leaf.value), leaf.whence)
         return other
 
+    def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Asked:
+        """With names in the place of the paths that these leaves hold, also where it is noted what
+        was said."""
+        changed = Asked()
+        for key in self.keys() & set(keys):
+            value, whence = self[key], self.whence(key)
+            paths = [value] if isinstance(value, str) else value
+            for path in sorted(paths, key=len, reverse=True):
+                whence = whence.replace(path, name(path))
+            names = name(value) if isinstance(value, str) else [name(path) for path in paths]
+            changed |= Asked({key: names}, whence)
+        return self | changed
+
     def __or__(self, other: Asked) -> Asked:
         both = Asked()
         both._leaves = self._leaves | other._leaves

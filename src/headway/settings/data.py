@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from headway.errors import ConfigError
@@ -10,9 +11,22 @@ from headway.settings.body import check_values
 from headway.settings.made import Made
 from headway.settings.value_types import check_least
 
+GIVEN = "given"
+"""The folder in a run for data that was in memory."""
+
 INPUTS = ("text", "source", "target", "pairs", "media")
 FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
 """Settings of data that name files: which of them a task takes is said by what it needs."""
+
+
+def file_name(path: str) -> str:
+    """An absolute path without its folders, which are of no use to others; other paths as they are.
+    Data that was in memory keeps the folder in the run that it is in."""
+    whole = Path(path)
+    if not whole.is_absolute():
+        return path
+    return f"{GIVEN}/{whole.name}" if whole.parent.name == GIVEN else whole.name
+
 
 Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 

@@ -18,7 +18,7 @@ from headway.errors import ConfigError, DataError, FolderError, one_line, sugges
 from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat, said_as
 from headway.settings.augment import AugmentSettings
 from headway.settings.body import unread_by
-from headway.settings.data import FILES, DataSettings, TokenizerSettings
+from headway.settings.data import FILES, DataSettings, TokenizerSettings, file_name
 from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
     Locate,
@@ -84,6 +84,7 @@ SETTINGS: Mapping[str, type[Any]] = ChainMap(
     },
 )
 
+FILE_KEYS = tuple(f"data.{name}" for name in FILES)
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
 """What else the settings of a run hold, beside these sections and the model."""
 
@@ -458,6 +459,14 @@ def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
     if type(tubelet) is int:
         loose["frames"] = tubelet
     return {**loose, **asked}
+
+
+def without_folders(settings: Resolved) -> Resolved:
+    """The settings of a run that is finished: without the folders that its data was in."""
+    data = settings.data
+    names: dict[str, Any] = {name: tuple(map(file_name, getattr(data, name))) for name in FILES}
+    asked = settings.asked.with_names(FILE_KEYS, file_name)
+    return replace(settings, data=replace(data, **names), asked=asked)
 
 
 def resolved_toml(settings: RunSettings) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +37,7 @@ from headway.data.table import (
 )
 from headway.errors import DataError, suggest
 from headway.settings.run import RunSettings, media_front
+from headway.storage import work_folder
 from headway.tasks.media_inputs import Given, check_kind, found_file, what_of
 from headway.tasks.specs import Modality, spec_of
 
@@ -394,9 +394,9 @@ def _box(value: object, where: str) -> tuple[int, ...]:
 def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
     if not value:
         raise DataError(f"{name} holds no bytes.")
-    with TemporaryDirectory(prefix="headway-") as folder:
-        said = Loose(Path(folder)).put(value, NAMES[form.what][0], name, "path")
-        path = str(Path(folder).parent / said["path"])
+    with work_folder() as folder:
+        said = Loose(folder).put(value, NAMES[form.what][0], name, "path")
+        path = str(folder.parent / said["path"])
         try:
             return Given(name, read_media(path, form, part).values)
         except DataError as error:

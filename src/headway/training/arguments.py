@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import ConfigError, UserError, suggest
 from headway.progress import Progress
 from headway.settings.asked import Asked
+from headway.settings.data import GIVEN
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CONFIG, load_run, run_folder
 from headway.settings.run import RunSettings, asked_of, load_run_settings
 from headway.settings.start import DistilSettings, LoraSettings
 from headway.settings.toml import parse, read_text
+from headway.storage import work_folder
 from headway.tasks.specs import ALIASES, SOURCE, SPECS, Alias, spec_of
 
 if TYPE_CHECKING:
@@ -126,18 +127,16 @@ def report_of(
     """What is odd about the data: what training would do with it is done in a folder that goes.
     `steps`: one example after each stage on its way to a batch, too."""
     from headway.data.binding_table import Tables
-    from headway.data.in_memory import FOLDER
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
     from headway.tasks.pretrained import with_pretrained
     from headway.tasks.task import find_task
 
-    with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
-        folder = Path(name)
+    with work_folder() as folder:
         changes: dict[str, Any] = {}
         for part, one in (given or {}).items():
-            one.write(folder / FOLDER, part)
-            changes |= one.settings(folder / FOLDER, part)
+            one.write(folder / GIVEN, part)
+            changes |= one.settings(folder / GIVEN, part)
         tuples: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()
         }

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from headway.data.binding_table import Tables
-from headway.data.in_memory import FOLDER as GIVEN
 from headway.data.in_memory import Given, keep
 from headway.data.store import ImpossibleData, Prepared
 from headway.errors import FolderError, Stopped, UserError, needs
 from headway.models.folder import model_weights, save_weights
 from headway.progress import Progress, duration
 from headway.settings.asked import Asked
+from headway.settings.data import GIVEN
 from headway.settings.folder import (
     CHAT_TEMPLATE,
     CONFIG,
@@ -39,6 +39,7 @@ from headway.settings.run import (
     check_effect,
     read_resolved,
     resolved_toml,
+    without_folders,
 )
 from headway.storage import replace_file, replace_text
 from headway.tasks.custom_metrics import Own
@@ -486,8 +487,8 @@ class Training:
             return False
         self._put(CONFIG, lambda: self._keep_folder(worker.settings, worker.prepared))
         self._put(WEIGHTS, lambda: save_weights(self.out, model_weights(worker.finished())))
-        if fitted := chosen.get("fitted"):
-            settings = with_fitted(worker.settings, fitted)
+        settings = without_folders(with_fitted(worker.settings, chosen.get("fitted") or {}))
+        if settings != worker.settings:
             self._put(CONFIG, lambda: write_config(self.out, resolved_toml(settings)))
         took, lines = self.now() - self.started, chosen.pop("lines")
         losses = finite(read_history(self.out).points("valid", "loss"))

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from headway.data.checksummed import MANIFEST
 from headway.data.fingerprint import FIELDS, MEDIA_FIELDS, are_those
-from headway.data.in_memory import FOLDER as GIVEN
 from headway.errors import ConfigError, FolderError, UserError
-from headway.settings.data import FILES, DataSettings
+from headway.settings.asked import Asked
+from headway.settings.data import FILES, GIVEN, DataSettings, file_name
 from headway.settings.folder import CHAT_TEMPLATE, CONFIG, TOKENIZER, WEIGHTS, check_config
-from headway.settings.run import Resolved, RunSettings, differences, load_resolved
+from headway.settings.run import FILE_KEYS, Resolved, RunSettings, differences, load_resolved
 from headway.settings.toml import parse, read_text
 from headway.tasks.history import LOG
 from headway.tasks.specs import ALIASES, metrics_asked
@@ -182,7 +182,9 @@ class Home:
         changed = differences(_moved(before), _moved(asked))
         files = tuple(f"data.{name}: " for name in (*FIELDS, *MEDIA_FIELDS))
         if all(one.startswith(files) for one in changed) and (
-            not changed or self._was_prepared_from(settings.data)
+            not changed
+            or self._was_prepared_from(settings.data)
+            or self._is_said_without_folders(before, asked)
         ):
             return
         own = [name for name in metrics_asked(before) if f"metrics.{name}" not in asked]
@@ -203,6 +205,13 @@ class Home:
             return are_those(made["inputs"], data)
         except (KeyError, TypeError, ValueError, OSError, UserError):  # that is said later
             return False
+
+    def _is_said_without_folders(self, before: Asked, asked: Asked) -> bool:
+        """Whether a run that is finished was given files with these names, and what was prepared
+        from them is gone: it is made again, and its fingerprint decides."""
+        is_gone = not (self.path / "data" / MANIFEST).exists()
+        names = asked.with_names(FILE_KEYS, file_name)
+        return is_gone and not differences(_moved(before), _moved(names))
 
     def stored(self, task: str) -> Resolved:
         """The settings of the run that is there."""

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from headway.errors import FolderError
@@ -17,7 +16,7 @@ from headway.inside.measure.heads import Heads
 from headway.inside.measure.pruning import Head, least, save_pruned, units
 from headway.settings.data import DataSettings
 from headway.settings.model import ModelSettings
-from headway.storage import read_json, replace_text, seal_json
+from headway.storage import read_json, replace_text, seal_json, work_folder
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.scores import Scores
 from headway.tasks.specs import Spec
@@ -145,9 +144,9 @@ def measure_without(
     run: Opened, files: DataSettings, gone: Collection[Head]
 ) -> tuple[float, float | None]:
     """The task's metric, and the loss where it has one, of the run without these heads."""
-    with TemporaryDirectory() as folder:
-        save_pruned(run, gone, Path(folder), compact=False)
-        found = evaluate_quietly(Path(folder), files)
+    with work_folder() as folder:
+        save_pruned(run, gone, folder, compact=False)
+        found = evaluate_quietly(folder, files)
     return headline(run.spec, found), found.facts.get("loss")
 
 
