@@ -472,8 +472,8 @@ SEPARATORS = (";", "|", ",")
 
 
 def label_hint(seen: Survey) -> str:
-    """What labels look like that are read as one class each: numbers, or several labels in a cell.
-    Empty where they look like classes, or where nobody could choose."""
+    """A hint that single-label classes look like numbers, or like several labels in one cell; empty
+    if they look like classes or if the task has no other kind of answer."""
     settings, names = seen.source.settings, list(seen.names.counts)
     own = getattr(settings, settings.task, None)
     if "label" not in seen.source.kinds or not hasattr(own, "answer") or not names:
@@ -503,7 +503,8 @@ def is_number(text: str) -> bool:
 
 
 def scarce(counts: Mapping[str, int], what: str = "validation examples") -> str:
-    """Which labels have too few examples for scores of their own; empty if none has."""
+    """A line that lists the labels with too few examples for scores of their own; empty without
+    such labels."""
     few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
     if not few:
         return ""

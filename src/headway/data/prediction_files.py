@@ -43,7 +43,7 @@ TARGETS = ("label", "labels", "number", "target")
 
 
 class Input(NamedTuple):
-    """A question of a file, and the row that it stands in."""
+    """A question of a file, and the row that it is in."""
 
     question: Question | Example
     row: Mapping[str, object]
@@ -54,7 +54,7 @@ class InputFile:
     """The questions of a file, in order."""
 
     columns: tuple[str, ...]
-    """Of its rows; none where a word stands on each line."""
+    """Names of all columns; empty for a file with one word per line."""
 
     inputs: Iterator[Input]
 
@@ -157,7 +157,7 @@ def _first_values(raw: Raw, n: int) -> Raw:
 
 
 def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:
-    """All that stands in a row, in the order of the table; `names`: of its values."""
+    """All cells of a row, in the order of the table; `names`: the columns of its values."""
     if raw.row is not None:
         return raw.row
     found = dict(zip(dict.fromkeys(names), raw.values or (), strict=False))
@@ -309,7 +309,7 @@ def _has_tabs(path: str, head: list[str]) -> bool:
 
 
 def _has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether labels of the run stand before the texts, and not words or numbers of the texts."""
+    """Whether lines begin with labels of the run, and not with words or numbers of the texts."""
     how = label_form(head)
     if how is None:
         return False
@@ -355,13 +355,13 @@ def _is_table(
 
 
 def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
-    """Of words, and of sentences that nobody has cut into words yet."""
+    """The columns of a tagger's input: lists of words, or sentences not yet cut into words."""
     first = input_columns(settings)[0]
     return (first, replace(first, name="text", kind="text", setting="text_field", also=TEXT.also))
 
 
 def _is_tagged_table(path: str, settings: RunSettings) -> bool:
-    """Whether sentences or lists of words stand in a column; else words stand on lines."""
+    """Whether a column holds sentences or lists of words; otherwise each line is one word."""
     if is_stream(path):
         return False
     if first_bytes(path).startswith(MAGIC) or _named(path, ".csv"):
@@ -378,7 +378,7 @@ def _is_tagged_table(path: str, settings: RunSettings) -> bool:
 
 
 def _in_columns(path: str, settings: RunSettings) -> bool:
-    """Whether a word stands on each line, and not a sentence."""
+    """Whether each line holds a word, and not a sentence."""
     if is_stream(path):
         return False
     head = [one for one in _head(path, settings.data.encoding) if not one.startswith(DOCUMENT)]

@@ -1,7 +1,7 @@
 """Words of a text as tagged corpora have them: punctuation apart, abbreviations whole.
 
-Where the tagged sentences of a run are at hand they decide which characters stand apart and which
-words keep theirs; else the rules are those of CoNLL and the Penn Treebank.
+The tagged sentences of a run decide which characters are words of their own and which words keep
+them. Without such sentences the rules are those of CoNLL and the Penn Treebank.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PUNCTUATION = frozenset(".,;:!?…()[]{}\"“”„«»‘’'`—–¿¡")
-"""Characters that stand apart at the ends of words. `#`, `@`, `$`, `%` and the like stay."""
+"""Characters that are cut off at the ends of words. `#`, `@`, `$`, `%` and the like are not."""
 
 _TITLES = "mr mrs ms dr prof st jr sr gen col sgt capt lt rep sen gov rev hon bros"
 _FIRMS = "inc ltd co corp vs etc no dept est fig approx"
@@ -76,8 +76,8 @@ class WordRule:
         return found
 
     def _parts(self, text: str, start: int, end: int) -> Iterator[TextWord]:
-        """What stands between two blanks."""
-        behind: list[TextWord] = []
+        """The words between two blanks."""
+        after: list[TextWord] = []
         while start < end and not self._is_whole(text[start:end]):
             if text[start] in self.apart:
                 n = _run(text[start:end])
@@ -85,7 +85,7 @@ class WordRule:
                 start += n
             elif text[end - 1] in self.apart:
                 n = _run(text[start:end][::-1])
-                behind.append(TextWord(text[end - n : end], end - n, end))
+                after.append(TextWord(text[end - n : end], end - n, end))
                 end -= n
             else:
                 break
@@ -96,7 +96,7 @@ class WordRule:
             start += cut.start()
         if start < end:
             yield TextWord(text[start:end], start, end)
-        yield from reversed(behind)
+        yield from reversed(after)
 
     def _is_whole(self, word: str) -> bool:
         if word in self.whole or _EMOTICON.fullmatch(word):

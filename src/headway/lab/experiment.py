@@ -32,7 +32,7 @@ class Source:
     """Part of the hypothesis that it is about, by its name in `Verdict.parts`; empty: all of it."""
 
     def beside(self, verdict: str, parts: Mapping[str, str]) -> str:
-        """How it stands to what was found: a source that agrees with a refuted claim disagrees with
+        """Its stance towards the finding: a source that agrees with a refuted claim disagrees with
         the finding, and one about an undecided claim is `open`."""
         found = parts.get(self.part, verdict)
         if self.stance not in TURNED or found == "supported":

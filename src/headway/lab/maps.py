@@ -44,11 +44,11 @@ BETTER = ("rollout", "norm", "gradxinput")
 """Maps that are held to point better than attention as it is. Each is judged by itself."""
 
 CLAUSES = 3
-"""Of a sentence. With one, the attention of the last layer is right on 97 to 100 % of the words,
-and no map can be better than that."""
+"""Clauses per sentence. With one, the attention of the last layer is right on 97 to 100 % of the
+words, and no map can be better than that."""
 
 MARGIN = 0.02
-"""Of precision, for `Bounds`: about three standard errors near 1 with 500 words."""
+"""Margin of precision for `Bounds`: about three standard errors near 1 with 500 words."""
 
 OTHERS = {
     "tatoeba-de-en": "names and numbers, German to English",

@@ -104,8 +104,8 @@ class Order(Experiment):
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
         def worth(task: str, name: str) -> Effect:
-            """Without limits of the loss: who is right without positions needs none, however easy
-            the task is."""
+            """The gain by positions. The loss has no limits here: a model that is right without
+            positions does not need them, however easy the task is."""
             lost = [one["without"][task] - one["with"][task] for one in found]
             return Effect.over(lost, f"{name}: loss without positions less with", "nats")
 

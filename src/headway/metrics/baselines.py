@@ -37,7 +37,7 @@ def majority(labels_N: NDArray[np.integer], n_classes: int) -> int:
 
 
 MOST_CHARACTERS = 4_000_000
-"""Of the texts that a bag of words is fitted to."""
+"""Total length of the texts that a bag of words is fitted to."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class BagOfWords:
         return rows.scores(self.weight_FC, self.bias_C)
 
     def log_probs(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Of classes."""
+        """Log-probabilities of classes (N C)."""
         found: NDArray[np.float64] = self.scores(texts).double().log_softmax(-1).numpy()
         return found
 

@@ -51,7 +51,7 @@ class Encoder(Readable):
 
     @property
     def neural(self) -> Encoder:
-        """The same layers and heads without the n-gram member."""
+        """This model without its n-gram member; layers and heads are shared."""
         if self.ngrams is None:
             return self
         alone = Encoder(self.front, self.stack, self.heads, self.pooling)

@@ -58,7 +58,7 @@ class Packed:
 
     @property
     def n_bytes(self) -> int:
-        """Of the copies made so far."""
+        """Size of the copies made so far."""
         return sum(copy.numel() * copy.element_size() for _, copy in self._copies.values())
 
     @staticmethod

@@ -166,7 +166,7 @@ class Proposal:
     """Of data, for reasons: `29,000 pairs`."""
 
     metrics: tuple[str, ...] = ()
-    """Those that such data has. The first chooses the checkpoint."""
+    """Metrics that this data has. The first chooses the checkpoint."""
 
     why_metric: str = "the task's own"
 

@@ -57,13 +57,13 @@ REMARKS = {
     "start.freeze": "the first layers, as a number; -1: all but the head",
     "lora.rank": "the rank of the low-rank changes",
 }
+"""Differences to know before a value from another tool is taken over."""
 
 VALUES = {"classify.balance": "true"}
-"""What to write where the value of another tool is one of another kind."""
+"""Values that replace one of another kind in other tools."""
 
 NUMBERS = frozenset({"start.freeze", "lora.rank"})
 """Settings that are numbers, where other tools have a switch or a name."""
-"""What one should know who takes over a value."""
 
 NOTHING = "nothing: "
 """Begins what says why an option is not needed."""
@@ -122,7 +122,7 @@ OF_RUN = {
     "generate": "call it: run(text), or run.write(text) for pieces while they are written",
     "transform": "call it: run(texts); vectors are in .vector of each answer",
     "encode": "call it: run(texts); tokens are in run.tokenizer.encode(text)",
-    "fit": "headway.train(task, data, out=…) makes a run; run.train(data, out=…) goes on from one",
+    "fit": "headway.train(task, data, out=…) makes a run; run.train(data, out=…) starts from one",
     "save": "it is in run.folder already; run.export writes other formats",
     "save_pretrained": 'run.export("hf", folder)',
     "eval": "run.evaluate(data)",

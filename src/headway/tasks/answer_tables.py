@@ -50,7 +50,7 @@ def without_formula(text: str) -> str:
 
 
 def answer_cells(answer: Answer, n_best: int = 1) -> dict[str, object]:
-    """What a row says about an answer: `answer`, `score` where there is one, and the next-best."""
+    """The cells of an answer: `answer`, `score` where there is one, and the next-best."""
     found: dict[str, object] = {"answer": _value(answer)}
     if answer.score is not None:
         found["score"] = round(answer.score, 6)
@@ -90,8 +90,10 @@ def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
 
 
 class AnswerTable:
-    """Writes rows as they come. The file is made with the first of them, so that a failure before
-    that leaves nothing behind; rows that were written before a later one stay."""
+    """Writer of a table, row by row.
+
+    The file is made with the first row: a failure before it leaves no file. Rows that were written
+    before a later failure are kept."""
 
     def __init__(
         self, path: str | Path, given: Sequence[str], answered: Sequence[str],
@@ -105,7 +107,7 @@ class AnswerTable:
         self.columns = [*given, *self.names.values()]
         self.n_formulas = 0
         self.rows: list[dict[str, object]] = []
-        """Of Parquet, which is written at the end."""
+        """Rows of a Parquet file, which is written at the end."""
 
         self.file: IO[str] | None = None
 
@@ -171,7 +173,7 @@ class AnswerTable:
         return safe
 
     def summary(self) -> str:
-        """What is said about cells that were changed; nothing where none was."""
+        """A line about cells that got an apostrophe; empty if none did."""
         if not self.n_formulas:
             return ""
         some = "s begin" if self.n_formulas > 1 else " begins"

@@ -214,7 +214,7 @@ class LabelsAnswer(Answer):
     """Any number of labels."""
 
     labels: tuple[str, ...]
-    """Those whose probability is at least `classify.threshold`, the likeliest first."""
+    """Labels with a probability of at least `classify.threshold`, the likeliest first."""
 
     classes: tuple[str, ...]
     """All labels of the run, in its order ..."""
@@ -428,9 +428,12 @@ class Answers(list[Answer]):
         return np.array(self.texts, str if dtype is None else dtype)
 
     def save(self, path: str | Path) -> None:
-        """Into one file; how is said by its ending: .txt a line each, .csv, .tsv and .parquet a
-        table with the columns that were given and the answers, .jsonl what `--json` prints, .npy
-        vectors, .srt and .vtt subtitles, .conll tagged words."""
+        """Write all answers to one file in the format of its ending.
+
+        .txt: one line per answer; .csv, .tsv, .parquet: a table of the given columns and the
+        answers; .jsonl: what `--json` prints; .npy: vectors; .srt, .vtt: subtitles; .conll: tagged
+        words.
+        """
         path = Path(path)
         ending = path.suffix.lower()
         if ending not in SAVERS:

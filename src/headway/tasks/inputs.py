@@ -60,7 +60,7 @@ class Asked:
     question: Any
     id: object = None
     row: Mapping[str, object] | None = None
-    """Of a table: the row that it stands in, but for columns that hold media."""
+    """The row of a table that it is in, without columns that hold media."""
 
     error: DataError | None = None
     """Why it cannot be asked."""

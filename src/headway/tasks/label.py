@@ -179,7 +179,7 @@ class Labelling(Objective[Tensor]):
 
     @property
     def fits_answers(self) -> bool:
-        """Whether the threshold of labels is fitted: nobody asked for one."""
+        """Whether the threshold of labels is fitted: only if the settings do not give one."""
         return "classify.threshold" not in self.settings.asked
 
     @cached_property
@@ -211,7 +211,7 @@ class Labelling(Objective[Tensor]):
         return self.target.values(shares_NC, self.valid_truth_N)["loss"]
 
     def notes(self) -> list[str]:
-        """Which score chooses the checkpoint, where that is not the task's own."""
+        """A line about the score that chooses the checkpoint, if it is not the task's own."""
         why = self.settings.why.get("train.metric", "")
         if not why.startswith(IMBALANCED):
             return []

@@ -406,7 +406,7 @@ class SeveralLabels:
         }
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float:
-        """Of each label for itself."""
+        """The temperature of the probability of each label by itself."""
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
 
     def fitted(self, shares_NC: Numbers, truth_N: Known) -> SeveralLabels:

@@ -102,11 +102,11 @@ class Read:
 
     @property
     def neural(self) -> Read:
-        """The same without the n-gram member."""
+        """This read-out without the n-gram member."""
         return replace(self, ngrams=None)
 
     def only(self, rows_R: Tensor) -> Read:
-        """These rows of this head."""
+        """The read-out of some rows by this head."""
         ngrams = None if self.ngrams is None else self.ngrams.rows(rows_R)
         return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, more={})
 

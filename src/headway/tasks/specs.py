@@ -313,8 +313,8 @@ class ClassifySettings(LabelSettings):
     the standard deviation of the training data."""
 
     threshold: float | None = None
-    """Of several labels: those with at least this probability are answered. None: the probability
-    with the highest micro F1 on the validation data, found at the end of training."""
+    """Smallest probability of a label that is answered, with several labels per example. None: the
+    one with the highest micro F1 on the validation data, found at the end of training."""
 
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
     """What is classified. `auto`: text, or of media what their names say."""

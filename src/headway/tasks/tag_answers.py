@@ -136,7 +136,7 @@ class Tagger:
     def tagged(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> TaggedSentences:
-        """The same, with the probabilities and the members of the model."""
+        """The best possible tags of each sentence, with probabilities and the model's members."""
         sentences = [
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)

@@ -492,7 +492,7 @@ class WordScores:
         return replace(self, neural_WC=change(self.neural_WC), ngrams_WC=ngrams_WC)
 
     def first(self, n: int) -> WordScores:
-        """Of the first words, in fp64."""
+        """The scores of the first words, in fp64."""
         return self._each(lambda x_WC: x_WC[:n].double())
 
 

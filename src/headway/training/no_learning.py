@@ -12,9 +12,11 @@ from headway.settings.train import ResolvedTrain
 from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
 
-NEAR, FALL = 0.95, 0.02
-"""At the end: a validation loss that is not below this share of the priors' has learned hardly
-anything; one that fell by so much in the last fifth of the steps is still falling."""
+NEAR = 0.95
+"""Share of the loss of the priors above which a final validation loss shows hardly any learning."""
+
+FALL = 0.02
+"""Relative fall of the validation loss in the last fifth of the steps that counts as falling."""
 
 LEAST_STEPS = 100
 """Shorter runs say nothing about whether a model could learn."""
@@ -34,8 +36,11 @@ PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
 
 
 def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
-    """A line about a run that ended too early; empty for others. `losses`: steps and validation
-    losses of all evaluations; `prior`: the loss of knowing only how frequent each answer is."""
+    """A line about a run that ended too early; empty for others.
+
+    `losses`: steps and validation losses of all evaluations; `prior`: the loss of knowing only how
+    frequent each answer is.
+    """
     if prior is None or not losses:
         return ""
     best = min(loss for _, loss in losses)
@@ -44,7 +49,7 @@ def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps
         return (
             f"warning: the validation loss is {best:.3g}, and {prior:.3g} is that of knowing only "
             f"how frequent each answer is: this model has learned hardly anything. What helps: "
-            f"{longer}, or use a higher rate (train.lr)."
+            f"{longer}, or use a higher learning rate (train.lr)."
         )
     before = [loss for step, loss in losses if step <= 0.8 * steps]
     last = losses[-1][1]

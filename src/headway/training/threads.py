@@ -43,7 +43,7 @@ def measured(most: int, now: Callable[[], float] = time.perf_counter) -> int:
 
 
 CHECK_S = 60.0
-"""Seconds between two looks at the load, which is an average over one minute."""
+"""Seconds between two readings of the load, which is an average over one minute."""
 
 
 class ThreadPlan:
@@ -72,7 +72,7 @@ class ThreadPlan:
         """Load by other programs at the last measurement; None before the first."""
 
     def update(self, step: int) -> bool:
-        """Set the number of threads of the next step. Whether time was spent on a measurement."""
+        """Set the number of threads of the next step. True if that took the time to measure."""
         last = max(self.recorded)
         threads = self.recorded[max(one for one in self.recorded if one <= step)]
         if torch.get_num_threads() != threads:

@@ -57,7 +57,7 @@ COMPILE_S = 60.0
 
 
 LATE = 0.6
-"""The share of the steps behind which the best evaluation is, where more steps may help."""
+"""Share of the steps. If the best evaluation is later than this, more steps may help."""
 
 CELLS = 8
 """Cells of a grid for each row of a batch, beyond which a recorded step gains nothing by it."""

@@ -15,7 +15,7 @@ IMAGES = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
 MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
-"""Those that can hold several frames."""
+"""Image formats that can hold several frames."""
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
 ARRAY = ".npy"

@@ -131,7 +131,7 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class LabelForm:
-    """How a label stands before each text of a file without columns."""
+    """The way in which a file without columns writes a label before each text."""
 
     form: str
     columns: tuple[str, ...]
@@ -140,7 +140,7 @@ class LabelForm:
 
 def label_form(head: Sequence[str]) -> LabelForm | None:
     """What the first lines have before their texts: `__label__x` (fastText), `LABEL:detail` (TREC),
-    or a number of few; None where no label stands there."""
+    or one of a few numbers; None if lines do not begin with labels."""
     if head and head[0].startswith(FASTTEXT):
         return LabelForm(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
     if head and all(map(_TREC.match, head)):

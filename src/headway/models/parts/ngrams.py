@@ -184,10 +184,10 @@ IN_HEAD = re.compile(r"^(?:heads\.)?(?:classes|tags)\.ngrams\.")
 
 
 def with_current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights, with the table of n-grams under its own name.
+    """Rename the n-gram table of older models.
 
-    Models saved before the table became a member of its own have it inside their label head, and
-    its weight in the answer is always `SHARE`.
+    Models that were saved before the table became a member of its own have it inside their label
+    head, and its weight in the answer is always `SHARE`.
     """
     found = {IN_HEAD.sub("ngrams.", name): tensor for name, tensor in weights.items()}
     if found.keys() != weights.keys():

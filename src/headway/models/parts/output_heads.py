@@ -196,7 +196,7 @@ class States(NamedTuple):
     """Of what is read first, where one stream is written from another."""
 
     ngrams: Vote | None = None
-    """Of a model with an n-gram member, outside of training."""
+    """Label scores of the n-gram member; None without one, and during training."""
 
 
 class Model(nn.Module):
