@@ -141,12 +141,8 @@ class Bound:
 
     def examples(self, rows: Iterator[Raw], n: int) -> Iterator[tuple[Raw, Example]]:
         """Each with its row, of which the first `n` values are those of the bound columns."""
-
-        def trimmed(raw: Raw) -> Raw:
-            return raw if raw.values is None else raw._replace(values=raw.values[:n])
-
         for raw in rows:
-            example = self._checked(trimmed(raw), map(trimmed, rows))
+            example = self._checked(raw.first(n), (one.first(n) for one in rows))
             if example is not None:
                 yield raw, example
 

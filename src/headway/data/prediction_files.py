@@ -145,15 +145,11 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
 
     def read() -> Iterator[Input]:
         for raw in table.read([*names, *(one for one in table.columns if one not in names)]):
-            example = bound.example(_first_values(raw, len(names)))
+            example = bound.example(raw.first(len(names)))
             if example is not None:
                 yield Input(example, _row_of(raw, [*names, *table.columns], table))
 
     return InputFile(table.columns, read())
-
-
-def _first_values(raw: Raw, n: int) -> Raw:
-    return raw if raw.values is None else raw._replace(values=raw.values[:n])
 
 
 def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:

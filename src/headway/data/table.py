@@ -57,6 +57,10 @@ class Raw(NamedTuple):
     row: Row | None = None
     """All of it, where columns may be absent: what is there instead."""
 
+    def first(self, n: int) -> Raw:
+        """This row with its first `n` values alone."""
+        return self if self.values is None else self._replace(values=self.values[:n])
+
 
 Read = Callable[[Sequence[str]], Iterator[Raw]]
 
