@@ -60,7 +60,7 @@ def test_the_onnx_program_gives_the_label_of_the_run(
 def test_the_library_reads_the_tokenizer_of_an_export(
     name: str, tmp_path: Path, classifier: Path
 ) -> None:
-    """Notes that the exports to onnx, ctranslate2 and torch write beside their files."""
+    """The tokenizer.json that exports to onnx, ctranslate2 and torch write."""
     opened = open_plain(str(classifier) if name == "classifier" else name)
     write_library_tokenizer(opened, tmp_path)
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

@@ -20,6 +20,9 @@ SMALL = (
 """Everything but weights. The pooling's usual folder is named here so that most models need only
 one request."""
 
+SAFETENSORS = (WHOLE[0], INDEX[0], "model-*-of-*.safetensors")
+"""Weights that are fetched first; pickles only where there are none of these."""
+
 Fetch = Callable[[Iterable[str]], Path]
 """Fetch the files that match any of the patterns; return the folder that holds them."""
 
@@ -48,22 +51,17 @@ def download(name: str) -> Path:
 
 
 def _fetched(fetch: Fetch) -> Path:
-    folder = fetch([*SMALL, *_first_weights("")])
+    folder = fetch([*SMALL, *SAFETENSORS])
     home = ""
     if (folder / MODULES).is_file():
         paths = [path for _, path in modules_of(folder)]
         home = f"{paths[0]}/" if paths and paths[0] else ""
         parts = {f"{path}/{CONFIG_JSON}" for path in paths if path} - {*SMALL}
-        inside_home = [home + file for file in (*SMALL, *_first_weights(""))] if home else []
+        inside_home = [home + file for file in (*SMALL, *SAFETENSORS)] if home else []
         if parts or home:
             fetch([*map(glob.escape, parts), *inside_home])
     _fetch_missing_weights(fetch, folder, home)
     return folder
-
-
-def _first_weights(home: str) -> list[str]:
-    """Safetensors; pickles are fetched only where there are none."""
-    return [home + WHOLE[0], home + INDEX[0], f"{home}model-*-of-*.safetensors"]
 
 
 def _fetch_missing_weights(fetch: Fetch, folder: Path, home: str) -> None:
