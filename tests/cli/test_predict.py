@@ -147,6 +147,7 @@ def test_a_bad_constraint_is_named(
         (["{run}", "Wie geht es?"], "goes behind --text: --text 'Wie geht es?'"),
         (["{run}", "nowhere*.txt"], "nowhere*.txt"),
         (["{run}", "{text}", "--text", "ba"], "With a file --text names a column"),
+        (["{run}", "-", "--text", "ba"], "--text names a column of a file"),
         (["shapes", "--text", "a circle"], "is given files: headway predict RUN FILE"),
     ],
 )

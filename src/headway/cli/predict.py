@@ -210,9 +210,9 @@ def _given(
     settings: Resolved, text: list[str] | None, names: list[str] | None, paths: Sequence[str],
     needs: dict[str, str], *, table: bool,
 ) -> InputFile:  # fmt: skip
-    """What is to be answered: of files what was text in training; a stream holds a text (or the
-    name of a file) a line."""
-    from headway.data.files import open_lines
+    """The inputs to answer: from files what was text in training; a stream holds one text, or one
+    file name, per line."""
+    from headway.data.files import is_stream, open_lines
     from headway.data.prediction_files import Input, InputFile, input_words, open_inputs
 
     unknown = next((word for word in needs if word not in input_words(settings)), None)
@@ -220,6 +220,11 @@ def _given(
         raise UserError(
             f"--{unknown} names a column that this run does not read. It reads: "
             f"{', '.join(f'--{word}' for word in sorted(input_words(settings)))}."
+        )
+    if needs and any(map(is_stream, paths)):
+        raise UserError(
+            f"--{next(iter(needs))} names a column of a file, and standard input and pipes are "
+            "read line by line. Give a file."
         )
 
     def note(said: str) -> None:
