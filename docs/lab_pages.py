@@ -80,7 +80,7 @@ attention be trusted?" is refuted means that the claim is, by which other maps p
 
 ## How far to trust them
 
-Four experiments were changed and run again with five seeds, 21 to 25, which nobody had seen. Their
+Four experiments were changed and run again with five new seeds, 21 to 25. Their
 bars were fixed before; seed 1 was used to choose the sizes.
 
 - `roles` and `frequencies` had tasks that were too easy: with up to 9 words nearly every arm had
