@@ -129,7 +129,7 @@ def predict(
     progress = Progress()
     table = is_table(out) and not (as_json and out.endswith(".jsonl"))
     if table and as_json:
-        raise UserError(f"--json and --out {out} do not go together: a table is no JSON. Name the "
+        raise UserError(f"--json and --out {out} do not go together: a table is not JSON. Name the "
                         "file .jsonl, or leave --json out.")  # fmt: skip
     _check_out(out, [*paths, *(names or ())])
     settings = _with_path(settings, needs)
