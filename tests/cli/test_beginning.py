@@ -12,8 +12,8 @@ from headway.settings.run import run_settings
 from headway.training.arguments import check_beginning
 
 
-def refusal(**values: object) -> str:
-    settings = run_settings({"task": "classify", "data": {"text": ["a.tsv"]}, **values})
+def refusal(task: str = "classify", **values: object) -> str:
+    settings = run_settings({"task": task, "data": {"text": ["a.tsv"]}, **values})
     with pytest.raises(ConfigError) as caught:
         check_beginning(settings)
     return str(caught.value)
@@ -31,7 +31,9 @@ def test_a_student_has_one_beginning() -> None:
 
 
 def test_low_rank_changes_need_something_to_change() -> None:
-    assert "name it with --from RUN" in refusal(lora={"rank": 8})
+    said = refusal("complete", lora={"rank": 8})
+    assert "lora.rank" in said
+    assert "--from RUN" in said
 
 
 @pytest.mark.parametrize(

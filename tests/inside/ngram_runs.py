@@ -15,6 +15,7 @@ from headway.settings.data import DataSettings
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.ngram_fit import token_views
+from headway.tasks.specs import ClassifySettings
 from headway.tokens.tokenizer import Vocabularies
 
 from ..interop.padded_runs import LABELS, tokenizer
@@ -23,8 +24,14 @@ from ..models.variants import stirred
 SHARE = 0.7
 
 
-def ngram_run(folder: Path, task: str, *, mute: bool = False, **changes: Any) -> Path:
-    """Without positions and with the mean over a text. `mute`: the layers say nothing."""
+def ngram_run(
+    folder: Path, task: str, *, mute: bool = False, answer: str = "label", **changes: Any
+) -> Path:
+    """A run without positions and with mean pooling. `mute`: the layers say nothing.
+
+    `answer`: the kind of answer of a classifier.
+    """
+    n_labels = 1 if answer == "number" else 3
     words, head = tokenizer(), {"classify": "classes", "tag": "tags"}[task]
     sizes: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 48}
     shape: dict[str, Any] = {
@@ -35,7 +42,7 @@ def ngram_run(folder: Path, task: str, *, mute: bool = False, **changes: Any) ->
     }
     settings = EncoderSettings(
         **sizes, **(shape | changes), vocab_size=words.vocab_size, heads=(head,),  # type: ignore
-        n_labels=3, max_len=30, ngrams=512,
+        n_labels=n_labels, max_len=30, ngrams=512,
     )  # fmt: skip
     model = stirred(build_model(settings, seed=5))
     assert isinstance(model, Encoder)
@@ -44,12 +51,17 @@ def ngram_run(folder: Path, task: str, *, mute: bool = False, **changes: Any) ->
     table.views_KV.copy_(token_views(words, words.vocab_size))
     draw = torch.Generator().manual_seed(1)
     table.weight_GC.copy_(torch.randn(table.weight_GC.shape, generator=draw))
-    table.bias_C.copy_(torch.randn(3, generator=draw))
+    table.bias_C.copy_(torch.randn(n_labels, generator=draw))
     table.share.fill_(SHARE)
     if mute:
         for weight in model.heads[head].parameters():
             nn.init.zeros_(weight)
-    run = RunSettings(task=task, model=settings, labels=LABELS, data=DataSettings(max_len=30))
+    number = {"mean": 5.0, "std": 2.0} if answer == "number" else {}
+    run = RunSettings(
+        task=task, model=settings, labels=() if number else LABELS, data=DataSettings(max_len=30),
+        **({"classify": ClassifySettings(answer=answer, what="text", **number)}  # type: ignore
+           if answer != "label" else {}),
+    )  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(resolved_toml(run))
     Vocabularies(words, words).save(folder / "tokenizer.json")

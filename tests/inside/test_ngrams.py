@@ -187,6 +187,28 @@ def test_votes_add_up_to_the_margin_of_the_answer(run: Opened) -> None:
             torch.testing.assert_close(one.probs[MODEL], scores_C.double().softmax(-1))
 
 
+@pytest.mark.parametrize("answer", ["labels", "number"])
+def test_votes_of_several_labels_and_of_a_number_add_up_to_the_answer(
+    answer: str, tmp_path: Path
+) -> None:
+    run = open_plain(ngram_run(tmp_path / "run", "classify", answer=answer))
+    found = trace(run, TEXT)
+    [one], [output] = votes(run, found), found.reading.outputs
+    total = sum(effect for _, effect in one.grams) + one.bias + one.layers
+    shown = sections(looked_at(run, TEXT), ("ngrams",))["ngrams"]["outputs"][0]
+    answered = headway.load(tmp_path / "run")(TEXT)
+    if answer == "number":
+        assert 5.0 + total == pytest.approx(answered.value, abs=1e-4)
+        assert float(one.probs[MODEL]) == pytest.approx(answered.value, abs=1e-4)
+    else:
+        p = torch.tensor(total).sigmoid().item()
+        assert p == pytest.approx(float(one.probs[MODEL][output.id]), abs=1e-5)
+        assert p == pytest.approx(
+            dict(zip(answered.classes, answered.shares, strict=True))[shown["label"]], abs=1e-4
+        )
+    assert "n-grams" in show(looked_at(run, TEXT))
+
+
 def test_n_grams_are_named_by_their_words(classifier: Opened) -> None:
     [one] = votes(classifier, trace(classifier, TEXT))
     assert {"de", "go", "de go", "go fi"} <= {name for name, _ in one.grams}

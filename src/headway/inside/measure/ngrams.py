@@ -13,6 +13,7 @@ from headway.inside.capture.ngrams import Gram, added, grams_of, table_of
 from headway.inside.capture.streams import Reading, shown
 from headway.inside.capture.trace import Trace
 from headway.models.parts.ngrams import View
+from headway.tasks.label_kinds import target_of
 from headway.tasks.opened import Opened
 from headway.tasks.scores import MODEL, NEURAL, NGRAMS
 
@@ -25,12 +26,13 @@ INSIDE = "(inside a word)"
 class Votes:
     """Effects of n-grams and layers on one output.
 
-    An effect is on the margin of the chosen label: its score less the mean score of the other
-    labels. The effects add up to the margin of the answer.
+    Of one label among several, an effect is on its margin: its score less the mean score of the
+    others. Of labels that do not exclude each other it is on the label's own score, and of a number
+    on its distance from the training mean. The effects add up to that margin, score or distance.
     """
 
     probs: dict[str, Tensor]
-    """Probabilities of all labels (C) by the name of the member; the whole model is last."""
+    """Probabilities of all labels (C), or the number (1), by member; the whole model is last."""
 
     grams: tuple[tuple[str, float], ...]
     """Each n-gram and its effect, the strongest first."""
@@ -55,6 +57,9 @@ def votes(run: Opened, trace: Trace) -> list[Votes]:
         batch = Batch.of(run, [reading])
         read = read_out(run, batch, states_behind(run.model, batch, [change]), [change])
     assert read.ngrams is not None
+    kind = run.spec.answers
+    margin = _score if kind in ("labels", "number") else _margin
+    scale = (run.settings.classify.std or 1.0) if kind == "number" else 1.0
     share = float(table.share)
     said = {NEURAL: read.neural.answers(), NGRAMS: read.ngrams.scores_RC, MODEL: read.answers()}
     added_TRC, each = added(table, reading, change), grams_of(table, reading, change)
@@ -63,18 +68,29 @@ def votes(run: Opened, trace: Trace) -> list[Votes]:
         merged: dict[str, float] = {}
         for gram in grams:
             name = name_of(gram, reading)
-            effect = share * float(_margin(gram.scores_C, output.id))
+            effect = scale * share * float(margin(gram.scores_C, output.id))
             merged[name] = merged.get(name, 0.0) + effect
         found.append(
             Votes(
-                {name: scores_RC[row].double().softmax(-1) for name, scores_RC in said.items()},
+                {name: _answers(run, scores_RC[row]) for name, scores_RC in said.items()},
                 tuple(sorted(merged.items(), key=lambda one: -abs(one[1]))),
-                share * float(_margin(table.bias_C, output.id)),
-                (1 - share) * float(_margin(said[NEURAL][row], output.id)),
-                share * _margin(added_TRC[:, row], output.id),
+                scale * share * float(margin(table.bias_C, output.id)),
+                scale * (1 - share) * float(margin(said[NEURAL][row], output.id)),
+                scale * share * margin(added_TRC[:, row], output.id),
             )
         )
     return found
+
+
+def _answers(run: Opened, scores_C: Tensor) -> Tensor:
+    """Probabilities (C) of labels or tags, or the number (1), from scores."""
+    if run.spec.answers == "tags":
+        return scores_C.double().softmax(-1)
+    return target_of(run.settings, run.settings.labels).shares(scores_C.double()[None])[0]
+
+
+def _score(scores_XC: Tensor, label: int) -> Tensor:
+    return scores_XC[..., label]
 
 
 def _margin(scores_XC: Tensor, label: int) -> Tensor:

@@ -58,7 +58,8 @@ def show(
         ids = sorted({int(i) for i in seen.top_LRK.unique()})
         words = dict(zip(ids, names(run, ids), strict=True))
         parts.append(layers(seen, words, hand, room))
-        parts.append(ngrams(votes(run, trace), run.settings.labels, hand, room))
+        labels = run.settings.labels or ("",)
+        parts.append(ngrams(votes(run, trace), labels, hand, room))
     lines = [line.rstrip() for part in parts if part for line in (*part, "")]
     return "\n".join(lines[:-1])
 

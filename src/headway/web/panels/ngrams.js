@@ -9,11 +9,12 @@ PANELS.ngrams = {
       hint: `This model has layers and a table of n-grams. The answer is the weighted mean of their scores: ${percent(section.share)} n-grams, ${percent(1 - section.share)} layers. Attention, heads and neurons are about the layers alone; the lens, saliency maps and hidden tokens are about the whole model.`,
       csv: () => [["output", "member", "its label", "probability", "probability of the answer"], ...section.outputs.flatMap((one, i) => one.members.map((row) => [outputs[i].name, ...row]))] });
     if (outputs.length > 1) tokens(body, { pieces: outputs.map((one) => `${stream.pieces[one.row]}: ${one.name}`) }, { picked: r, onclick: (i) => page.set({ row: outputs[i].row }) });
-    body.append(el("h3", {}, `Probability of “${label}”`));
-    bars(body, members.map(([name, own, p, value], i) => ({ label: name, value, picked: i === members.length - 1, note: own === label ? "" : `answers “${own}” (${number(p)})` })), { max: 1 });
+    const isNumber = section.kind === "number", target = { number: "distance of the number from the training mean", labels: "score of this label" }[section.kind] ?? "margin of the answer: the score for this label less the mean of the others";
+    body.append(el("h3", {}, isNumber ? "Number" : `Probability of “${label}”`));
+    bars(body, members.map(([name, own, p, value], i) => ({ label: name, value, picked: i === members.length - 1, note: own === label ? "" : `likeliest: “${own}” (${number(p)})` })), { max: isNumber ? null : 1 });
     const most = Math.max(...weights.map(Math.abs), 1e-12);
     const card = frame(host, { title: `What speaks for “${label}”`, name: "ngrams",
-      hint: "Each n-gram of the text has a fixed score for each label. A bar is its effect on the margin of the answer: its score for this label less the mean of the others, times the weight of the n-grams. All bars add up to the margin.",
+      hint: `Each n-gram of the text has a fixed score for each label. A bar is its effect on the ${target}; the weight of the n-grams is included. All bars add up to it.`,
       csv: () => [["output", "n-gram", "effect"], ...section.outputs.flatMap((one, i) => one.effects.map((row) => [outputs[i].name, ...row]))] });
     tokens(card, stream, { value: (i) => weights[i], low: -most, high: most, map: "diverging" });
     legend(card, { low: -most, high: most, map: "diverging", label: "n-grams of a token: against … for" });

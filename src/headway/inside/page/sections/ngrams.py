@@ -18,14 +18,18 @@ MOST, LEAST = 24, 0.01
 """N-grams that are listed for an output, and the least share of the strongest effect that is worth
 a line; the others are one number together."""
 
+THE_NUMBER = "the number"
+"""Stands for the label where a run answers with a number."""
+
 
 def section(looked: Looked) -> Section | None:
     run, trace = looked.run, looked.trace
     table = None if run is None else table_of(run.model)
     if run is None or table is None or not trace.reading.outputs:
         return None
-    found, labels = votes(run, trace), run.settings.labels
+    found, labels = votes(run, trace), run.settings.labels or (THE_NUMBER,)
     return {
+        "kind": run.spec.answers,
         "share": float(table.share),
         "outputs": [
             {
