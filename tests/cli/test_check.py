@@ -75,3 +75,21 @@ def test_mistakes_are_one_line_on_stderr(
     assert shown.out == ""
     assert message in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_labels_that_look_missing_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "a.csv"
+    rows = [
+        f"text {i} is {'good' if i % 2 else 'bad'},{'pos' if i % 2 else 'neg'}" for i in range(90)
+    ]
+    clean = "\n".join(["text,label", *rows]) + "\n"
+    data.write_text(clean)
+    assert main(["check", "classify", str(data), "data.bad=skip"]) == 0
+    assert "data.bad" not in capsys.readouterr().out
+    data.write_text(f"{clean}no label,NaN\nno label either,NaN\n")
+    assert main(["check", "classify", str(data)]) == 0
+    shown = capsys.readouterr().out
+    assert "'NaN'" in shown
+    assert "data.bad=skip" in shown

@@ -146,7 +146,7 @@ def test_a_bad_constraint_is_named(
         (["{run}", "Hallo"], "goes behind --text: --text Hallo"),
         (["{run}", "Wie geht es?"], "goes behind --text: --text 'Wie geht es?'"),
         (["{run}", "nowhere*.txt"], "nowhere*.txt"),
-        (["{run}", "{text}", "--text", "ba"], "With a file --text names a column"),
+        (["{run}", "{text}", "--text", "ba"], "With a file, --text names a column"),
         (["{run}", "-", "--text", "ba"], "--text names a column of a file"),
         (["shapes", "--text", "a circle"], "is given files: headway predict RUN FILE"),
     ],
@@ -407,3 +407,28 @@ def test_a_list_of_media_comes_out_with_its_columns(tmp_path: Path) -> None:
     assert [row["n"] for row in rows] == [*map(str, range(len(lines))), "9"]
     assert [bool(row["answer"]) for row in rows] == [True] * len(lines) + [False]
     assert "nowhere.png" in rows[-1]["error"]
+
+
+def test_an_empty_table_comes_out_with_its_header(classifier: Path, tmp_path: Path) -> None:
+    given, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    given.write_text("")
+    assert predicted(classifier, given, "--out", out) == 0
+    assert out.read_text().splitlines() == ["text,answer,score"]
+
+
+@pytest.mark.parametrize("name", ["out.xlsx", "out.ODS"])
+def test_spreadsheet_outputs_are_rejected(classifier: Path, tmp_path: Path, name: str) -> None:
+    assert predicted(classifier, "--text", "ba de", "--out", tmp_path / name) == 2
+    assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.png", "folder/b/a.ppm"])
+def test_media_given_to_a_text_run_is_named(
+    classifier: Path, tmp_path: Path, capsys: Output, name: str
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(b"RIFF\x80\n")
+    assert predicted(classifier, tmp_path / name.split("/")[0]) == 2
+    error = capsys.readouterr().err
+    assert str(tmp_path / name) in error
+    assert "--encoding" not in error  # another encoding would read samples as text

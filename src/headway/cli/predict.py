@@ -238,11 +238,14 @@ def _given(
                 return open_inputs(paths, settings, note, needs=needs, rows=table)
         except NoColumn as error:
             if "text" in needs:
-                error.args = (f"{error} With a file --text names a column.", *error.args[1:])
+                error.args = (f"{error}. With a file, --text names a column.", *error.args[1:])
             raise
     lines: Iterable[str] = text or names or open_lines("-", settings.data.encoding)
     name = "path" if names is not None else "text"
     return InputFile((name,), (Input(line, {name: line}) for line in lines))
+
+
+SPREADSHEETS = frozenset({".xlsx", ".xls", ".ods"})
 
 
 def _check_out(out: str, inputs: Sequence[str]) -> None:
@@ -250,6 +253,11 @@ def _check_out(out: str, inputs: Sequence[str]) -> None:
     path = Path(out)
     if out == "-":
         return
+    if path.suffix.lower() in SPREADSHEETS:
+        raise UserError(
+            f"cannot write {out}: {path.suffix} files are not supported. Spreadsheets open .csv: "
+            f"--out {path.with_suffix('.csv')}"
+        )
     if path.is_dir() or not path.absolute().parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise UserError(f"cannot write {out}: {why}.")

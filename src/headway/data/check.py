@@ -470,6 +470,10 @@ MANY_NUMBERS = 10
 
 SEPARATORS = (";", "|", ",")
 
+MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
+"""Lower-case texts that programs write for missing values. Some are names of classes as well, as
+the language code `nan`, so that rows with them are kept."""
+
 
 def label_hint(seen: Survey) -> str:
     """A hint that single-label classes look like numbers, or like several labels in one cell; empty
@@ -492,6 +496,12 @@ def label_hint(seen: Survey) -> str:
                 f"them: {len(parts):,} in all. To learn each of them: classify.answer=labels "
                 f'data.label_separator="{separator}"'
             )
+    missing = [name for name in names if name.lower() in MISSING]
+    if missing:
+        return (
+            f"labels such as {missing[0]!r} look like missing values, and each is read as a class. "
+            "If they are missing, empty these cells, and data.bad=skip leaves the rows out."
+        )
     return ""
 
 

@@ -20,6 +20,7 @@ from headway.data.bind import Binding, Column, as_said, bind, column_of, is_name
 from headway.data.columns import VALUES
 from headway.data.example import Bound, Example, media_tables, needed, needs_of
 from headway.data.files import first_bytes, is_stream, open_lines, shown
+from headway.data.media.endings import check_is_text
 from headway.data.readers.conll import DOCUMENT, ENDINGS, UNIVERSAL, cells_of
 from headway.data.readers.delimited import FASTTEXT, between_of, label_form
 from headway.data.readers.jsonl import is_json, parse_object
@@ -102,6 +103,7 @@ def _text_file(
     path: str, settings: RunSettings, note: Note, *, needs: Mapping[str, str] | None = None,
     rows: bool = False,
 ) -> InputFile:  # fmt: skip
+    check_is_text(path)
     data, spec = settings.data, spec_of(settings)
     columns = _named_by(input_columns(settings), needs)
     if needs or Path(path).is_dir():
@@ -243,7 +245,7 @@ def _asked(
             question = found if data.fields or len(found) > 1 else found[0]
             yield Input(cast(Question, question), _row_of(raw, every, table) if rows else {})
 
-    return InputFile(table.columns, read())
+    return InputFile(table.columns or tuple(binding), read())
 
 
 def columns_taken(path: str, data: DataSettings, what: Modality) -> str:

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from headway.errors import DataError
+
 What = Literal["pictures", "videos", "sounds"]
 
 IMAGES = frozenset(
@@ -37,3 +39,10 @@ def is_visual(path: str | PathLike[str]) -> bool:
     """Whether it is an image or a video by its name; arrays may be anything."""
     ending = Path(path).suffix.lower()
     return ending != ARRAY and ending in ENDINGS["pictures"] | ENDINGS["videos"]
+
+
+def check_is_text(path: str | PathLike[str]) -> None:
+    """Raise a `DataError` if a file that is to be read as text is media by its name."""
+    if is_audio(path) or is_visual(path):
+        kind = "audio" if is_audio(path) else "an image or a video"
+        raise DataError(f"{path} is {kind} by its name, and text is read here. Give text files.")

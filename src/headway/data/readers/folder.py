@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from headway.data.files import class_files, class_folders, natural, open_text
+from headway.data.media.endings import check_is_text
 from headway.data.media.image import frame_files
 from headway.data.media.open_item import UNITS, Medium, What, has_ending, leads_nowhere
 from headway.data.table import SAMPLE, Raw, Row, Table
@@ -51,6 +52,8 @@ def open_text_folder(path: str, encoding: str) -> Table:
     folder = Path(path)
     _check_classes(folder, class_folders(folder))
     entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder)]
+    for file, _ in entries:
+        check_is_text(file)
 
     def row(i: int) -> Row:
         file, label = entries[i]
