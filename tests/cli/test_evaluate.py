@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import typer
 
+import headway
 from headway.cli.evaluate import FLAGS, evaluate
 from headway.cli.flags import declare
+from headway.cli.main import main
 from headway.decode.writer import Writer
 from headway.errors import UserError
 from headway.metrics.translation import bleu, chrf, compare_bleu, tokenised_bleu
@@ -25,6 +27,8 @@ from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.write_answers import writer_of
 from headway.tokens.trainer import train_vocabularies
+
+from ..inside.ngram_runs import ngram_run
 
 SOURCES = ["ein Hund läuft", "zwei Katzen", "", "der Mann liest ein Buch."]
 TARGETS = ["A dog runs", "two cats", "", "the man reads a book."]
@@ -205,3 +209,21 @@ def test_a_mistake_is_said(
     names |= {"SHORT": tmp_path / "short.txt", "EMPTY": tmp_path / "empty.txt"}
     with pytest.raises(UserError, match=message):
         command(*(names.get(word, word) for word in words))
+
+
+@pytest.mark.parametrize("option", ["--label", "--text"])
+def test_a_column_that_the_test_set_lacks_is_an_error(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ngram_run(tmp_path / "run", "classify")
+    with (run / "config.toml").open("a") as file:  # as every trained run has
+        file.write('"train.seed" = 1\n')
+    labels = headway.load(run).labels
+    rows = f"text\tsentiment\nba de go\t{labels[0]}\nfi ko\t{labels[1]}\n"
+    (tmp_path / "test.tsv").write_text(rows)
+    words = ["evaluate", str(run), str(tmp_path / "test.tsv")]
+    assert main([*words, option, "nosuch"]) == 2
+    assert "nosuch" in capsys.readouterr().err
+    assert main(words) == 0
+    with pytest.raises(UserError):
+        headway.load(run).evaluate(str(tmp_path / "test.tsv"), **{option[2:]: "nosuch"})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import lcm
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.errors import ConfigError, DataError, FolderError, one_line, suggest
 from headway.settings.asked import FROM_PYTHON, Asked, Lines, Noted, flat, said_as
@@ -459,6 +459,23 @@ def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
     if type(tubelet) is int:
         loose["frames"] = tubelet
     return {**loose, **asked}
+
+
+AnyRun = TypeVar("AnyRun", bound=RunSettings)
+
+
+def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
+    """The settings of a run for a test set.
+
+    Columns named otherwise than in the training data were named by the caller, so they must exist.
+    """
+    names = {
+        f"data.{one.name}": value
+        for one in fields(DataSettings)
+        if one.name.endswith("_field")
+        and (value := getattr(files, one.name)) != getattr(settings.data, one.name)
+    }
+    return replace(settings, data=files, asked=settings.asked | Asked(names))
 
 
 def without_folders(settings: Resolved) -> Resolved:

@@ -36,7 +36,7 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.model import DecoderSettings, family_of
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
 from headway.tasks.items import Batch, Draw, Pass, Unit, batches_of
@@ -419,7 +419,7 @@ def evaluate_language(
     check_language(opened)
     model, tokenizer, device = opened.model, opened.vocab.target, opened.device
     kind: TextKind = "fields" if files.fields else "documents"
-    settings = replace(settings, data=files)
+    settings = with_files(settings, files)
     texts, _ = evaluation_set(kind, settings, tokenizer, ())
     context = settings.complete.context or context_of(opened.settings)
     items = documents(texts, tokenizer, settings, context)

@@ -34,7 +34,7 @@ from headway.settings.augment import AugmentSettings
 from headway.settings.data import DataSettings
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
 from headway.settings.model import PictureSettings
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.answers import Facts as Shown
 from headway.tasks.defaults import batch_tokens, media_proposal, stored_front, text_proposal
 from headway.tasks.intake import Cuts, Intake, front_of, intake_of
@@ -494,7 +494,7 @@ class Contrast(Task):
         """How often an example finds its partner among all, beside who does without a model."""
         settings, unit = use.settings, unit_of(self.row)
         words = None if use.opened.words is None else use.opened.words.target
-        asked = replace(settings, data=files)
+        asked = with_files(settings, files)
         if words is not None:
             columns, _ = evaluation_set("texts", asked, words, ())
         else:

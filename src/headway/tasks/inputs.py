@@ -84,7 +84,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return _several_in(_array(x), kind)
     if x is None or not hasattr(x, "__iter__"):
         raise TypeError(
-            f"{shown_value(x)} is nothing that this run can answer. It takes {wanted(settings)}."
+            f"{shown_value(x)} is not an input of this run. It takes {wanted(settings)}."
         )
     if isinstance(x, Sequence):
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from headway.errors import DataError
 from headway.metrics.baselines import Text
 from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.intake import Texts, front_of, intake_of
 from headway.tasks.label_defaults import check_token, with_words
 from headway.tasks.label_kinds import Known, target_of
@@ -63,7 +63,7 @@ def scored_set(
     if spec_of(settings).modality != "text":
         shape = front_of(settings)
         media = WantedMedia.of(what_of(shape), shape, "label")
-        asked = replace(settings, data=files)
+        asked = with_files(settings, files)
         found = evaluation_media(media, asked, labels=names, progress=progress)
         return ScoredSet(found.items, target_of(settings, names).truth(found.items)[:])
     examples, labels_N = labelled_examples(settings, files)
@@ -84,7 +84,7 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
     examples: list[Texts] = []
     found: list[Any] = []
     kind: TextKind = "fields" if data.fields else "labelled"
-    source = Source(kind, replace(settings, data=data), data.text)
+    source = Source(kind, with_files(settings, data), data.text)
     for item in source:
         if item.problem:
             raise DataError(item.problem)

@@ -29,7 +29,7 @@ from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import DeviceFacts, Facts, Proposal, because
 from headway.settings.model import EncoderSettings, PictureSettings, family_of
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.tasks.defaults import media_proposal, stored_front, text_proposal
 from headway.tasks.intake import Gone, Hiding, front_of, intake_of
 from headway.tasks.items import Batch, Pass, batches_of
@@ -443,7 +443,7 @@ class Mask(Task):
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         """How well hidden rows of a test set are filled, beside someone who sees nothing."""
         settings, tokenizer = use.settings, None
-        asked, facts = replace(settings, data=files), dict[str, Any]()
+        asked, facts = with_files(settings, files), dict[str, Any]()
         if self.row.modality == "text":
             tokenizer = use.opened.vocab.target
             columns, _ = evaluation_set("documents", asked, tokenizer, ())

@@ -42,7 +42,7 @@ from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.facts import Choice, DeviceFacts, Facts, Proposal, because
 from headway.settings.model import EncoderSettings, ModelSettings
-from headway.settings.run import Resolved, RunSettings
+from headway.settings.run import Resolved, RunSettings, with_files
 from headway.settings.text import Shape
 from headway.tasks.defaults import text_proposal
 from headway.tasks.intake_text import token_units
@@ -719,7 +719,7 @@ def tagged_sentences(
     settings: RunSettings, data: DataSettings
 ) -> tuple[list[list[str]], list[list[str]]]:
     """Words and tags, in BIO, of the files."""
-    source, _ = sources("tagged", replace(settings, data=replace(data, valid_text=())))
+    source, _ = sources("tagged", with_files(settings, replace(data, valid_text=())))
     found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
     if not found:
         raise DataError(f"there is nothing to score: no sentences in {', '.join(data.text)}.")

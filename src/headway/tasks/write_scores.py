@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.run import with_files
 from headway.tasks.intake import front_of
 from headway.tasks.opened import Opened
 from headway.tasks.scores import Row, Scores
@@ -289,7 +290,7 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     shape = front_of(settings)
     assert isinstance(shape, PictureSettings)
     what = settings.caption.what
-    media, asked = WantedMedia.of(what, shape, "text"), replace(settings, data=files)
+    media, asked = WantedMedia.of(what, shape, "text"), with_files(settings, files)
     given = evaluation_media(media, asked, progress=use.progress)
     pictures = given.items.pictures
     texts = [" ".join(text.split()) for text in given.targets]
@@ -365,7 +366,7 @@ class Boundaries:
 
 def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
     """Option: `plain`, so that case and punctuation do not count."""
-    settings = replace(use.settings, data=files)
+    settings = with_files(use.settings, files)
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     truths = true_words(files.media)
     ear = transcriber_of(use, times=truths is not None)

@@ -27,7 +27,7 @@ from headway.errors import DataError, FolderError
 from headway.inside.capture.media import Media
 from headway.settings.data import DataSettings
 from headway.settings.listed import listed
-from headway.settings.run import media_front
+from headway.settings.run import media_front, with_files
 from headway.tasks.intake import front_of
 from headway.tasks.intake_text import texts_of
 from headway.tasks.label_data import labelled_examples
@@ -180,7 +180,7 @@ def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
     kind: TextKind = "tagged" if run.spec.reads == "tagged" else "documents"
     if kind == "documents" and files.fields:
         kind = "fields"
-    items = Source(kind, replace(run.settings, data=files), files.text)
+    items = Source(kind, with_files(run.settings, files), files.text)
     yield from (" ".join(filter(None, map(item.text, items.columns))) for item in items)
 
 
