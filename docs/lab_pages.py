@@ -97,7 +97,7 @@ The full runs of `roles`, `frequencies` and `maps` were of the old tasks and hav
 All other runs have three seeds, so that small effects were easily missed; the column *detectable*
 of their pages shows how small. Their designs were tried on seeds 1 to 3, and some bars and measures
 had been moved after a look at the data. They were then fixed, and all was run on seeds 7 to 9,
-which had no part in any design and whose numbers nobody had seen. Bars are those that the
+which had no part in any design and whose numbers were not known. Bars are those that the
 literature or our own expectations named before anything was measured; where neither named a number
 it is our judgement (10 points in `roles`, a quarter in `order`, a point of chrF in `beam`, 0.05
 nats in `optimal`), with seeds 1 to 3 of nine experiments known. So these verdicts are confirmatory,

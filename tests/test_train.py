@@ -466,3 +466,9 @@ def test_a_column_that_is_missing_is_asked_for_as_it_was_named(tmp_path: Path) -
             call("classify", text=file, settings={"data.text_field": "revew"})
     with pytest.raises(UserError, match=r"^source='revew': .*Did you mean 'review'"):
         headway.load("tatoeba-de-en").evaluate(file, source="revew")
+
+
+def test_several_gpus_as_an_argument_name_the_command_that_uses_them(tmp_path: Path) -> None:
+    rows = [{"text": "good", "label": "a"}, {"text": "bad", "label": "b"}]
+    with pytest.raises(UserError, match="torchrun"):
+        headway.train("classify", rows, out=tmp_path / "run", gpus=2)

@@ -166,7 +166,10 @@ def classify(name: str) -> list[str]:
         (["train", "classify", "god.tsv"], "no file 'god.tsv'. Settings are key=value, as train."),
         (["check", "translate", "a.de", "a.en"], "one another go to --source a.de --target a.en"),
         (["train", "classify", "good.tsv", "--text", "a", "--text", "b"], "--text names a column"),
-        (["train", "classify", "good.tsv", "--tags", "b"], "'tags' is nothing that the task class"),
+        (
+            ["train", "classify", "good.tsv", "--tags", "b"],
+            "'tags' is not a column",
+        ),
         (["train", "tag", "good.tsv", "--pairs", "b"], "--pairs and files without an option (good"),
         (["check", "tag", "good.tsv", "--valid-text", "b"], "validation data goes to --valid."),
         ([*TRANSLATE, "--valid", "a.de"], "have theirs: --valid-text, --valid-source and --valid"),

@@ -42,6 +42,7 @@ from headway.data.table import Raw, Table, is_missing, shown_value, table_of
 from headway.errors import ConfigError, DataError, UserError, suggest
 from headway.settings.data import FILES, DataSettings
 from headway.settings.listed import listed
+from headway.settings.synonyms import remark_on
 from headway.storage import sync, work_folder
 from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
 
@@ -178,9 +179,11 @@ def given(
     known = list(dict.fromkeys(w for _, columns in layouts for one in columns for w in one.words))
     for name in needs:
         if name not in known:
+            near = suggest(name, known)
             raise ConfigError(
-                f"{name!r} is nothing that the task {task} reads from its data."
-                f"{suggest(name, known)}"
+                f"{name!r} is not a column that the task {task} reads.{near}",
+                python=f"{name}= is neither a column that the task {task} reads nor an argument."
+                f"{remark_on(name) or near}",
             )
     if table is None:
         return _of_files(data, layouts, needs, usual.encoding if usual else "utf-8")

@@ -116,6 +116,19 @@ OF_USE = {
     ),
 }  # fmt: skip
 
+IN_PYTHON = dict.fromkeys(
+    ("gpus", "n_gpus", "num_gpus", "gpu_ids"),
+    ' Use device="cuda" for one GPU; several GPUs need the command line: torchrun --nproc-per-node '
+    "N -m headway train …",
+)
+"""What does the work of an argument that other libraries have."""
+
+
+def remark_on(argument: str) -> str:
+    """The end of an error about an unknown argument; empty where nothing is known of it."""
+    return IN_PYTHON.get(argument, "")
+
+
 OF_RUN = {
     "predict": "call it: run(texts)",
     "predict_proba": "run(texts) has .probabilities on each answer",
