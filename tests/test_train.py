@@ -404,7 +404,8 @@ def test_validation_data_is_called_as_the_training_data_is(tmp_path: Path) -> No
 def test_who_begins_anew_keeps_the_data_that_lies_in_the_run(tmp_path: Path) -> None:
     out = teach(tmp_path / "run", settings={"train.steps": 1})
     kept = load_run_settings(out / "config.toml", [])
-    Home(out).check(kept, restart=True)
+    given = DataSettings(text=(str(out / "given" / "rows.jsonl"),))
+    Home(out).check(replace(kept, data=given), restart=True)
     assert [path.name for path in out.iterdir()] == ["given"]
     Home(out).check(replace(kept, data=DataSettings(text=("other.tsv",))), restart=True)
     assert list(out.iterdir()) == []

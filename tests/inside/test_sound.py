@@ -87,8 +87,8 @@ def test_ctc_tells_the_rows_that_the_transcriber_tells() -> None:
     assert logs_SV is not None
     ear = recognizer_of(run.model, run.vocab.target, run.settings.decode, 0.3)
     ids = [output.id for output in found.reading.outputs[:-1]]
-    [rows] = ear.rows([item_for(run)], [ids])
-    assert by_ctc(logs_SV, found.reading)[:-1] == rows
+    [again] = ear.read_again([item_for(run)], [ids])
+    assert by_ctc(logs_SV, found.reading)[:-1] == again.rows
 
 
 def planted(times: list[tuple[float, float]], run: Any = None) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -79,8 +80,10 @@ Encoding = Annotated[str | None, typer.Option(help="Of the text files; UTF-8.")]
 def is_setting(word: str) -> bool:
     """Whether it is `key=value`, and not a sentence with that sign, a file, or a run."""
     key, sign, _ = word.partition("=")
-    is_there = Path(word).exists() or (RUNS / word / CONFIG).is_file()
-    return bool(sign) and " " not in key and not is_there
+    if not sign or " " in key:
+        return False
+    # Path.exists raises for names that are too long for the file system.
+    return not (os.path.exists(word) or os.path.isfile(RUNS / word / CONFIG))  # noqa: PTH110, PTH113
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
