@@ -152,7 +152,7 @@ def work_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int | None:
-    """A handle that locks a folder of ours, if nobody else does and it still has its name."""
+    """Handle that locks one of our folders; None if it is locked or was renamed."""
     import fcntl
 
     try:
