@@ -20,6 +20,7 @@ from headway.data.readers.lines import PIECE, SEPARATOR
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
+from tests.facts import naming
 
 Write = Callable[[str, list[str]], str]
 
@@ -75,11 +76,11 @@ def test_lines_of_json_are_documents_by_their_field(tmp_path: Path) -> None:
     assert read(lines, tmp_path, "a.txt") == [lines]  # no field `text`: a text with brackets
     assert read(lines, tmp_path, "a.jsonl") == ["a\nb", "c"]  # only that can be meant
     more = json.dumps({"body": "a", "title": "b"})
-    with pytest.raises(DataError, match=r"which column is the text.*'body': 'a'; 'title': 'b'"):
+    with pytest.raises(DataError, match=naming("data.text_field", "'body' 'a' 'title' 'b'")):
         read(more, tmp_path, "a.jsonl")
-    with pytest.raises(DataError, match=r"a\.jsonl, line 1 is a list, not an object"):
+    with pytest.raises(DataError, match=naming("a.jsonl", 1, "'[1]'")):
         read("[1]\n", tmp_path, "a.jsonl")
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2 is not a line of JSON"):
+    with pytest.raises(DataError, match=naming("a.jsonl", 2, "JSON")):
         read('{"text": "x"}\nplain text\n', tmp_path, "a.jsonl")
 
 
@@ -134,10 +135,10 @@ def test_no_line_is_too_long_for_a_document(
     assert read(text, tmp_path) == ["x" * 100_000, "last"]
 
 
-def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\ntwo \xe4\n")
-    with pytest.raises(DataError, match=r"a\.txt, line 2: byte 0xe4 at offset 8 is not UTF-8"):
+    with pytest.raises(DataError, match=naming("a.txt", 2, "0xe4", 8, "UTF-8")):
         pieces_of(path)
     assert whole(pieces_of(path, encoding="latin-1")) == ["one\ntwo ä\n"]
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from headway.data import files
 from headway.data.files import count_lines, is_stream, open_lines, spool
 from headway.errors import ConfigError, DataError
+from tests.facts import naming
 
 
 def put(folder: Path, data: bytes, name: str = "a.txt") -> str:
@@ -106,30 +108,31 @@ def test_bytes_that_are_not_utf_8_are_named_with_file_line_and_offset(
 ) -> None:
     monkeypatch.setattr(files, "CHUNK", size)
     path = put(tmp_path, "ä\nb\nGr".encode() + b"\xfc\xdfe\n")
-    with pytest.raises(DataError, match=r"a\.txt, line 3: byte 0xfc at offset 7 .*--encoding"):
+    with pytest.raises(DataError, match=naming("a.txt", 3, "0xfc", 7, "--encoding")):
         list(open_lines(path))
-    with pytest.raises(DataError, match="line 2: byte 0xe2 at offset 2"):  # a character cut short
-        list(open_lines(put(tmp_path, b"a\n\xe2\x82")))
+    with pytest.raises(DataError, match=naming(2, "0xe2", 3)):  # a character cut short
+        list(open_lines(put(tmp_path, b"ab\n\xe2\x82")))
 
 
 def test_half_a_surrogate_pair_does_not_get_through_any_encoding(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="line 1"):
+    with pytest.raises(DataError, match=naming("a.txt", 1, "--encoding")):
         list(open_lines(put(tmp_path, rb"a\ud800b"), "unicode_escape"))
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     put(tmp_path, b"", "train.de")
-    with pytest.raises(DataError, match=r"no file .*tarin\.de\. Did you mean .*train\.de\?"):
+    with pytest.raises(DataError, match=naming("tarin.de", "train.de")):
         list(open_lines(str(tmp_path / "tarin.de")))
-    with pytest.raises(DataError, match="There is no folder"):
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "none")) + r"(?!/)"):
         list(open_lines(str(tmp_path / "none" / "a")))
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match=naming(tmp_path)) as caught:
         list(open_lines(str(tmp_path)))
-    with pytest.raises(DataError, match="no file name"):
+    assert isinstance(caught.value.__cause__, IsADirectoryError)
+    with pytest.raises(DataError, match=naming(repr("a\0b"))):
         list(open_lines("a\0b"))
-    with pytest.raises(ConfigError, match="unknown encoding 'utf-9'"):
+    with pytest.raises(ConfigError, match=naming("'utf-9'", "latin-1")):
         list(open_lines(str(tmp_path / "train.de"), "utf-9"))
-    with pytest.raises(ConfigError, match="unknown encoding 'hex'"):
+    with pytest.raises(ConfigError, match=naming("'hex'", "latin-1")):
         list(open_lines(str(tmp_path / "train.de"), "hex"))
 
 
@@ -137,20 +140,21 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_a_file_without_permission_is_named(tmp_path: Path) -> None:
     path = put(tmp_path, b"a")
     Path(path).chmod(0)
-    with pytest.raises(DataError, match=r"cannot read .*a\.txt: Permission denied"):
+    with pytest.raises(DataError, match=naming(path)) as caught:
         list(open_lines(path))
+    assert isinstance(caught.value.__cause__, PermissionError)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_a_compressed_file_that_is_cut_short_or_damaged_is_named(tmp_path: Path, pack) -> None:  # type: ignore[no-untyped-def]
     data = pack(os.urandom(20_000).hex().encode())
     for broken in (data[:-20], data[: len(data) // 2], data[:1000] + bytes(50) + data[1050:]):
-        with pytest.raises(DataError, match=r"a\.txt cannot be decompressed.*cut short"):
+        with pytest.raises(DataError, match=naming("a.txt")):
             list(open_lines(put(tmp_path, broken)))
 
 
-def test_a_plain_file_with_the_name_of_a_compressed_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is not compressed"):
+def test_a_plain_file_with_a_compressed_name_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=naming("a.gz", ".gz")):
         list(open_lines(put(tmp_path, b"plain", "a.gz")))
     assert list(open_lines(put(tmp_path, b"", "b.gz"))) == []
 
@@ -160,7 +164,7 @@ def test_a_line_without_end_is_refused_and_never_held(tmp_path: Path) -> None:
     path = put(tmp_path, gzip.compress(b"ok\n" + b"x" * 12_000_000))
     lines = open_lines(path)
     assert next(lines) == "ok"
-    with pytest.raises(DataError, match=r"a\.txt, line 2 is longer than 10,000,000 characters"):
+    with pytest.raises(DataError, match=naming("a.txt", 2, "10,000,000")):
         next(lines)
 
 
@@ -203,7 +207,7 @@ def test_standard_input_may_be_compressed(monkeypatch: pytest.MonkeyPatch) -> No
     assert list(open_lines("-")) == ["a", "b"]
 
 
-def test_what_can_be_read_once_is_known_and_copied(tmp_path: Path) -> None:
+def test_streams_are_recognised_and_copied(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert is_stream("-")

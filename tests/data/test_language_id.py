@@ -25,7 +25,7 @@ def learned() -> Profiles:
 
 @settings(deadline=None)
 @given(st.lists(st.text("abc d", max_size=9), min_size=1))
-def test_a_trigram_lies_inside_one_text(texts: list[str]) -> None:
+def test_a_trigram_does_not_cross_texts(texts: list[str]) -> None:
     bins, sizes = folded(texts)
     lengths = [len(text.replace(" ", "")) for text in texts]
     assert sizes.tolist() == [max(n - 2, 0) for n in lengths]
@@ -41,7 +41,7 @@ def test_an_exchanged_pair_is_known_and_a_right_one_is_not() -> None:
         assert not profiles.swapped(folded([source]), folded([target]), learn=learn).any()
 
 
-def test_a_text_does_not_speak_for_itself() -> None:
+def test_a_text_is_not_evidence_about_itself() -> None:
     """Words that came once before, on the other side, weigh against the pair that repeats them."""
     profiles = learned()
     one, other = "Xylophon quakt Zwergdatei", "Jukebox fuzzy wombat gypsum"

@@ -13,6 +13,7 @@ from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.run import RunSettings
 from headway.tasks.specs import Reads
+from tests.facts import missing, naming
 
 Write = Callable[[str, list[str]], str]
 
@@ -34,60 +35,60 @@ def read(
 
 TWO = {"text_field": "premise", "other_field": "guess"}
 PAIRS = {"pairs": ("train.tsv",)}
-CASES: list[tuple[Reads, str, list[str], dict[str, Any], list[Question], str]] = [
+CASES: list[tuple[Reads, str, list[str], dict[str, Any], list[Question], str | None]] = [
     # A text a line, whatever it holds
-    ("labelled", "a.txt", ["good, film", "", "bad"], {}, ["good, film", "", "bad"], ""),
-    ("labelled", "a.txt", ["one\ttab", "no tab"], {}, ["one\ttab", "no tab"], ""),
-    ("labelled", "a.tsv", ["good", "bad"], {"text_field": "2"}, ["good", "bad"], ""),
-    ("documents", "a.txt", ["text\tlabel", "a\tb"], {}, ["text\tlabel", "a\tb"], ""),
-    ("pairs", "a.txt", ["a\tb", "c\td"], {}, ["a\tb", "c\td"], ""),
-    ("tagged", "a.txt", ["He saw Rome .", "She left ."], {}, ["He saw Rome .", "She left ."], ""),
+    ("labelled", "a.txt", ["good, film", "", "bad"], {}, ["good, film", "", "bad"], None),
+    ("labelled", "a.txt", ["one\ttab", "no tab"], {}, ["one\ttab", "no tab"], None),
+    ("labelled", "a.tsv", ["good", "bad"], {"text_field": "2"}, ["good", "bad"], None),
+    ("documents", "a.txt", ["text\tlabel", "a\tb"], {}, ["text\tlabel", "a\tb"], None),
+    ("pairs", "a.txt", ["a\tb", "c\td"], {}, ["a\tb", "c\td"], None),
+    ("tagged", "a.txt", ["He saw Rome .", "She left ."], {}, ["He saw Rome .", "She left ."], None),
     # Labelled texts
     ("labelled", "a.tsv", ["good\tpos", "", "bad\tneg"], {}, ["good", "", "bad"],
-     "column 1 is the text; column 2 is not read"),
-    ("labelled", "a.txt", ["good\tpos", "bad\tneg"], {}, ["good", "bad"], "column 1 is the text"),
+     "1 2"),
+    ("labelled", "a.txt", ["good\tpos", "bad\tneg"], {}, ["good", "bad"], "1"),
     ("labelled", "a.tsv", ["text\tlabel", "good\tpos"], {}, ["good"],
-     "column 'text' is the text; column 'label' is not read"),
-    ("labelled", "a.tsv", ["text", "good"], {}, ["good"], "column 'text' is the text"),
+     "'text' 'label'"),
+    ("labelled", "a.tsv", ["text", "good"], {}, ["good"], "'text'"),
     ("labelled", "a.csv", ["id,label,text", '1,pos,"good, ""really"""', "", "2,neg,bad"], {},
-     ['good, "really"', "", "bad"], "columns 'id', 'label' are not read"),
+     ['good, "really"', "", "bad"], "'text' 'id' 'label'"),
     ("labelled", "a.tsv", ["sentence\tlabel", "good\tpos"], {}, ["good"],
-     "column 'sentence' is the text; column 'label' is not read"),
+     "'sentence' 'label'"),
     ("labelled", "a.csv", ["label,review", "pos,good"], {}, ["good"],
-     "column 'review' is the text; column 'label' is not read"),
+     "'review' 'label'"),
     ("labelled", "a.csv", ["good,pos", "bad,neg"], {"text_field": "1"}, ["good", "bad"],
-     "column 1 is the text; column 2 is not read"),
-    ("labelled", "a", ["text,label", "good,pos"], {}, ["good"], "column 'text' is the text"),
+     "1 2"),
+    ("labelled", "a", ["text,label", "good,pos"], {}, ["good"], "'text'"),
     ("labelled", "a.tsv", ["pos\tgood", "neg\tbad"], {"text_field": "2", "label_field": "1"},
-     ["good", "bad"], "column 2 is the text; column 1 is not read"),
+     ["good", "bad"], "2 1"),
     ("labelled", "a.jsonl", ['{"label": 1, "text": "a\\tb"}', "", '{"text": "c"}'], {},
-     ["a\tb", "", "c"], "field 'text' is the text; field 'label' is not read"),
-    ("labelled", "a.tsv", ["x\ty", "p\tq"], TWO, ["x\ty", "p\tq"], ""),
+     ["a\tb", "", "c"], "'text' 'label'"),
+    ("labelled", "a.tsv", ["x\ty", "p\tq"], TWO, ["x\ty", "p\tq"], None),
     ("labelled", "a.csv", ["guess,premise,label", "y,x,1"], TWO, [("x", "y")],
-     "column 'premise' is the text; column 'guess' is the second text; column 'label' is not read"),
+     "'premise' 'guess' 'label'"),
     ("labelled", "a.tsv", ["1\tx\ty", "", "0\tp\tq"], {"text_field": "2", "other_field": "3"},
-     [("x", "y"), ("", ""), ("p", "q")], "column 3 is the second text"),
+     [("x", "y"), ("", ""), ("p", "q")], "2 3 1"),
     ("labelled", "a.jsonl", ['{"title": "T", "label": 1, "body": "B"}', "", '{"body": "C"}'],
      {"fields": ("title", "body")}, [("T", "B"), ("", ""), ("", "C")],
-     "the fields are 'title', 'body'; not read: 'label'"),
+     "'title' 'body' 'label'"),
     # Texts and documents
-    ("documents", "a.jsonl", ['{"text": "a", "meta": {}}'], {}, ["a"], "field 'meta' is not read"),
-    ("documents", "a.csv", ["id,text", "1,a"], {}, ["a"], "column 'id' is not read"),
-    ("documents", "a.tsv", ["a\tb"], {}, ["a\tb"], "every line is a text with its tabs"),
-    ("texts", "a.jsonl", ['{"text": "a"}'], {}, ["a"], "field 'text' is the text"),
+    ("documents", "a.jsonl", ['{"text": "a", "meta": {}}'], {}, ["a"], "'text' 'meta'"),
+    ("documents", "a.csv", ["id,text", "1,a"], {}, ["a"], "'text' 'id'"),
+    ("documents", "a.tsv", ["a\tb"], {}, ["a\tb"], ""),
+    ("texts", "a.jsonl", ['{"text": "a"}'], {}, ["a"], "'text'"),
     # First sides of pairs
     ("pairs", "a.tsv", ["x\ty\tz", "", "p\tq\tr"], {}, ["x", "", "p"],
-     "column 1 is the text; columns 2, 3 are not read"),
-    ("pairs", "a.txt", ["x\ty", "p\tq"], PAIRS, ["x", "p"], "column 1 is the text"),
-    ("pairs", "a.txt", ["x", "p"], PAIRS, ["x", "p"], ""),
+     "1 2 3"),
+    ("pairs", "a.txt", ["x\ty", "p\tq"], PAIRS, ["x", "p"], "1"),
+    ("pairs", "a.txt", ["x", "p"], PAIRS, ["x", "p"], None),
     ("pairs", "a.tsv", ["en\tde", "x\ty"], {**PAIRS, "source_field": "de", "target_field": "en"},
-     ["y"], "column 'de' is the text; column 'en' is not read"),
-    ("pairs", "a.tsv", ["source", "x"], {}, ["x"], "column 'source' is the text"),
+     ["y"], "'de' 'en'"),
+    ("pairs", "a.tsv", ["source", "x"], {}, ["x"], "'source'"),
     ("pairs", "a.jsonl", ['{"translation": {"de": "x"}}'], {"source_field": "translation.de"},
-     ["x"], "field 'translation.de' is the text"),
-    ("pairs", "a.csv", ["target,source", "y,x"], {}, ["x"], "column 'source' is the text"),
-    ("pairs", "a.csv", ["y,x", "v,u"], {"source_field": "2"}, ["x", "u"], "column 2 is the text"),
-    ("texts", "a.tsv", ["x\ty"], PAIRS, ["x"], "column 1 is the text"),
+     ["x"], "'translation.de'"),
+    ("pairs", "a.csv", ["target,source", "y,x"], {}, ["x"], "'source'"),
+    ("pairs", "a.csv", ["y,x", "v,u"], {"source_field": "2"}, ["x", "u"], "2"),
+    ("texts", "a.tsv", ["x\ty"], PAIRS, ["x"], "1"),
 ]  # fmt: skip
 
 
@@ -99,14 +100,15 @@ def test_columns_are_those_of_training(
     lines: list[str],
     data: dict[str, Any],
     found: list[Question],
-    note: str,
+    note: str | None,
 ) -> None:
     path = write(name, lines)
-    got, said = read(path, reads, **data)
+    got, shown = read(path, reads, **data)
     assert got == found
-    assert note in said
-    assert bool(note) == bool(said)
-    assert not said or said.startswith(f"{path}: ")
+    if note is None:
+        assert not shown
+    else:
+        assert not missing(shown, path, note)
 
 
 TAGS = ("O", "B-per", "I-per", "B-loc", ".")
@@ -125,79 +127,81 @@ TAGS = ("O", "B-per", "I-per", "B-loc", ".")
         ("a.jsonl", ['{"words": ["Ada"], "tags": ["O"]}'], ['{"words": ["Ada"], "tags": ["O"]}']),
     ],
 )  # fmt: skip
-def test_words_in_columns_are_told_from_sentences(
+def test_words_in_columns_are_distinguished_from_sentences(
     write: Write, name: str, lines: list[str], found: list[str]
 ) -> None:
-    got, said = read(write(name, lines), "tagged", TAGS)
+    path = write(name, lines)
+    got, shown = read(path, "tagged", TAGS)
     assert got == found
-    assert ("a word a line" in said) == (found != lines or "\t" in lines[0])
+    in_columns = found != lines or "\t" in lines[0]
+    assert bool(shown) == in_columns
+    assert not in_columns or not missing(shown, path)
 
 
 @pytest.mark.parametrize(
-    ("reads", "name", "lines", "message"),
+    ("reads", "name", "lines", "facts"),
     [
         (
             "labelled",
             "a.csv",
             ["good", "bad"],
-            r"which column is the text.*text_field=….*It has 'good': 'bad'",
+            "a.csv data.text_field 'good' 'bad'",
         ),
         (
             "labelled",
             "a.csv",
             ["opinion,stars", "a,b"],
-            r"the text\?.*data\.text_field=…",
+            "a.csv data.text_field 'opinion' 'stars'",
         ),
-        ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], r"which column is the text.*'3': 'c', 'f'"),
-        ("labelled", "a.tsv", ["a\tb", "c"], r"a\.tsv, line 2 has 1 column but the first has 2"),
-        ("pairs", "a.csv", ["de,en", "a,b"], r"which column is the source.*data\.source_field=…"),
+        ("labelled", "a.tsv", ["a\tb\tc", "d\te\tf"], "data.text_field '3' 'c' 'f'"),
+        ("labelled", "a.tsv", ["a\tb", "a\tb", "c"], "a.tsv 3 1 2 'c'"),
+        ("pairs", "a.csv", ["de,en", "a,b"], "a.csv data.source_field 'de' 'en'"),
         (
             "documents",
             "a.csv",
             ["id,prompt", "1,a"],
-            r"the text\?.*data\.text_field=…",
+            "a.csv data.text_field 'id' 'prompt'",
         ),
         (
             "labelled",
             "a.jsonl",
             ['{"txt": "a"}'],
-            r"jsonl: which column is the text.* has 'txt'",
+            "a.jsonl data.text_field 'txt'",
         ),
-        ("tagged", "a.jsonl", ['{"words": ["a"]}', '{"x": 1}'], r"a\.jsonl, line 2 needs a list"),
+        ("tagged", "a.jsonl", ['{"words": ["a"]}', '{"x": 1}'], "a.jsonl 2 'words' 'x'"),
     ],
 )
-def test_a_table_without_those_columns_says_how_to_name_them(
-    write: Write, reads: Reads, name: str, lines: list[str], message: str
+def test_missing_columns_are_reported_with_their_settings(
+    write: Write, reads: Reads, name: str, lines: list[str], facts: str
 ) -> None:
-    told: list[str] = []
+    notes: list[str] = []
     settings = RunSettings(task=TASKS[reads])
-    with pytest.raises(DataError, match=message):
-        list(questions(write(name, lines), reads, settings, told.append))
-    assert not (told and "column 1 is the text" in told[0] and name == "a.csv"), "and then refused"
+    with pytest.raises(DataError, match=naming(facts)):
+        list(questions(write(name, lines), reads, settings, notes.append))
+    assert not (notes and name == "a.csv"), "a note about columns, and then an error"
 
 
-def test_a_bad_line_is_answered_as_an_empty_one_where_it_may_be(write: Write) -> None:
+def test_a_skipped_bad_line_is_an_empty_text(write: Write) -> None:
     path = write("a.jsonl", ['{"text": "a"}', "no json", '{"txt": "b"}', '{"text": "b"}'])
     settings = RunSettings(task="classify", data=DataSettings(bad="skip"))
-    told: list[str] = []
-    assert list(questions(path, "labelled", settings, told.append)) == ["a", "", "", "b"]
-    assert told[1].startswith(f"{path}, line 2 is not a line of JSON")
-    assert told[2].startswith(f"{path}, line 3 has no 'text', only 'txt'")
+    notes: list[str] = []
+    assert list(questions(path, "labelled", settings, notes.append)) == ["a", "", "", "b"]
+    assert not missing(notes[1], path, 2, "JSON")
+    assert not missing(notes[2], path, 3, "'text'", "'txt'")
 
     lines = ['{"words": ["a"]}', '{"wrds": ["b"]}', "{", '{"tokens": ["c"]}']
-    path, told = write("b.jsonl", lines), []
+    path, notes = write("b.jsonl", lines), []
     settings = RunSettings(task="tag", data=DataSettings(bad="skip"))
-    found = list(questions(path, "tagged", settings, told.append))
+    found = list(questions(path, "tagged", settings, notes.append))
     assert found == [lines[0], "", "", lines[3]]
-    assert [note.partition(" needs")[0] for note in told[:1]] == [f"{path}, line 2"]
+    assert not missing(notes[0], path, 2, "'words'")
 
-    path, told = write("c.jsonl", ['{"title": "a"}', '{"x": 1}', '{"title": "b"}']), []
+    path, notes = write("c.jsonl", ['{"title": "a"}', '{"x": 1}', '{"title": "b"}']), []
     settings = RunSettings(task="classify", data=DataSettings(bad="skip", fields=("title",)))
-    assert list(questions(path, "labelled", settings, told.append)) == [("a",), ("",), ("b",)]
-    assert f"{path}, line 2 has none of the fields 'title'" in told[1]
-    assert told[1].endswith("It is answered as an empty text")
+    assert list(questions(path, "labelled", settings, notes.append)) == [("a",), ("",), ("b",)]
+    assert not missing(notes[1], path, 2, "'title'")
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError, match=naming(tmp_path / "none.tsv")):
         read(str(tmp_path / "none.tsv"), "labelled")

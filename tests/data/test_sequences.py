@@ -8,6 +8,7 @@ import pytest
 from headway.data.sequences import TextReader, WordReader, word_windows
 from headway.data.token_store import TokenStore
 from headway.errors import DataError
+from tests.facts import naming
 
 BOS, EOS = 1, 2
 
@@ -29,7 +30,7 @@ def read(found: TextReader) -> list[tuple[int, list[int], list[int]]]:
     ]
 
 
-def test_texts_stand_between_their_special_tokens() -> None:
+def test_texts_are_enclosed_in_special_tokens() -> None:
     assert read(reader([[7, 8], [], [9]], None, 10)) == [
         (0, [1, 7, 8, 2], [0] * 4),
         (1, [1, 2], [0] * 2),
@@ -44,7 +45,7 @@ def test_pairs_have_an_end_each_and_two_segments() -> None:
     ]
 
 
-def test_readings_are_the_same_whichever_are_asked_for() -> None:
+def test_windows_do_not_depend_on_the_selection() -> None:
     found = reader([[7, 8, 9], [5], [3, 4]], None, 4)
     everything = read(found)
     for rows in ([2, 0], [1], [3, 1, 2]):
@@ -65,7 +66,7 @@ def test_long_texts_become_windows_that_overlap_by_half_and_end_with_the_text() 
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_of_a_long_pair_the_longer_text_is_cut_and_the_other_kept(swapped: bool) -> None:
+def test_the_longer_text_of_a_long_pair_is_cut(swapped: bool) -> None:
     long, short = [list(range(10, 16))], [[5, 6]]
     pair = (short, long) if swapped else (long, short)
     found = [tokens for _, tokens, _ in read(reader(*pair, 9))]
@@ -74,12 +75,12 @@ def test_of_a_long_pair_the_longer_text_is_cut_and_the_other_kept(swapped: bool)
     assert found == expected
 
 
-def test_a_pair_of_two_long_texts_is_refused() -> None:
-    with pytest.raises(DataError, match=r"pair 2 are long.*12 tokens.*reads 16.*model\.max_len"):
+def test_a_pair_of_two_long_texts_is_an_error() -> None:
+    with pytest.raises(DataError, match=naming(2, 12, 16, "model.max_len")):
         reader([[5], [5] * 20], [[6], [6] * 12], 16).windows  # noqa: B018
 
 
-def test_what_each_example_needs() -> None:
+def test_needed_lengths_are_known() -> None:
     assert reader([[5] * 40, [5]], None, 10).needed.tolist() == [42, 3]
     assert reader([[5] * 4], [[5]], 10).needed.tolist() == [8]
 
@@ -137,7 +138,7 @@ def test_a_word_of_very_many_pieces_is_read_by_its_first_ones() -> None:
     assert found.cut_words == 1
 
 
-def test_windows_of_words_go_on_even_where_one_word_fills_them() -> None:
+def test_windows_of_words_continue_after_a_word_that_fills_one() -> None:
     sizes = np.full(5, 4)
     cut = word_windows(sizes, 4)
     assert [own for *_, own, _ in cut] == [0, 1, 2, 3, 4]

@@ -20,11 +20,12 @@ from headway.data import prepare as preparing
 from headway.data.prepare import prepare
 from headway.data.store import DATA, ImpossibleData, Prepared, load_prepared
 from headway.data.token_store import TokenStore, lengths_file, token_dtype, tokens_file
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError, DataError, FolderError
 from headway.settings.run import RunSettings, run_settings
 from headway.storage import identity
 from headway.tokens.trainer import train_vocabularies
 from headway.tokens.word_cache import Flat
+from tests.facts import figures, naming
 
 from .conftest import sentences
 
@@ -111,7 +112,7 @@ def test_every_pair_goes_to_one_set_in_order(tmp_path: Path, tsv: Callable[..., 
     assert prepared.report.sizes["source_tokens"] == prepared.train["source"].lengths.sum()
 
 
-def test_what_is_left_out_is_counted(tmp_path: Path, tsv: Callable[..., str]) -> None:
+def test_dropped_pairs_are_counted(tmp_path: Path, tsv: Callable[..., str]) -> None:
     long = " ".join(["Baum"] * 80)
     pairs = [*shuffled(), ("", "x"), ("x", " "), (long, "tree"), ("Baum, Baum, x", "a " * 40 + "b")]
     held = tsv(shuffled()[:5], "valid.tsv")
@@ -239,7 +240,7 @@ def test_two_folders_come_out_byte_for_byte_alike(tmp_path: Path, tsv: Callable[
     assert contents(tmp_path / "a" / DATA) == contents(tmp_path / "b" / DATA)
 
 
-def test_what_the_first_version_prepared_is_used_as_it_is(
+def test_data_prepared_by_the_first_version_is_reused(
     tmp_path: Path, tsv: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = run(tsv(shuffled()))
@@ -315,8 +316,9 @@ def test_one_flipped_bit_or_a_missing_file_is_noticed(
                 (data / name).unlink()
             else:
                 (data / name).write_bytes(broken)
-            with pytest.raises(DataError, match="no prepared data"):
+            with pytest.raises(DataError, match=naming(data)) as caught:
                 load_prepared(tmp_path / "run")
+            assert isinstance(caught.value.__cause__, FolderError)
         assert prepare("pairs", settings, tmp_path / "run").fingerprint == wanted
         assert contents(data) == whole
 
@@ -337,46 +339,52 @@ def test_standard_input_and_pipes_are_read_once(
         monkeypatch.setattr(sys, "stdin", stdin)
         prepared = prepare("pairs", run("-"), tmp_path / "run")
     assert prepared.train.n == 360
-    with pytest.raises(ConfigError, match="one file only"):
+    with pytest.raises(ConfigError, match=naming("-")):
         prepare("pairs", run("-", valid_pairs=["-"]), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
-    ("pairs", "data", "message"),
+    ("pairs", "data", "finding", "facts"),
     [
-        ([], {}, "there are no pairs"),
-        ([("", "b"), ("a", "")], {}, "none of the 2 pairs has text on both sides"),
-        ([("Ja.", "Yes.")] * 30, {}, "all the same"),
-        ([("Ja.", f"Yes {i}.") for i in range(30)], {}, "no validation pairs can be split off"),
-        ([("a", "b")], {}, "1 usable pair cannot be split"),
-        ([(f"{i} " * 9, "b") for i in range(30)], {"max_len": 2}, "no training pairs are left: 2"),
+        ([], {}, "no-pairs", ""),
+        ([("", "b"), ("a", "")], {}, "no-pairs", "2"),
+        ([("Ja.", "Yes.")] * 30, {}, "one-pair", "30 pairs.tsv:1"),
+        ([("Ja.", f"Yes {i}.") for i in range(30)], {}, "no-split", "30 --valid"),
+        ([("a", "b")], {}, "no-split", "1 --valid"),
+        ([(f"{i} " * 9, "b") for i in range(30)], {"max_len": 2}, "nothing-left",
+         "27 3 data.max_len 2"),
     ],
-)
-def test_data_that_cannot_be_trained_on_is_refused_with_a_reason(
-    tmp_path: Path, tsv: Callable[..., str], pairs: Pairs, data: dict[str, Any], message: str
+)  # fmt: skip
+def test_data_that_cannot_be_trained_on_is_an_error_with_a_reason(
+    tmp_path: Path,
+    tsv: Callable[..., str],
+    pairs: Pairs,
+    data: dict[str, Any],
+    finding: str,
+    facts: str,
 ) -> None:
-    with pytest.raises(ImpossibleData, match=message) as refused:
+    with pytest.raises(ImpossibleData, match=naming(facts)) as caught:
         prepare("pairs", run(tsv(pairs), **data), tmp_path / "run")
-    assert refused.value.report.impossible
+    assert caught.value.report.impossible
+    errors = {one.name for one in caught.value.report.findings if one.level == "error"}
+    assert errors == {finding}
     assert list((tmp_path / "run").iterdir()) == []
-    with pytest.raises(DataError, match="no prepared data"):
+    with pytest.raises(DataError, match=naming(tmp_path / "run" / DATA)):
         load_prepared(tmp_path / "run")
 
 
-def test_files_that_cannot_be_read_stop_it_before_anything_slow(
-    tmp_path: Path, tsv: Callable[..., str]
-) -> None:
-    with pytest.raises(DataError, match="nothing to train on"):
+def test_unreadable_files_stop_preparation_early(tmp_path: Path, tsv: Callable[..., str]) -> None:
+    with pytest.raises(DataError, match=naming("--source", "--target")):
         prepare("pairs", run_settings({}), tmp_path / "run")
-    with pytest.raises(DataError, match=r"there is no file .*none\.tsv"):
+    with pytest.raises(DataError, match=naming(tmp_path / "none.tsv")):
         prepare("pairs", run(str(tmp_path / "none.tsv")), tmp_path / "run")
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match=naming(tmp_path)):
         prepare("pairs", run(str(tmp_path)), tmp_path / "run")
-    with pytest.raises(DataError, match="there is no file"):
+    with pytest.raises(DataError, match=naming("none.json")):
         prepare("pairs", run(tsv(shuffled()), {"file": "none.json"}), tmp_path / "run")
     bad = tmp_path / "latin.tsv"
     bad.write_bytes("Größe\tsize\n".encode("latin-1") * 3)
-    with pytest.raises(DataError, match=r"latin\.tsv, line 1: byte 0xf6 at offset 2"):
+    with pytest.raises(DataError, match=naming("latin.tsv", 1, "0xf6", 2)):
         prepare("pairs", run(str(bad)), tmp_path / "run")
     prepared = prepare(
         "pairs", run(str(bad), encoding="latin-1", valid_pairs=[tsv(shuffled())]), tmp_path
@@ -384,12 +392,12 @@ def test_files_that_cannot_be_read_stop_it_before_anything_slow(
     assert texts(prepared, "train")[0] == ("Größe", "size")
 
 
-def test_the_manifest_tells_what_was_done_and_who_waits_hears_of_it(
+def test_preparation_writes_a_manifest_and_reports_progress(
     tmp_path: Path, tsv: Callable[..., str], slow: Any
 ) -> None:
     prepare("pairs", run(tsv(shuffled())), tmp_path, slow)
-    said = [line.rpartition("  ")[0] for line in slow.stream.getvalue().splitlines()]
-    assert said == ["checking the data 400 pairs", "tokenising 400/400 pairs"]
+    lines = [line.rpartition("  ")[0] for line in slow.stream.getvalue().splitlines()]
+    assert [figures(line) for line in lines] == [["400"], ["400/400"]]
     manifest = json.loads((tmp_path / DATA / "manifest.json").read_text())
     assert manifest["inputs"]["tokenizer"]["vocab_size"] == 400
     assert "train.source.tokens" in manifest["files"]

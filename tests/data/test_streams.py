@@ -84,7 +84,7 @@ def parsed(tokens: list[int]) -> dict[str, list[int]]:
 @given(st.lists(st.fixed_dictionaries({}, optional={
     name: st.lists(st.integers(10, 99), min_size=1, max_size=4) for name in MARKS}),
     min_size=1, max_size=6), st.integers(0, 9), st.sampled_from([0.0, 0.3, 1.0]))  # fmt: skip
-def test_what_is_kept_stands_between_its_marks(
+def test_kept_fields_are_enclosed_in_their_markers(
     documents: list[dict[str, list[int]]], epoch: int, drop: float
 ) -> None:
     stream = fields_of(documents, drop)

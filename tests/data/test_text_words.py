@@ -20,7 +20,7 @@ from headway.data.text_words import WordRule
         ("", ""), (" \n\t ", ""), ("...", "..."), ("\"", "\""),
     ],
 )  # fmt: skip
-def test_punctuation_stands_apart(text: str, words: str) -> None:
+def test_punctuation_is_separated(text: str, words: str) -> None:
     found = WordRule().words(text)
     assert [one.text for one in found] == words.split()
     assert all(text[one.start : one.end] == one.text for one in found)

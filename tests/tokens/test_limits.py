@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from headway.tokens.foreign import load_foreign
 from headway.tokens.json_facts import SUBWORD_CUTS, WORD_CUTS
 from headway.tokens.json_limits import MOST_TOKENS, check_tokenizer, runs_away
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
+from tests.facts import naming
 
 WORDS = {"</s>": 0, "<unk>": 1, "a": 2, "b": 3}
 
@@ -50,14 +50,14 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("regex", ENDLESS)
-def test_a_pattern_that_would_not_end_is_refused_at_once(regex: str) -> None:
+def test_a_pattern_with_exponential_backtracking_is_an_error_at_once(regex: str) -> None:
     begun = time.process_time()
     for name, part in {
         "pre_tokenizer": split(regex),
         "normalizer": sequence({"type": "NFC"}, replace({"Regex": regex}, "x")),
     }.items():
         text = json.dumps(facts(**{name: part}))
-        with pytest.raises(DataError, match=r"in\.json: the pattern .* would not end"):
+        with pytest.raises(DataError, match=naming("in.json", repr(regex))):
             Tokenizer.from_json(text, "in.json")
     assert time.process_time() - begun < 1.0
 
@@ -80,21 +80,21 @@ def test_patterns_of_real_tokenizers_are_read(regex: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "reason"),
+    ("part", "named"),
     [
-        (sequence(*[replace({"String": "a"}, "aa")] * 40), "1,099,511,627,776 times as long"),
-        (sequence(*[replace({"Regex": "x*"}, "a")] * 40), "times as long"),
-        (sequence(*[replace({"String": ""}, "a")] * 40), "times as long"),
-        (replace({"Regex": "[ab]"}, "c" * 900), "900 times as long"),
-        (replace({"String": "a"}, "c" * 2000), "longer than 1,000 characters"),
-        ({"type": "Prepend", "prepend": "c" * 2000}, "longer than 1,000 characters"),
-        (sequence(*[{"type": "NFKD"}, replace({"String": "ا"}, "ﷺ")] * 9), "times as long"),
-        (sequence(sequence(*[{"type": "ByteLevel"}] * 9)), "times as long"),
-        (sequence(*[{"type": "NFC"}] * 100), "100 parts"),
+        (sequence(*[replace({"String": "a"}, "aa")] * 40), "1,099,511,627,776 10"),
+        (sequence(*[replace({"Regex": "x*"}, "a")] * 40), "1,099,511,627,776 10"),
+        (sequence(*[replace({"String": ""}, "a")] * 40), "1,099,511,627,776 10"),
+        (replace({"Regex": "[ab]"}, "c" * 900), "900 10"),
+        (replace({"String": "a"}, "c" * 2000), "1,000"),
+        ({"type": "Prepend", "prepend": "c" * 2000}, "1,000"),
+        (sequence(*[{"type": "NFKD"}, replace({"String": "ا"}, "ﷺ")] * 9), "11,019,960,576 10"),
+        (sequence(sequence(*[{"type": "ByteLevel"}] * 9)), "65,536 10"),
+        (sequence(*[{"type": "NFC"}] * 100), "100 64"),
     ],
 )
-def test_replacements_that_grow_are_refused(part: dict[str, Any], reason: str) -> None:
-    with pytest.raises(DataError, match=re.escape(reason)):
+def test_replacements_that_grow_are_errors(part: dict[str, Any], named: str) -> None:
+    with pytest.raises(DataError, match=naming("in.json", "normalizer", named)):
         Tokenizer.from_json(json.dumps(facts(normalizer=part)), "in.json")
 
 
@@ -106,62 +106,71 @@ def test_replacements_of_real_tokenizers_are_read() -> None:
 
 
 @pytest.mark.parametrize("number", [2**31, 2**31 - 1, MOST_TOKENS])
-def test_a_token_with_a_number_that_no_model_has_is_refused(number: int) -> None:
+def test_a_token_with_an_impossible_number_is_an_error(number: int) -> None:
     far = facts()
     far["model"]["vocab"]["far"] = number
-    with pytest.raises(DataError, match=rf"in\.json: the token 'far' has the number {number}"):
+    with pytest.raises(DataError, match=naming("in.json", "'far'", number)):
         Tokenizer.from_json(json.dumps(far), "in.json")
     added = facts()
     added["added_tokens"].append({**added["added_tokens"][0], "content": "far", "id": number})
-    with pytest.raises(DataError, match=rf"the token 'far' has the number {number}"):
+    with pytest.raises(DataError, match=naming("in.json", "'far'", number)):
         check_tokenizer(added, "in.json")
 
 
 def test_numbers_that_are_left_out_are_named() -> None:
     far = facts()
     far["model"]["vocab"]["far"] = 50
-    with pytest.raises(DataError, match=r"in\.json has 5 tokens, but 'far' has the number 50"):
+    with pytest.raises(DataError, match=naming("in.json", 5, "'far'", 50)):
         Tokenizer.from_json(json.dumps(far), "in.json")
 
 
 @pytest.mark.parametrize(
-    ("files", "reason"),
+    ("files", "named"),
     [
-        ({"tokenizer.json": json.dumps(facts(pre_tokenizer=split("(a+)+$")))}, "would not end"),
-        ({"vocab.json": '{"a": 2147483648}', "merges.txt": ""}, "has the number 2147483648"),
+        (
+            {"tokenizer.json": json.dumps(facts(pre_tokenizer=split("(a+)+$")))},
+            "tokenizer.json '(a+)+$'",
+        ),
+        ({"vocab.json": '{"a": 2147483648}', "merges.txt": ""}, "vocab.json 'a' 2147483648"),
         (
             {"tokenizer_config.json": '{"added_tokens_decoder": {"4294967296": "x"}}'},
-            "'4294967296'",
+            "tokenizer_config.json 'x' '4294967296'",
         ),
-        ({"tokenizer_config.json": '{"added_tokens_decoder": {"²": "x"}}'}, "as token '²'"),
-        ({"generation_config.json": '{"eos_token_id": 1099511627776}'}, "number 1099511627776"),
+        (
+            {"tokenizer_config.json": '{"added_tokens_decoder": {"²": "x"}}'},
+            "tokenizer_config.json 'x' '²'",
+        ),
+        (
+            {"generation_config.json": '{"eos_token_id": 1099511627776}'},
+            "eos_token_id 1099511627776",
+        ),
     ],
 )
 def test_an_imported_folder_is_checked_alike(
-    tmp_path: Path, files: dict[str, str], reason: str
+    tmp_path: Path, files: dict[str, str], named: str
 ) -> None:
     if "vocab.json" not in files:
         (tmp_path / "tokenizer.json").write_text(json.dumps(facts()))
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=reason):
+    with pytest.raises(DataError, match=naming(named)):
         load_foreign(tmp_path, {"model_type": "gpt2"}, 4)
 
 
 def test_a_run_folder_is_checked_alike(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({"tokenizer": facts(pre_tokenizer=split("(a+)+$"))}))
-    with pytest.raises(DataError, match="would not end"):
+    with pytest.raises(DataError, match=naming(path, "'(a+)+$'")):
         Vocabularies.load(path)
 
 
-def test_a_panic_of_the_library_is_an_error_that_says_so() -> None:
+def test_a_panic_of_the_library_is_a_data_error() -> None:
     """Whatever pattern gets through: the library gives up by itself, in a way of its own."""
     inner = Library(models.WordLevel(WORDS, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("(a|a)*$"), "isolated")
     inner.normalizer = normalizers.Replace(Regex("(b|b)*$"), "b")
     made = Tokenizer(inner)
-    with pytest.raises(DataError, match=r"cannot cut a text: .*retry-limit"):
+    with pytest.raises(DataError, match="retry-limit"):
         made.encode("a" * 40 + "c")
-    with pytest.raises(DataError, match=r"cannot cut a text: .*retry-limit"):
+    with pytest.raises(DataError, match="retry-limit"):
         made.normalise("b" * 40 + "c")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headway.errors import DataError
 from headway.tokens.files import load_tokenizer
 from headway.tokens.llama2c import load_llama2c_tokenizer
+from tests.facts import naming
 from tests.tokens.spm_models import trained
 from tests.tokens.torture import SPELLED, TORTURE
 
@@ -75,7 +76,7 @@ def test_ids_are_those_of_its_rule(tmp_path: Path) -> None:
     check()
     for place in (path, tmp_path):
         assert load_tokenizer(place).encode("The cat") == ours.encode("The cat")
-    with pytest.raises(DataError, match="but the model has 100 rows"):
+    with pytest.raises(DataError, match=naming("tokenizer.bin", 100, "1,099")):
         load_llama2c_tokenizer(path, 100)
 
 
@@ -83,19 +84,23 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     pieces = pieces_of_a_model()
     path = write(tmp_path / "tokenizer.bin", pieces)
     whole = path.read_bytes()
-    for changed, reason in (
-        (whole[:-1], "has .* bytes and the score"),
-        (whole + b"\0\0", "is cut short"),
-        (whole + struct.pack("<fi", 0, -5), "has -5 bytes"),
-        (whole + struct.pack("<fi", 0, 2**31 - 1), "has 2,147,483,647 bytes"),
-        (whole + struct.pack("<fi", float("nan"), 1) + b"x", "the score nan"),
-        (whole + struct.pack("<fi", 0, 1) + b"\xff", "is not UTF-8"),
-        (whole + struct.pack("<fi", 0, 1) + b"a", "is there twice: 'a'"),
-        (whole[:4], "it lacks"),
-        (b"", "it lacks"),
+    reasons = set()
+    for changed, facts in (
+        (whole[:-1], "1,099 4"),
+        (whole + b"\0\0", "1,100"),
+        (whole + struct.pack("<fi", 0, -5), "1,100 -5"),
+        (whole + struct.pack("<fi", 0, 2**31 - 1), "1,100 2,147,483,647"),
+        (whole + struct.pack("<fi", float("nan"), 1) + b"x", "1,100 nan"),
+        (whole + struct.pack("<fi", 0, 1) + b"\xff", "1,100 UTF-8"),
+        (whole + struct.pack("<fi", 0, 1) + b"a", "1,100 'a'"),
+        (whole[:4], "'</s>'"),
+        (b"", "'</s>'"),
     ):
         path.write_bytes(changed)
-        with pytest.raises(DataError, match=reason):
+        with pytest.raises(DataError, match=naming(path, facts)) as caught:
             load_llama2c_tokenizer(path)
-    with pytest.raises(DataError, match="cannot read the tokenizer"):
+        reasons.add(str(caught.value))
+    assert len(reasons) == 8  # one for both files without pieces
+    with pytest.raises(DataError, match=naming(tmp_path / "none.bin")) as caught:
         load_llama2c_tokenizer(tmp_path / "none.bin")
+    assert isinstance(caught.value.__cause__, FileNotFoundError)

@@ -17,6 +17,7 @@ from headway.errors import DataError
 from headway.tokens.files import load_tokenizer
 from headway.tokens.spm import read_sentencepiece
 from headway.tokens.tokenizer import Tokenizer
+from tests.facts import naming
 from tests.tokens.spm_models import trained
 from tests.tokens.torture import SPELLED, TORTURE
 
@@ -98,7 +99,7 @@ def test_the_text_comes_back_where_the_model_loses_nothing(tmp_path: Path) -> No
     assert not ours.unknown_characters("漢")
 
 
-def test_what_a_model_reads_is_told(tmp_path: Path) -> None:
+def test_properties_of_a_model_are_known(tmp_path: Path) -> None:
     ours, theirs = both(tmp_path, "unigram")
     assert (ours.unk, ours.bos, ours.eos) == (0, 1, 2)
     assert ours.vocab_size == theirs.vocab_size()
@@ -113,7 +114,7 @@ def test_what_a_model_reads_is_told(tmp_path: Path) -> None:
     ]
 
 
-def test_parts_of_a_document_go_on_without_a_blank(tmp_path: Path) -> None:
+def test_parts_of_a_document_continue_without_a_space(tmp_path: Path) -> None:
     ours, _ = both(tmp_path, "bpe, like Llama")
     parts = ["The cat", " sat on", "the mat", "  and"]
     flat = ours.encode_parts(parts, np.array([False, True, True, True]))
@@ -141,51 +142,68 @@ def piece(text: bytes, score: float = -1.0, kind: int = 1) -> bytes:
 
 WHOLE = piece(b"<unk>", 0, 2) + piece(b"<s>", 0, 3) + piece(b"</s>", 0, 3) + piece(b"a")
 DAMAGED = {
-    "is empty": piece(b"<unk>", 0, 2) + piece(b""),
-    "is there twice": WHOLE + piece(b"a"),
-    "not UTF-8": WHOLE + piece(b"\xff\xfe"),
-    "the score nan": WHOLE + piece(b"b", float("nan")),
-    "the type 9": WHOLE + piece(b"b", -1.0, 9),
-    "0 pieces are the unknown one": piece(b"a"),
-    "2 pieces are the unknown one": WHOLE + piece(b"b", 0, 2),
-    "the file ends in the middle of a number": WHOLE + b"\x88\x80",
-    "has too many bytes": WHOLE + b"\x88" + b"\xff" * 12,
-    "should have": WHOLE + b"\x0a\xff\xff\xff\xff\x0f",
-    "has the number 0": WHOLE + b"\x00\x00",
-    "of the kind 3": WHOLE + b"\x0b",
-    "a number of four bytes": WHOLE + field(1, b"\x0a\x01b\x10\x05"),
-    "bytes were expected": WHOLE + b"\x08\x05",
-    "not every byte has a piece": WHOLE + field(2, b"\x98\x02\x01"),
-    "kind 'word'": WHOLE + field(2, b"\x18\x03"),
-    "belong to the word before": WHOLE + field(2, b"\xc0\x01\x01"),
-    "its size does not fit": WHOLE + field(3, field(2, b"\xff\xff\xff\x7f1234")),
-    "a place is outside": WHOLE + table({256 ^ 97: 97 | 1 << 8 | 4000 << 10}),
-    "a key ends too early": WHOLE + table({256 ^ 0xC3: 0xC3 | 1 << 8}),
-    "subsection not found": WHOLE
-    + table({256 ^ 97: 97 | 1 << 8 | 1 << 10, 256 ^ 96: 1 << 31 | 99}),
-    "a key is no character": WHOLE
-    + table({0x1F4: 0xF4 | 1 << 10, 0x165: 0x90, 0x1E5: 0x80, 0x164: 0x81}),
+    "empty piece": (piece(b"<unk>", 0, 2) + piece(b""), "1"),
+    "repeated piece": (WHOLE + piece(b"a"), "'a'"),
+    "invalid text": (WHOLE + piece(b"\xff\xfe"), "UTF-8 0xff"),
+    "invalid score": (WHOLE + piece(b"b", float("nan")), "'b' nan"),
+    "unknown type": (WHOLE + piece(b"b", -1.0, 9), "'b' 9"),
+    "no unknown piece": (piece(b"a"), "0 1"),
+    "two unknown pieces": (WHOLE + piece(b"b", 0, 2), "2 1"),
+    "truncated number": (WHOLE + b"\x88\x80", ""),
+    "long number": (WHOLE + b"\x88" + b"\xff" * 12, ""),
+    "truncated field": (WHOLE + b"\x0a\xff\xff\xff\xff\x0f", "1 4,294,967,295"),
+    "field 0": (WHOLE + b"\x00\x00", "0"),
+    "unknown wire type": (WHOLE + b"\x0b", "1 3"),
+    "short score": (WHOLE + field(1, b"\x0a\x01b\x10\x05"), ""),
+    "number for bytes": (WHOLE + b"\x08\x05", "5"),
+    "missing byte pieces": (WHOLE + field(2, b"\x98\x02\x01"), ""),
+    "word model": (WHOLE + field(2, b"\x18\x03"), "'word' unigram bpe"),
+    "space as suffix": (WHOLE + field(2, b"\xc0\x01\x01"), ""),
+    "charsmap size": (WHOLE + field(3, field(2, b"\xff\xff\xff\x7f1234")), ""),
+    "charsmap offset": (WHOLE + table({256 ^ 97: 97 | 1 << 8 | 4000 << 10}), ""),
+    "charsmap short key": (WHOLE + table({256 ^ 0xC3: 0xC3 | 1 << 8}), ""),
+    "charsmap text": (
+        WHOLE + table({256 ^ 97: 97 | 1 << 8 | 1 << 10, 256 ^ 96: 1 << 31 | 99}),
+        "subsection",
+    ),
+    "charsmap key": (
+        WHOLE + table({0x1F4: 0xF4 | 1 << 10, 0x165: 0x90, 0x1E5: 0x80, 0x164: 0x81}),
+        "",
+    ),
 }
+"""Damaged models, with the facts that their error messages hold."""
 
 
-@pytest.mark.parametrize("reason", DAMAGED)
-def test_damaged_models_are_refused_with_the_reason(reason: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_models_are_errors_with_the_reason(damage: str, tmp_path: Path) -> None:
     path = tmp_path / "x.model"
     path.write_bytes(WHOLE)
     load_tokenizer(path)
-    path.write_bytes(DAMAGED[reason])
-    with pytest.raises(DataError, match=reason):
+    model, facts = DAMAGED[damage]
+    path.write_bytes(model)
+    with pytest.raises(DataError, match=naming(path, facts)):
         load_tokenizer(path)
 
 
-def test_absent_and_huge_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="there is no tokenizer file"):
+def test_different_damage_has_different_reasons(tmp_path: Path) -> None:
+    path, reasons = tmp_path / "x.model", set()
+    for model, _ in DAMAGED.values():
+        path.write_bytes(model)
+        with pytest.raises(DataError) as caught:
+            load_tokenizer(path)
+        reasons.add(str(caught.value))
+    assert len(reasons) == len(DAMAGED)
+
+
+def test_absent_and_huge_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=naming(tmp_path / "x.model")):
         load_tokenizer(tmp_path / "x.model")
-    with pytest.raises(DataError, match="cannot read the tokenizer"):
+    with pytest.raises(DataError, match=naming(tmp_path / "x.model")) as caught:
         read_sentencepiece(tmp_path / "x.model")
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
     (tmp_path / "x.model").write_bytes(WHOLE)
     monkeypatch.setattr("headway.tokens.spm.MAX_FILE", 10)
-    with pytest.raises(DataError, match="more than 10 bytes"):
+    with pytest.raises(DataError, match=naming(tmp_path / "x.model", 10)):
         load_tokenizer(tmp_path / "x.model")
 
 

@@ -18,6 +18,7 @@ from headway.tokens.whisper import (
     whisper_roles,
     whisper_specials,
 )
+from tests.facts import naming
 
 NUMBERS = {
     51_864: {"<|endoftext|>": 50_256, "<|startoftranscript|>": 50_257, "<|en|>": 50_258,
@@ -66,8 +67,8 @@ def test_a_folder_may_say_what_is_suppressed() -> None:
     assert usual.target_begin == "<|notimestamps|>"
     a, b = inner.token_to_id("a"), inner.token_to_id("b")
     end = inner.token_to_id("<|endoftext|>")
-    said = {"suppress_tokens": [a, end, -1], "begin_suppress_tokens": [b]}
-    roles = whisper_roles(inner, said, "here")
+    suppressed = {"suppress_tokens": [a, end, -1], "begin_suppress_tokens": [b]}
+    roles = whisper_roles(inner, suppressed, "here")
     assert (roles.unwritten, roles.banned, roles.never_first) == (
         ("a",),
         ("<|endoftext|>",),
@@ -77,17 +78,17 @@ def test_a_folder_may_say_what_is_suppressed() -> None:
     assert (nothing.unwritten, nothing.never_first) == ((), ())
 
 
-def test_texts_are_cut_as_if_a_space_stood_before_them() -> None:
+def test_texts_are_tokenised_with_a_leading_space() -> None:
     inner = bytes_alone()
     assert inner.encode("a").tokens == ["a"]
     assert add_space(inner).encode("a").tokens == ["Ġ", "a"]
 
 
-def test_a_vocabulary_without_whispers_tokens_is_refused(tmp_path: Path) -> None:
+def test_a_vocabulary_without_whisper_tokens_is_an_error(tmp_path: Path) -> None:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     (tmp_path / "vocab.json").write_text(json.dumps({p: i for i, p in enumerate(letters)}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    with pytest.raises(DataError, match=r"no token '<\|endoftext\|>'"):
+    with pytest.raises(DataError, match=naming("vocab.json", "'<|endoftext|>'")):
         load_foreign(tmp_path, {"model_type": "whisper"}, 260)
 
 

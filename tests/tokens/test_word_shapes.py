@@ -38,7 +38,7 @@ def test_numbers_of_shapes_stay() -> None:
     assert [*Shape] == list(range(8))
 
 
-def test_shapes_are_told_where_case_is_lost() -> None:
+def test_word_shapes_are_computed_where_case_is_lost() -> None:
     sentences = [["The", "dog"], [], ["USA", "2019", "."]]
     cased, lower = (trained(lowercase=lowercase) for lowercase in (False, True))
     assert cased.tells_case

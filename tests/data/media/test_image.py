@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import resource
 import struct
 import warnings
@@ -17,6 +18,7 @@ from headway.data.media import image as media_pictures
 from headway.data.media.image import read_picture, sampled, video_reading
 from headway.data.media.pixels import resized, to_pixels
 from headway.errors import DataError
+from tests.facts import missing, naming
 
 
 def scene(height: int = 24, width: int = 32) -> np.ndarray:
@@ -26,8 +28,8 @@ def scene(height: int = 24, width: int = 32) -> np.ndarray:
 
 def lying_png(path: Path, width: int, height: int) -> Path:
     """A PNG that says to be so large, and holds a thousand bytes."""
-    said = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    chunks = [said, b"IDAT" + zlib.compress(b"\0" * 1000), b"IEND"]
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [header, b"IDAT" + zlib.compress(b"\0" * 1000), b"IEND"]
     parts = [struct.pack(">I", len(c) - 4) + c + struct.pack(">I", zlib.crc32(c)) for c in chunks]
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
     return path
@@ -37,23 +39,24 @@ def lying_png(path: Path, width: int, height: int) -> Path:
 def test_a_bomb_is_refused_by_its_header(tmp_path: Path, size: tuple[int, int]) -> None:
     path = lying_png(tmp_path / "bomb.png", *size)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match=r"bomb\.png .*80,000,000"):
+    with pytest.raises(DataError, match=naming(path, "80,000,000")):
         read_picture(path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
 @pytest.mark.parametrize("side", [10_000, 50_000])
-def test_a_bomb_is_refused_in_our_words_alone(tmp_path: Path, side: int) -> None:
+def test_pillow_warnings_about_bombs_are_not_shown(tmp_path: Path, side: int) -> None:
     path = lying_png(tmp_path / "bomb.png", side, side)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         media_pictures._pillow.cache_clear()
         with pytest.raises(DataError) as caught:
             read_picture(path)
     media_pictures._pillow.cache_clear()
-    assert not said
-    assert "80,000,000" in str(caught.value)
-    assert "limit" not in str(caught.value)
+    assert not shown
+    message = str(caught.value).replace(str(path), "")
+    assert not missing(message, "80,000,000")
+    assert not re.search(r"\d{5,}", message)  # as Pillow writes large numbers
 
 
 @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "webp", "bmp", "tiff"])
@@ -74,12 +77,15 @@ def test_files_that_are_something_else_are_named(tmp_path: Path) -> None:
     lying_png(tmp_path / "lies.png", 64, 64)
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "script.eps").write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
-    reasons = {"empty.png": "0 bytes", "text.png": "no picture", "lies.png": "cannot be read",
-               "folder.png": "not a file", "gone.png": "does not exist",
-               "script.eps": "no picture"}  # fmt: skip
-    for name, reason in reasons.items():
-        with pytest.raises(DataError, match=rf"{name} .*{reason}"):
-            read_picture(tmp_path / name)
+    facts = {"empty.png": "0", "text.png": "PNG JPEG TIFF", "lies.png": "truncated",
+             "folder.png": "", "gone.png": "", "script.eps": "PNG JPEG TIFF"}  # fmt: skip
+    reasons = set()
+    for name, known in facts.items():
+        path = tmp_path / name
+        with pytest.raises(DataError, match=naming(path, known)) as caught:
+            read_picture(path)
+        reasons.add(str(caught.value).replace(str(path), ""))
+    assert len(reasons) == 5  # one for the two files of another kind
 
 
 def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path) -> None:
@@ -93,15 +99,15 @@ def test_damaged_bytes_give_a_picture_or_a_named_error(tmp_path: Path) -> None:
             for _ in range(draw.randint(1, 6)):
                 bad[draw.randrange(len(bad))] = draw.randrange(256)
             path.write_bytes(bad[: draw.randint(len(bad) // 2, len(bad))])
-            said = path.name
+            message = path.name
             try:
                 assert read_picture(path, size=(8, 8)).shape == (3, 8, 8)
             except DataError as error:
-                said = str(error)
-            assert path.name in said
+                message = str(error)
+            assert path.name in message
 
 
-def test_the_name_may_lie_about_the_kind(tmp_path: Path) -> None:
+def test_the_format_comes_from_the_content_not_the_name(tmp_path: Path) -> None:
     Image.fromarray(scene()).save(tmp_path / "a.gif", format="PNG")
     np.testing.assert_array_equal(read_picture(tmp_path / "a.gif"), scene().transpose(2, 0, 1))
 
@@ -114,7 +120,7 @@ def test_pictures_are_turned_as_the_camera_was_held(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_picture(tmp_path / "side.png"), turned.transpose(2, 0, 1))
 
 
-def test_every_mode_becomes_the_colours_one_sees(tmp_path: Path) -> None:
+def test_every_mode_becomes_the_visible_colours(tmp_path: Path) -> None:
     def read(image: Image.Image, name: str, channels: int = 3) -> list[int]:
         image.save(tmp_path / name)
         pixels = read_picture(tmp_path / name, channels)
@@ -142,7 +148,7 @@ def test_every_mode_becomes_the_colours_one_sees(tmp_path: Path) -> None:
     frames[0].save(tmp_path / "moves.gif", save_all=True, append_images=frames[1:])
     assert read_picture(tmp_path / "moves.gif")[:, 0, 0].tolist() == [50] * 3
     Image.new("F", (2, 2), 0.5).save(tmp_path / "real.tiff")
-    with pytest.raises(DataError, match=r"real\.tiff holds floating-point"):
+    with pytest.raises(DataError, match=naming("real.tiff", 8, 16)):
         read_picture(tmp_path / "real.tiff")
 
 
@@ -205,25 +211,25 @@ def test_videos_come_from_animations_and_folders(tmp_path: Path, kind: str) -> N
     assert video_reading(path, 3, size=(2, 2)).values.shape == (3, 3, 2, 2)
 
 
-def test_videos_are_refused_that_would_take_hours(
+def test_videos_that_would_take_hours_are_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = [Image.new("L", (40, 30), 20 * i) for i in range(9)]
     path = tmp_path / "hours.gif"
     frames[0].save(path, save_all=True, append_images=frames[1:])
     monkeypatch.setattr(media_pictures, "MAX_VIDEO_PIXELS", 9 * 40 * 30 - 1)
-    with pytest.raises(DataError, match=r"hours\.gif has 9 frames of 40 × 30 pixels"):
+    with pytest.raises(DataError, match=naming(path, 9, "40 × 30")):
         video_reading(path, 2)
     monkeypatch.undo()
     monkeypatch.setattr(media_pictures, "MAX_PIXELS", 2 * 40 * 30)
-    with pytest.raises(DataError, match=r"3 frames of .* at their own size"):
+    with pytest.raises(DataError, match=naming(path, 3, "3,600", "2,400")):
         video_reading(path, 3)
     assert video_reading(path, 3, size=(8, 8)).values.shape == (3, 3, 8, 8)
 
 
 def test_bad_videos_are_named(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="none has no pictures"):
+    with pytest.raises(DataError, match=naming(tmp_path / "none")):
         video_reading(tmp_path / "none", 4)
     frames = [Image.fromarray(scene() + i) for i in range(6)]
     path = tmp_path / "cut.gif"
@@ -235,6 +241,6 @@ def test_bad_videos_are_named(tmp_path: Path) -> None:
     (tmp_path / "mixed").mkdir()
     Image.new("L", (6, 4)).save(tmp_path / "mixed" / "1.png")
     Image.new("L", (4, 4)).save(tmp_path / "mixed" / "2.png")
-    with pytest.raises(DataError, match="frames of one size"):
+    with pytest.raises(DataError, match=naming(tmp_path / "mixed" / "2.png", "4 × 4")):
         video_reading(tmp_path / "mixed", 2)
     assert video_reading(tmp_path / "mixed", 2, size=(4, 4)).values.shape == (2, 3, 4, 4)

@@ -20,6 +20,7 @@ from headway.data.prepare import check_there
 from headway.errors import DataError
 from headway.settings.data import DataSettings
 from headway.settings.vision import PictureSettings
+from tests.facts import missing, naming
 
 SHAPE = PictureSettings(height=8, width=8, patch=4, channels=3, frames=4)
 
@@ -53,7 +54,7 @@ def first_values(found: Sequence[Example], what: Any = "pictures") -> list[int]:
     return [int(opened(item, what)[0, 0, 0, 0]) for item in found]
 
 
-def test_a_folder_a_class(tmp_path: Path) -> None:
+def test_a_folder_per_class_gives_labels(tmp_path: Path) -> None:
     for i, name in enumerate(["dog/2.png", "dog/10.png", "cat/deep/a.jpg", "cat/.hidden.png"]):
         picture(tmp_path / name, 40 * i)
     (tmp_path / "dog" / "notes.txt").write_text("x")
@@ -64,26 +65,31 @@ def test_a_folder_a_class(tmp_path: Path) -> None:
     assert [item.labels for item in items(tmp_path, target="none")] == [[]] * 3
 
 
-def test_folders_without_classes_are_said(tmp_path: Path) -> None:
+def test_folders_without_classes_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture(tmp_path / "flat" / "a.png")
-    with pytest.raises(DataError, match="but no folders"):
+    with pytest.raises(DataError, match=naming(tmp_path / "flat", "path", "label")):
         items(tmp_path / "flat")
     picture(tmp_path / "both" / "train" / "cat" / "a.png")
     picture(tmp_path / "both" / "test" / "cat" / "a.png")
-    with pytest.raises(DataError, match=r"TASK \S*/train \(.* evaluate RUN \S*/test\)$"):
+    with pytest.raises(DataError, match=naming("TASK both/train RUN both/test")):
         items(tmp_path / "both")
     (tmp_path / "empty" / "cat").mkdir(parents=True)
-    with pytest.raises(DataError, match="no pictures"):
+    with pytest.raises(DataError, match=naming(tmp_path / "empty")):
         items(tmp_path / "empty")
-    with pytest.raises(DataError, match="say nothing about texts"):
+    with pytest.raises(DataError, match=naming(tmp_path / "flat", "path", "text")):
         items(tmp_path / "flat", target="text")
-    with pytest.raises(DataError, match=r"no file or folder .*gone"):
+    with pytest.raises(DataError, match=naming(tmp_path / "gone")):
         items(tmp_path / "gone")
     picture(tmp_path / "round" / "cat" / "a.png")
     (tmp_path / "round" / "cat" / "again").symlink_to(tmp_path / "round")
     assert len(items(tmp_path / "round")) == 1
-    with pytest.raises(DataError, match="standard input"):
-        items(Path("-"))
+    picture(tmp_path / "-" / "cat" / "a.png")
+    monkeypatch.chdir(tmp_path)
+    assert len(items(tmp_path / "-")) == 1
+    with pytest.raises(DataError):
+        items(Path("-"))  # standard input, and not the folder
 
 
 def test_manifests_of_all_forms_are_the_same(tmp_path: Path) -> None:
@@ -119,29 +125,25 @@ def test_bad_lines_are_items_that_cannot_be_read_where_they_are_left_out(tmp_pat
     rows = [
         "path\tlabel\tbox",
         "a.png\tcat\t",
+        "a.png\tcat\t",
         "a.png",
         "a.png\tdog\t1,2",
         "\tcow\t",
         "b.png\tcow\t",
     ]
     path = written(tmp_path / "m.tsv", *rows)
-    with pytest.raises(DataError, match=r"line 3 has 1 column .* 3 lines .*data\.bad=skip"):
+    with pytest.raises(DataError, match=naming("m.tsv", 4, 1, 3, "'a.png'", "data.bad=skip")):
         items(path)
     found = items(path, bad="skip")
-    assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 7)]
+    assert [item.place for item in found] == [f"m.tsv:{i}" for i in range(2, 8)]
     assert first_values([found[0]]) == [7]
-    reasons = [
-        "line 3 has 1 column",
-        "line 4: box='1,2' must be",
-        "line 5 names no file",
-        "b\\.png",
-    ]
-    for item, reason in zip(list(found)[1:], reasons, strict=True):
-        with pytest.raises(DataError, match=reason):
+    reasons = ["m.tsv 4 1 3", "m.tsv 5 box='1,2'", "m.tsv 6 'path'", "b.png"]
+    for item, facts in zip(list(found)[2:], reasons, strict=True):
+        with pytest.raises(DataError, match=naming(facts)):
             opened(item)
 
 
-def test_a_pattern_stands_for_its_files(tmp_path: Path) -> None:
+def test_a_pattern_expands_to_its_files(tmp_path: Path) -> None:
     for i in (10, 9):
         picture(tmp_path / f"{i}.png", i)
     assert first_values(items(tmp_path / "*.png", target="none")) == [9, 10]
@@ -152,34 +154,34 @@ LABELS = ["a\nb", "a\tb", "a\x00b", "a\u2028b", "a\x85b"]
 
 
 @pytest.mark.parametrize("label", LABELS)
-def test_a_label_that_breaks_lines_is_refused_with_its_place(tmp_path: Path, label: str) -> None:
+def test_a_label_with_a_line_break_is_an_error_with_its_place(tmp_path: Path, label: str) -> None:
     picture(tmp_path / "a.png")
     line = json.dumps({"path": "a.png", "label": label})
-    with pytest.raises(DataError, match=r"m\.jsonl, line 1: the label 'a\\.*b' holds a line break"):
+    with pytest.raises(DataError, match=naming("m.jsonl", 1, repr(label))):
         items(written(tmp_path / "m.jsonl", line))
 
 
 def test_a_folder_whose_name_breaks_lines_is_no_class(tmp_path: Path) -> None:
     picture(tmp_path / "media" / "ca\nt" / "a.png")
-    with pytest.raises(DataError, match=r"media: the label 'ca\\nt' holds a line break"):
+    with pytest.raises(DataError, match=naming(tmp_path / "media", repr("ca\nt"))):
         items(tmp_path / "media")
     (tmp_path / "media" / "ca\nt").rename(os.fsdecode(os.fsencode(tmp_path / "media") + b"/\xff"))
-    with pytest.raises(DataError, match=r"media: the label '\\udcff' holds .*no UTF-8"):
+    with pytest.raises(DataError, match=naming(tmp_path / "media", repr("\udcff"), "UTF-8")):
         items(tmp_path / "media")
 
 
-def test_links_that_lead_nowhere_are_named_when_they_are_read(tmp_path: Path) -> None:
+def test_broken_links_are_named_when_they_are_read(tmp_path: Path) -> None:
     picture(tmp_path / "media" / "cat" / "a.png")
     for name, where in {"gone.png": "/no/such.png", "round.png": "round.png"}.items():
         (tmp_path / "media" / "cat" / name).symlink_to(where)
     found = items(tmp_path / "media")
     assert [Path(item.place).name for item in found] == ["a.png", "gone.png", "round.png"]
-    with pytest.raises(DataError, match=r"cat/gone\.png leads nowhere: it links to /no/such\.png"):
+    with pytest.raises(DataError, match=naming("cat/gone.png", "/no/such.png")):
         opened(found[1])
-    with pytest.raises(DataError, match=r"cat/round\.png leads nowhere"):
+    with pytest.raises(DataError, match=naming("cat/round.png")):
         opened(found[2])
     (tmp_path / "media" / "dog").symlink_to("/no/such/folder")
-    with pytest.raises(DataError, match=r"media/dog leads nowhere.*A class would be missing"):
+    with pytest.raises(DataError, match=naming("media/dog", "/no/such/folder")):
         items(tmp_path / "media")
 
 
@@ -188,35 +190,34 @@ def test_all_missing_files_are_listed_at_once(tmp_path: Path) -> None:
     lines = ["there.png\tcat", *(f"gone{i}.png\tcat" for i in range(25)), "/dev/zero\tcat"]
     with pytest.raises(DataError) as error:
         items(written(tmp_path / "m.tsv", *lines))
-    said = str(error.value)
-    assert "26 files are missing" in said
-    assert "6 more" in said
-    assert "there.png" not in said
-    assert "gone0.png (m.tsv:2)" in said
-    assert "gone19.png (m.tsv:21)" in said
-    assert "gone20.png" not in said
-    assert "relative to the folder" in said
+    message = str(error.value)
+    assert not missing(message, 26, 6)
+    assert "there.png" not in message
+    assert "gone0.png (m.tsv:2)" in message
+    assert "gone19.png (m.tsv:21)" in message
+    assert "gone20.png" not in message
 
 
 @pytest.mark.parametrize(
-    ("name", "line", "reason"),
+    ("name", "line", "facts"),
     [
-        ("m.tsv", "path\tkind\tmore", r"which column is the label.*'kind'"),
-        ("m.tsv", "path\tlabel\na.png\tcat\tdog", r"line 2 has 3 columns"),
-        ("m.csv", 'path,label\n"a.png,cat', r"line 2"),
-        ("m.jsonl", '{"path": "a.png"}', r"which column is the label.* It has 'path'"),
-        ("m.jsonl", "[1]", r"line 1 is a list"),
-        ("m.jsonl", '{"path": ', r"line 1 is not a line of JSON"),
-        ("m.tsv", "path\tlabel\n\tcat", r"line 2 names no file"),
-        ("m.jsonl", '{"path": "a.png", "label": "x", "box": [1, 2]}', r"box=\[1, 2\] must be four"),
-        ("m.jsonl", '{"path": "a.png", "label": "x", "start": -1}', r"start=-1 must be"),
-        ("m.jsonl", '{"path": "a.npy", "label": "x", "index": 1.5}', r"index=1.5 must be a whole"),
+        ("m.tsv", "path\tkind\tmore", "data.label_field 'kind' 'more'"),
+        ("m.tsv", "path\tlabel" + 2 * "\na.png\tcat" + "\na.png\tcat\tdog",
+         r"4 3 2 'a.png\tcat\tdog'"),
+        ("m.csv", 'path,label\n"a.png,cat', "2 unexpected"),
+        ("m.jsonl", '{"path": "a.png"}', "data.label_field 'path' 'a.png'"),
+        ("m.jsonl", "[1]", "1 '[1]'"),
+        ("m.jsonl", '{"path": ', "1 JSON Expecting"),
+        ("m.tsv", "path\tlabel\n\tcat", "2 'path'"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "box": [1, 2]}', "1 box=[1, 2]"),
+        ("m.jsonl", '{"path": "a.png", "label": "x", "start": -1}', "1 start=-1"),
+        ("m.jsonl", '{"path": "a.npy", "label": "x", "index": 1.5}', "1 index=1.5"),
     ],
 )  # fmt: skip
-def test_bad_manifests_are_named(tmp_path: Path, name: str, line: str, reason: str) -> None:
+def test_bad_manifests_are_named(tmp_path: Path, name: str, line: str, facts: str) -> None:
     picture(tmp_path / "a.png")
     path = written(tmp_path / name, line)
-    with pytest.raises(DataError, match=rf"{name}.*{reason}"):
+    with pytest.raises(DataError, match=naming(name, facts)):
         items(path)
 
 
@@ -228,7 +229,7 @@ def test_parts_of_sheets_are_items(tmp_path: Path) -> None:
             "sheet.png\tc\t16,8,25,16"]  # fmt: skip
     found = items(written(tmp_path / "m.tsv", *rows))
     assert first_values([found[0], found[1]]) == [200, 0]
-    with pytest.raises(DataError, match=r"sheet\.png has 24 × 16 pixels; the box"):
+    with pytest.raises(DataError, match=naming("sheet.png", "24 × 16", "[16, 8, 25, 16]")):
         opened(found[2])
 
 
@@ -238,7 +239,7 @@ def test_items_of_stacks(tmp_path: Path) -> None:
     lines = [json.dumps({"path": "s.npy", "index": i, "label": "x"}) for i in (2, 0, 3)]
     found = items(written(tmp_path / "m.jsonl", *lines))
     assert first_values([found[0], found[1]]) == [128, 0]
-    with pytest.raises(DataError, match=r"has 3 items; there is no item 3"):
+    with pytest.raises(DataError, match=naming("s.npy", 3)):
         opened(found[2])
     assert first_values(items(tmp_path / "s.npy", target="none")) == [0, 64, 128]
     videos = np.zeros((2, 8, 8, 8, 3), np.uint8)
@@ -263,7 +264,7 @@ def test_bad_arrays_are_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"{name}\.npy"):
             items(tmp_path / f"{name}.npy", target="none")
     np.save(tmp_path / "odd.npy", np.zeros((2, 8, 8, 2), np.uint8))
-    with pytest.raises(DataError, match=r"odd\.npy, item 0 has 2 channels"):
+    with pytest.raises(DataError, match=naming("odd.npy", 0, 2)):
         opened(items(tmp_path / "odd.npy", target="none")[0])
 
 
@@ -292,7 +293,7 @@ def idx(path: Path, array: np.ndarray, shape: tuple[int, ...] | None = None) -> 
 def test_idx_files_find_their_labels(tmp_path: Path, end: str) -> None:
     pictures = np.arange(3, dtype=np.uint8).repeat(64).reshape(3, 8, 8)
     path = idx(tmp_path / f"train-images-idx3-ubyte{end}", pictures)
-    with pytest.raises(DataError, match="no labels beside it: train-labels-idx1-ubyte"):
+    with pytest.raises(DataError, match=naming(path, "train-labels-idx1-ubyte.gz")):
         items(path)
     idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0, 7], np.uint8))
     idx(tmp_path / f"t10k-images-idx3-ubyte{end}", pictures[:1])
@@ -301,45 +302,47 @@ def test_idx_files_find_their_labels(tmp_path: Path, end: str) -> None:
         assert [item.text("label") for item in found] == ["7", "0", "7"]
         assert first_values(found) == [0, 1, 2]
     idx(tmp_path / f"train-labels-idx1-ubyte{end}", np.array([7, 0], np.uint8))
-    with pytest.raises(DataError, match=r"3 pictures, but .* has 2 labels"):
+    with pytest.raises(DataError, match=naming(path, 3, f"train-labels-idx1-ubyte{end}", 2)):
         items(path)
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_idx_files_that_lie_are_named(tmp_path: Path, end: str) -> None:
+def test_idx_files_with_false_headers_are_named(tmp_path: Path, end: str) -> None:
     pixels = np.zeros(64, np.uint8)
     name = tmp_path / f"train-images-idx3-ubyte{end}"
-    for shape, reason in {(2, 8, 8): "should hold", (1, 4, 4): "should hold",
-                          (1 << 31, 1 << 15, 1 << 15): "should hold|memory",
-                          (64,): "1 axes"}.items():  # fmt: skip
-        with pytest.raises(DataError, match=reason):
+    huge = "2,305,843,009,213,693,952" if end else "2147483648 × 32768 × 32768"
+    for shape, facts in {(2, 8, 8): "2 × 8 × 8 64", (1, 4, 4): "1 × 4 × 4",
+                         (1 << 31, 1 << 15, 1 << 15): huge, (64,): "1 N Y X"}.items():  # fmt: skip
+        with pytest.raises(DataError, match=naming(name, facts)):
             items(idx(name, pixels, shape))
     whole = idx(name, pixels.reshape(1, 8, 8)).read_bytes()
     name.write_bytes(whole[: len(whole) - 9])
-    with pytest.raises(DataError, match=r"cut short|should hold"):
+    with pytest.raises(DataError, match=naming(name, "" if end else "1 × 8 × 8 55")) as caught:
         items(name)
+    assert isinstance(caught.value.__cause__, EOFError if end else type(None))
     name.write_bytes(b"\x89PNG something else")
-    with pytest.raises(DataError, match="no IDX file"):
+    with pytest.raises(DataError, match=naming(name, "IDX")):
         items(name)
 
 
-def test_single_files_need_no_labels_only_where_none_are_wanted(tmp_path: Path) -> None:
+def test_single_files_are_read_only_without_labels(tmp_path: Path) -> None:
     path = picture(tmp_path / "a.png", 5)
     assert first_values(items(path, target="none")) == [5]
-    with pytest.raises(DataError, match=r"a\.png comes without a label.* path and label\."):
+    with pytest.raises(DataError, match=naming(path, "path", "label")) as caught:
         items(path)
+    assert missing(str(caught.value), "index")
     np.save(tmp_path / "a.npy", np.zeros((2, 4, 4), np.uint8))
-    with pytest.raises(DataError, match="path and label, and index"):
+    with pytest.raises(DataError, match=naming("a.npy", "path", "label", "index")):
         items(tmp_path / "a.npy")
     other = written(tmp_path / "a.xyz", "x")
-    with pytest.raises(DataError, match=r"a\.xyz is nothing that pictures"):
+    with pytest.raises(DataError, match=naming("a.xyz", ".tsv", ".npy", ".webp")):
         items(other, target="none")
 
 
-def test_pictures_inside_of_a_parquet_file_are_refused_with_a_way(tmp_path: Path) -> None:
+def test_images_inside_a_parquet_file_are_an_error_with_an_alternative(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = {"image": [{"bytes": b"\x89PNG", "path": None}], "label": ["cat"]}
     parquet.write_table(pyarrow.table(rows), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"row 1: 'image' holds .* pandas\.read_parquet"):
+    with pytest.raises(DataError, match=naming("a.parquet", 1, "'image'", "pandas.read_parquet")):
         items(tmp_path / "a.parquet")
