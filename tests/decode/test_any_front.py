@@ -167,7 +167,7 @@ def test_text_becomes_rows_token_by_token() -> None:
 
 
 @pytest.mark.parametrize("name", ["beam", "draws"])
-def test_a_writer_writes_about_pictures_whatever_stands_around_them(name: str) -> None:
+def test_captions_do_not_depend_on_the_batch(name: str) -> None:
     vocab, sources = words(), pictures(6)
     model = captioner(vocab.target.vocab_size)
 
@@ -181,7 +181,7 @@ def test_a_writer_writes_about_pictures_whatever_stands_around_them(name: str) -
     assert together[2:] == texts(1, first=2)  # a draw depends on the number of the picture
 
 
-def test_what_a_writer_says_of_a_picture_has_the_score_and_the_looks_of_its_words() -> None:
+def test_a_caption_has_the_score_and_the_attention_of_its_words() -> None:
     vocab, sources = words(), pictures(4)
     writer = Writer([captioner(vocab.target.vocab_size)], vocab, SETTINGS["beam"], align=True)
     best = [found.outputs[0] for found in writer.write(sources)]

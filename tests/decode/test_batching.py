@@ -45,11 +45,11 @@ def test_a_live_window_does_not_wait_for_the_next_line() -> None:
 def test_an_error_in_reading_arrives_after_the_lines_before_it(cut: type) -> None:
     def lines() -> Iterator[str]:
         yield "one"
-        raise OSError("the disk is gone")
+        raise OSError(5, "disk")
 
     answers = cut(lines())
     assert next(answers) == ["one"]
-    with pytest.raises(OSError, match="the disk is gone"):
+    with pytest.raises(OSError, match="disk"):
         next(answers)
     assert threading.active_count() < 20
 

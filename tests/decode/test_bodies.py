@@ -83,7 +83,7 @@ def stories() -> Run:
 
 @bodies
 @pytest.mark.parametrize("fixed", [False, True])
-def test_who_is_served_among_others_hears_what_he_would_alone(
+def test_a_request_in_a_batch_gets_the_same_answer_as_alone(
     stories: Run, variant: str, fixed: bool, device: str
 ) -> None:
     words: Any = stories.opened.vocab.target

@@ -19,6 +19,7 @@ from headway.tasks.opened import open_run
 from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.trainer import train_vocabularies
 
+from ..facts import missing
 from .writing import completer, save_run, settings, tokenizer, writer
 
 GREEDY = DecodeSettings(beam=1, max_len=40)
@@ -51,7 +52,8 @@ def test_facts_have_the_log_probability_of_every_token() -> None:
     assert sum(best["token_log_probs"]) == pytest.approx(best["log_prob"], abs=1e-4)
     assert best["score"] > second["score"]
     assert "".join(best["tokens"]).replace("▁", " ") == best["text"]
-    assert "1 prompt;" in decoder.summary.text("prompt")
+    assert decoder.summary.sources == 1
+    assert decoder.summary.text("prompt").startswith("1 ")
 
 
 @pytest.mark.parametrize("way", [GREEDY, DRAWN, replace(GREEDY, beam=2), replace(DRAWN, n_best=3)])
@@ -77,7 +79,7 @@ def test_a_stop_string_ends_the_text_before_it(way: DecodeSettings) -> None:
     assert (found.text, found.stopped_by, found.finished) == (" sat on the m", "at. t", False)
     assert len(found.tokens) == len(found.token_log_probs) < 25
     assert "".join(found.tokens).replace("▁", " ").startswith(" sat on the mat. t")
-    with pytest.raises(ConfigError, match="empty text"):
+    with pytest.raises(ConfigError, match=r"decode\.stop\b"):
         completer(replace(way, stop=("",)))
 
 
@@ -104,12 +106,14 @@ def test_repetition_and_limits() -> None:
     [short] = decoder.complete(["the cat"])
     assert len(short.outputs[0].tokens) == 3
     assert not short.outputs[0].finished
-    assert "1 stopped by the length limit" in decoder.summary.text("prompt")
+    assert decoder.summary.unfinished == 1
+    [*_, last] = decoder.summary.text("prompt").split("; ")
+    assert not missing(last, "1")
 
 
 def test_a_prompt_longer_than_the_context_is_named() -> None:
     decoder = completer(GREEDY)
-    with pytest.raises(UserError, match=r"prompt 2 \('the cat the.*has \d+ tokens.*reads 96"):
+    with pytest.raises(UserError, match=r"\b2\b.*'the cat the.*\b182\b.*\b96\b"):
         list(decoder.complete(["one", "the cat " * 60]))
     full = "the cat " * 9 + "the"
     n = len(decoder.ids(full))
@@ -135,7 +139,8 @@ def test_a_beginning_that_prompts_share_is_read_once() -> None:
         n = shared_length([decoder.ids(prompt) for prompt in prompts])
         assert n > 16
         assert rows[:2] == [n, sum(whole) - 4 * n]
-        assert f"{3 * n} prompt tokens read once" in decoder.summary.text("prompt")
+        assert decoder.summary.shared == 3 * n
+        assert not missing(decoder.summary.text("prompt"), f"{3 * n:,}")
     hook.remove()
     # Prompts that come one by one use what was read for those before them.
     before = decoder.prefix
@@ -162,37 +167,37 @@ def test_run_folders_and_a_draft(tmp_path: Path) -> None:
     assert expected[1] == " four five six."
     both = completer_of(open_run(run, device="cpu"), draft=small)
     assert texts(both) == expected
-    assert "drafted tokens accepted" in both.summary.text()
+    assert both.summary.proposed >= both.summary.accepted > 0
+    share = f"{both.summary.accepted / both.summary.proposed:.0%}"
+    assert not missing(both.summary.text(), share, f"{both.summary.proposed:,}")
     assert texts(completer_of(open_run(run, small, device="cpu"), GREEDY))[1] == expected[1]
-    with pytest.raises(UserError, match="not for an ensemble"):
+    with pytest.raises(UserError, match="ensemble"):
         completer_of(open_run(run, small, device="cpu"), GREEDY, draft=small)
-    with pytest.raises(ConfigError, match=r"decode.beam=4"):
+    with pytest.raises(ConfigError, match=r"decode\.beam=4"):
         completer_of(open_run(run, device="cpu"), DecodeSettings(), draft=small)
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_models_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     run, other = save_run(tmp_path / "run"), save_run(tmp_path / "other")
     lines = ["other words"] * 3
     strange = train_vocabularies(lines, lines, TokenizerSettings(kind="words"), 2)
     strange.save(other / "tokenizer.json")
-    with pytest.raises(FolderError, match=r"does not fit.* 5 tokens and the model"):
+    with pytest.raises(FolderError, match=rf"{other}/tokenizer\.json.*\b5\b.*\b300\b"):
         completer_of(open_run(other, device="cpu"))
     swapped = replace(settings(), vocab_size=strange.target.vocab_size)
     save_run(other, build_model(swapped), model=swapped)  # type: ignore[arg-type]
     strange.save(other / "tokenizer.json")
-    with pytest.raises(UserError, match=r"draft model .*other has another vocabulary"):
+    with pytest.raises(UserError, match=rf"\bdraft\b.*{other}\b.*{run}\b"):
         completer_of(open_run(run, device="cpu"), draft=other)
-    with pytest.raises(FolderError, match="not the vocabulary of"):
+    with pytest.raises(FolderError, match=rf"{other}/tokenizer\.json.*{run}\b"):
         completer_of(open_run(run, other, device="cpu"))
     encoder = EncoderSettings(vocab_size=tokenizer().vocab_size, n_layers=1)
     save_run(tmp_path / "encoder", model=encoder)
-    with pytest.raises(
-        FolderError, match="no model that continues text; what it holds: encoder model"
-    ):
+    with pytest.raises(FolderError, match=rf"{tmp_path}/encoder.*\bencoder\b"):
         completer_of(open_run(tmp_path / "encoder", device="cpu"))
 
 
-def test_a_prompt_begins_with_the_start_token_only_where_that_is_the_custom() -> None:
+def test_a_prompt_begins_with_the_start_token_only_if_the_tokenizer_adds_it() -> None:
     plain = completer(GREEDY)
     text = json.dumps(
         {

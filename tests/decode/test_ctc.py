@@ -102,7 +102,7 @@ def test_next_tokens_are_as_likely_as_all_paths_together_say() -> None:
         torch.testing.assert_close(float(found_V[EOS]), ends, atol=1e-4, rtol=1e-4)
 
 
-def test_a_recording_says_the_same_beside_a_longer_one() -> None:
+def test_a_recording_gives_the_same_output_beside_a_longer_one() -> None:
     short, long = rows(2), rows(3, 9)
     both, alone = steps_of([short, long], 2), steps_of([short], 2)
     for tokens in ([9, 9], [A, B], [A, A]):

@@ -12,6 +12,7 @@ from headway.errors import DataError, UserError
 from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 
+from ..facts import missing
 from .writing import completer, tokenizer, writer
 
 GREEDY = DecodeSettings(beam=1, max_len=8, stop=("\n",))
@@ -34,20 +35,26 @@ def test_the_prompt_is_examples_then_the_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "facts"),
     [
-        ("{", "line 1 is not JSON"),
-        ('{"text": "a"}', "line 1 must be an object"),
-        ('{"text": "a", "label": 3}', "with text in both"),
-        ("\n", "holds no examples"),
-        ('{"text": "a", "label": "b"}\n{"prompt": "a", "answer": "b"}', "line 2 has 'prompt'"),
+        ("{", ("1", "JSON")),
+        ('{"text": "a"}', ("1", '"text"', '"label"', '"prompt"', '"answer"')),
+        ('{"text": "a", "label": 3}', ("1", '"text"', '"label"', '"prompt"', '"answer"')),
+        ("\n", ('"text"', '"label"')),
+        (
+            '{"text": "a", "label": "b"}\n{"prompt": "a", "answer": "b"}',
+            ("2", "'prompt'", "'answer'", "'text'", "'label'"),
+        ),
     ],
 )
-def test_broken_examples_say_where(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_in_examples_name_the_line(
+    tmp_path: Path, text: str, facts: tuple[str, ...]
+) -> None:
     path = tmp_path / "shots.jsonl"
     path.write_text(text)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError) as caught:
         Shots.read(path)
+    assert not missing(caught.value, str(path), *facts)
 
 
 def log_prob(prompt: str, label: str) -> float:
@@ -96,8 +103,8 @@ def test_the_examples_are_read_once_and_a_text_once_for_all_labels() -> None:
     assert rows[0] == len(inner.encode(SHOTS.prompt("good"))) + 1 - shared
 
 
-def test_what_cannot_be_chosen_is_said() -> None:
-    with pytest.raises(UserError, match="two labels or more"):
+def test_a_choice_needs_two_labels_and_texts_that_fit() -> None:
+    with pytest.raises(UserError, match="'up'"):
         Chooser(completer(GREEDY), SHOTS, ["up"])
-    with pytest.raises(UserError, match=r"text 1 with its 2 examples has \d+ tokens"):
+    with pytest.raises(UserError, match=r"\b1\b.*\b2\b.*\b211\b.*\b96\b"):
         list(Chooser(completer(GREEDY, context=96), SHOTS)(["the cat " * 60]))

@@ -79,18 +79,18 @@ def test_language_models_are_watched_too() -> None:
         assert bool(notes.picks) == (beam == 1)
 
 
-def test_a_recorded_search_is_left_out_while_someone_looks_on() -> None:
-    class Refuses:
+def test_an_observed_search_does_not_use_the_recorded_steps() -> None:
+    class Recorded:
         free = True
 
         def search(self, *given: object, **more: object) -> NoReturn:
-            raise AssertionError("a recorded step shows nothing")
+            raise AssertionError("recorded")
 
     sources = copying.sources(3)
     search = Searcher([copier()], DecodeSettings(beam=2, max_len=9), Specials(BOS, EOS, UNK))
-    search.recorded = Refuses()  # type: ignore[assignment]
+    search.recorded = Recorded()  # type: ignore[assignment]
     notes = Notes()
     search(sources, [Wish()] * 3, observer=notes)
     assert notes.growths
-    with pytest.raises(AssertionError, match="shows nothing"):
+    with pytest.raises(AssertionError, match="recorded"):
         search(sources)

@@ -118,7 +118,7 @@ def test_outputs_do_not_depend_on_the_batch() -> None:
         assert len(lengths) > 3  # some leave the batch early
 
 
-def test_sources_that_reached_their_limit_stand_still_until_they_leave() -> None:
+def test_sources_at_their_limit_do_not_change_until_they_leave() -> None:
     """One of twelve is too few to move the others for: it waits, unfinished, while they go on."""
     model = small_model()
     with torch.no_grad():
@@ -157,7 +157,7 @@ class OneWay:
         pass
 
 
-def test_a_search_goes_on_while_something_alive_could_still_be_better() -> None:
+def test_a_search_continues_while_a_live_hypothesis_could_still_win() -> None:
     """The empty output ends first and is likelier, but the long one has the better score: only
     the penalty of the longest length says that it is worth waiting for."""
     job = Job.of(DecodeSettings(beam=2, max_len=20), Specials(BOS, EOS, UNK), [4], [Wish()], None)
@@ -230,7 +230,7 @@ def test_a_minimum_length_is_kept() -> None:
         assert all(len(h.tokens) == 6 for [h] in find(model, settings=forced))
 
 
-def test_a_model_in_training_decodes_without_dropout_and_goes_on_training() -> None:
+def test_a_model_in_training_decodes_without_dropout_and_returns_to_training() -> None:
     model = small_model(9, dropout=0.5).train()
     assert outputs(find(model)) == outputs(find(model))
     assert model.training

@@ -174,11 +174,11 @@ def test_draws_depend_on_the_seed_and_the_number_alone() -> None:
     assert len({tuple(t) for t in itertools.chain(*together)}) == 6
 
 
-def test_a_draft_that_does_not_fit_is_refused() -> None:
+def test_a_draft_that_does_not_fit_is_an_error() -> None:
     big, settings = model(1), DecodeSettings(beam=1)
-    with pytest.raises(UserError, match=r"draft model has 23 tokens and the model 41"):
+    with pytest.raises(UserError, match=r"\b23\b.*\b41\b.*\bvocabulary\b"):
         SpeculativeSearcher(big, model(1, vocab_size=23), settings, SPECIALS)
-    with pytest.raises(UserError, match=r"draft model reads 16 tokens and the model reads 32"):
+    with pytest.raises(UserError, match=r"\b16\b.*\b32\b.*\bmax_len\b"):
         SpeculativeSearcher(big, model(1, max_len=16), settings, SPECIALS)
-    with pytest.raises(ConfigError, match=r"decode.beam=3"):
+    with pytest.raises(ConfigError, match=r"decode\.beam=3"):
         SpeculativeSearcher(big, deepcopy(big), DecodeSettings(beam=3), SPECIALS)

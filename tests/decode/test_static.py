@@ -186,7 +186,7 @@ def test_a_prefix_and_stops_serve_fixed_shapes(device: torch.device) -> None:
     assert [h.tokens for [h] in plain(prompts, watch=watch)] == [h.tokens for [h] in found]
 
 
-def test_who_watches_a_search_may_ask_for_another(device: torch.device) -> None:
+def test_an_observer_may_start_another_search(device: torch.device) -> None:
     """The state of the first lies where it was recorded."""
     plain, fixed = both_ways(language_model(), LANGUAGE["greedy"], device)
     inner = []

@@ -14,7 +14,7 @@ def pieces(stream: TextStream, ids: list[int]) -> list[str]:
     return [*(stream.push(token) for token in ids), stream.finish()]
 
 
-def test_pieces_are_the_text_whatever_stands_before_them() -> None:
+def test_pieces_are_the_text_after_any_prompt() -> None:
     inner = tokenizer()
     for prompt in ("", "the cat", "日本"):
         for text in SENTENCES:

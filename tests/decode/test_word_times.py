@@ -47,7 +47,7 @@ def test_what_a_line_holds_is_counted_by_tokens_and_by_words() -> None:
     assert not even.follows
 
 
-def test_of_one_word_it_cannot_be_told_whether_heads_follow_it() -> None:
+def test_heads_cannot_be_chosen_from_one_word() -> None:
     held = held_by([(0, 5), (5, 9), (9, 10)], np.full((3, 10), 0.1), [0, 0, -1])
     assert held.chance == pytest.approx(0.9)
     assert not held.tells
@@ -72,7 +72,7 @@ def test_more_tokens_than_rows_still_have_a_path() -> None:
     assert len(token_rows(np.random.default_rng(0).random((2, 5, 3)))) == 5
 
 
-def test_a_head_that_follows_is_told_from_others() -> None:
+def test_a_head_that_follows_differs_from_others() -> None:
     uniform = np.full((TOKENS, ROWS), 1 / ROWS)
     fixed = np.zeros((TOKENS, ROWS))
     fixed[:, 3] = 1.0
@@ -156,7 +156,7 @@ def with_pauses(spoken: list[tuple[float, float]], seconds: float, rate: int = 1
     return samples
 
 
-def test_words_stand_between_clear_pauses_however_far_the_peaks_are() -> None:
+def test_words_are_between_clear_pauses_however_far_the_peaks_are() -> None:
     """CTC may say its tokens half a second too early, all of a word within a moment."""
     spoken = [(0.1, 0.7), (0.8, 1.3), (1.4, 2.0)]
     samples = with_pauses(spoken, 2.2)

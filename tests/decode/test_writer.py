@@ -31,6 +31,7 @@ from headway.tokens.roles import Roles
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_vocabularies
 
+from ..facts import missing
 from .copying import SIZES, VOCAB, copier
 
 WORDS = [f"{c}{v}" for c in "bdfgk" for v in "aeio"]
@@ -102,7 +103,7 @@ def test_the_text_is_the_same_at_any_batch_size(beam: int) -> None:
     assert at_once == texts(many, by_seven)
 
 
-def test_a_line_that_is_too_long_is_split_cut_or_refused() -> None:
+def test_a_line_that_is_too_long_is_split_cut_or_an_error() -> None:
     line = " ".join(["ba de fi ko."] * 5)  # full stops are unknown to this vocabulary
     split = translator(max_len=6)
     [short, found] = split.write(["ba de", line])
@@ -114,9 +115,10 @@ def test_a_line_that_is_too_long_is_split_cut_or_refused() -> None:
     [_, found] = cutting.write(["ba", line])
     assert found.cut
     assert cutting.summary.cut == [2]
-    assert "1 too long for the model and cut (lines 2)" in cutting.summary.text()
+    [*_, last] = cutting.summary.text().split("; ")
+    assert not missing(last, "1", "2")
 
-    with pytest.raises(UserError, match=r"line 2 has 25 tokens, more than the 6 .*--on-long"):
+    with pytest.raises(UserError, match=r"\b2\b.*\b25\b.*\b6\b.*--on-long"):
         list(translator(max_len=6, on_long="error").write(["ba", line]))
 
 
@@ -165,7 +167,7 @@ def test_n_best_outputs_come_from_the_best_down_and_draws_by_seed() -> None:
     assert draws(drawn) != draws(replace(drawn, seed=7))
 
 
-def test_wishes_are_granted() -> None:
+def test_prefixes_and_constraints_of_a_line_are_followed() -> None:
     wishes = [
         TextWish(prefix="ga ga"),
         TextWish(required=("ki ke",)),
@@ -179,10 +181,10 @@ def test_wishes_are_granted() -> None:
     assert found[3] == "fi ko ga"
 
 
-def test_too_few_wishes_and_wishes_of_a_split_line_are_refused() -> None:
-    with pytest.raises(UserError, match="for 1 lines, but there are more lines"):
+def test_too_few_wishes_and_wishes_of_a_split_line_are_errors() -> None:
+    with pytest.raises(UserError, match=r"\b1\b"):
         list(translator().write(["ba", "de"], [TextWish()]))
-    with pytest.raises(UserError, match="cannot be shared out"):
+    with pytest.raises(UserError, match=r"\b1\b.*\b3\b.*\b2\b.*--on-long cut"):
         list(translator(max_len=2).write(["ba de fi"], [TextWish(required=("ba",))]))
 
 
@@ -288,26 +290,26 @@ def test_a_run_folder_is_a_translator(tmp_path: Path) -> None:
     assert [t.text for t in both.write(["ba de"])] == ["ba de"]
 
 
-def test_a_folder_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run")
-    with pytest.raises(FolderError, match="there is no folder"):
+    with pytest.raises(FolderError, match=rf"{tmp_path}/nowhere\b.*run/"):
         writer_of(open_run(tmp_path / "nowhere", device="cpu"))
 
     lines_ = ["aa bb"] * 3
     other = train_vocabularies(lines_, lines_, TokenizerSettings(kind="words"), 3)
     other.save(run / "tokenizer.json")
-    with pytest.raises(FolderError, match=r"does not fit.* 5 source tokens and the model 23"):
+    with pytest.raises(FolderError, match=rf"{run}/tokenizer\.json.*\b5\b.*\bsource\b.*\b23\b"):
         writer_of(open_run(run, device="cpu"))
 
     (run / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match=rf"{run}/tokenizer\.json"):
         writer_of(open_run(run, device="cpu"))
     (run / "tokenizer.json").unlink()
-    with pytest.raises(FolderError, match=r"no tokenizer\.json"):
+    with pytest.raises(FolderError, match=rf"\btokenizer\.json\b.*{run}\b.*\bconfig\.toml\b"):
         writer_of(open_run(run, device="cpu"))
 
     encoder = save_run(tmp_path / "encoder", model=EncoderSettings(vocab_size=VOCAB, n_layers=1))
-    with pytest.raises(FolderError, match="no translator but a encoder model"):
+    with pytest.raises(FolderError, match=rf"{encoder}\b.*\bencoder\b"):
         writer_of(open_run(encoder, device="cpu"))
 
 
@@ -317,7 +319,7 @@ def test_models_with_different_vocabularies_are_no_ensemble(tmp_path: Path) -> N
     train_vocabularies(shuffled, shuffled, TokenizerSettings(kind="words"), 2).save(
         two / "tokenizer.json"
     )
-    with pytest.raises(FolderError, match="not the vocabulary of"):
+    with pytest.raises(FolderError, match=rf"{two}/tokenizer\.json.*{one}\b"):
         writer_of(open_run(one, two, device="cpu"))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from headway.interop.proof import Proof
 from headway.models.build import build_model
 from headway.models.folder import model_weights, save_weights
 from headway.settings.data import TokenizerSettings
@@ -21,6 +23,16 @@ from headway.tokens.trainer import train_vocabularies
 SOURCE_LINES = ["a dog runs across the wet grass", "the price rose by 3", "is this good or bad ?"]
 TARGET_LINES = ["ein Hund rennt", "das ist gut", "und das nicht"]
 SMALL: dict[str, Any] = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 40, "max_len": 64}
+
+
+def tokenizer_agrees(proof: Proof) -> bool:
+    """Whether a note counts the same token ids on both sides for all 16 sentences."""
+    return any(re.search(r"\b16\b\D+\b16\b", note) for note in proof.notes)
+
+
+def tensors_named(proof: Proof) -> list[str]:
+    """Tensors that the notes name, because one side has them and the other does not."""
+    return re.findall(r"\w+(?:\.\w+)*\.(?:weight|bias)\b", "\n".join(proof.notes))
 
 
 @cache

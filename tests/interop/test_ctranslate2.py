@@ -1,4 +1,4 @@
-"""Exported to CTranslate2, every model says the same as before, or is refused by name."""
+"""Exports to CTranslate2 give the same outputs; unsupported models are errors that say why."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import Opened, open_plain
 
+from ..facts import missing
 from ..models.variants import VARIANTS, settings_of
 from .padded_runs import LINES, answers, assert_same_facts, lines_for, tiny_run
 from .test_hf_decoders import DECODERS
@@ -60,13 +61,15 @@ def exported(run: Path, out: Path, *, int8: bool = False) -> Opened:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("task", ["translate", "complete", "fill"])
-def test_every_variant_says_the_same_or_is_refused(tmp_path: Path, task: str, variant: str) -> None:
+def test_every_variant_gives_the_same_outputs_or_is_an_error(
+    tmp_path: Path, task: str, variant: str
+) -> None:
     run, out = tiny_run(tmp_path / "run", task, variant, n_layers=2), tmp_path / "out"
     reason = (REFUSALS | REFUSALS_OF[task]).get(variant)
     if reason is not None:
-        with pytest.raises(ConfigError) as refused:
+        with pytest.raises(ConfigError) as caught:
             exported(run, out)
-        assert reason in str(refused.value)
+        assert not missing(caught.value, reason, "--to onnx")
         assert not list(out.iterdir())
         return
     loaded = exported(run, out)
@@ -83,7 +86,7 @@ def test_every_variant_says_the_same_or_is_refused(tmp_path: Path, task: str, va
 @pytest.mark.parametrize(
     "name", ["gpt2", "llama, llama3 scaling", "neox", "marian, other sides", "bart", "t5 1.1"]
 )
-def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None:
+def test_imported_models_can_be_exported_to_ctranslate2(tmp_path: Path, name: str) -> None:
     """With the roles that their tokens have: what begins, what is forced, what never comes."""
     source = saved(reference(*(DECODERS | PAIRS)[name]), tmp_path / "theirs")
     write_words(source)
@@ -96,9 +99,9 @@ def test_imported_models_go_on_to_ctranslate2(tmp_path: Path, name: str) -> None
     assert_same_facts(ours, answers(out, lines, engine, beam=1, sample=False, max_len=12))
 
 
-def test_a_norm_of_its_own_in_the_decoder_is_refused() -> None:
+def test_another_norm_in_the_decoder_is_an_error() -> None:
     model = settings_of("seq2seq", "as-published", decoder_norm_eps=1e-3)
-    with pytest.raises(ConfigError, match=r"model\.decoder_norm_eps=0\.001 cannot be exported"):
+    with pytest.raises(ConfigError, match=r"model\.decoder_norm_eps=0\.001\b.*--to onnx"):
         check_exportable(model, "translate")
 
 
@@ -112,7 +115,7 @@ def test_int8_weights_are_made_of_copies(tmp_path: Path) -> None:
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
-def test_int8_is_smaller_and_its_proof_says_how_near_it_is(tmp_path: Path) -> None:
+def test_int8_is_smaller_and_its_proof_has_the_difference(tmp_path: Path) -> None:
     for task in ("translate", "complete", "embed"):
         run = tiny_run(tmp_path / task, task, "as-published", d_ff=512)
         sizes = []
@@ -145,29 +148,31 @@ def test_the_shipped_models_say_the_same_in_fp32(tmp_path: Path, name: str) -> N
     assert proof.equal_outputs == 1
 
 
-def test_without_the_library_it_says_what_to_install(
+def test_without_the_library_the_error_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(UserError, match=r"pip install .*headway\[ctranslate2\]"):
+    with pytest.raises(UserError, match=r"headway\[ctranslate2\]"):
         export_run("stories", "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(UserError, match=r"pip install .*headway\[ctranslate2\]"):
+    with pytest.raises(UserError, match=r"headway\[ctranslate2\]"):
         Ctranslate2Engine(tmp_path, load_run(tiny_run(tmp_path / "run", "complete")))
 
 
-def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_folders_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
     run, out = tiny_run(tmp_path / "run", "complete"), tmp_path / "out"
     settings = load_run(run)
-    with pytest.raises(FolderError, match=r"holds no model for --engine ctranslate2.*--to ctrans"):
+    with pytest.raises(FolderError, match=r"--engine ctranslate2\b.*--to ctranslate2\b"):
         engine_of("ctranslate2", run, settings)
     assert engine_of("torch", run, settings) is None
     exported(run, out)
-    with pytest.raises(FolderError, match="Use --engine ctranslate2"):
+    with pytest.raises(
+        FolderError, match=rf"{out}\b.*model\.safetensors\b.*--engine ctranslate2\b"
+    ):
         engine_of("torch", out, settings)
     whole = (out / "model.bin").read_bytes()
     (out / "model.bin").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FolderError, match="CTranslate2 cannot read"):
+    with pytest.raises(FolderError, match=rf"CTranslate2\b.*{out}\b"):
         engine_of("ctranslate2", out, settings)
 
 
@@ -178,5 +183,5 @@ def test_positions_without_an_end_get_one_that_is_far(tmp_path: Path) -> None:
     target = open_plain(str(run)).vocab.target
     searcher = engine.searcher(load_run(out).decode, Specials.of(target))
     assert len(searcher([[5] * POSITIONS])) == 1
-    with pytest.raises(UserError, match="1,024 positions"):
+    with pytest.raises(UserError, match=r"\b1,025\b.*\b1,024\b"):
         searcher([[5] * (POSITIONS + 1)])

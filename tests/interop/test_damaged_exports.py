@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from headway.settings.folder import load_run
 from headway.tasks.engines import engine_of
 from headway.tasks.opened import open_plain
 
+from ..facts import missing
 from .padded_runs import tiny_run
 from .test_hf_decoders import DECODERS
 from .test_round_trip import write_words
@@ -39,20 +41,20 @@ def exported(folder: Path, task: str) -> Path:
     return out
 
 
-def said(out: Path, tmp_path: Path, capsys: Output) -> str:
-    """By `predict`; it is one line."""
+def error_line(out: Path, tmp_path: Path, capsys: Output) -> str:
+    """The error that `predict` prints, which is one line."""
     (text := tmp_path / "text").write_text("ba de\n")
     capsys.readouterr()
     assert main(["predict", str(out), str(text), "--engine", "ctranslate2"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    lines = [line for line in printed.err.splitlines() if not line.endswith("so far")]
-    assert len(lines) == 1  # beside those that a busy machine has time for
-    return lines[0]
+    last = printed.err.splitlines()[-1]  # after the lines of progress, if there was time for some
+    assert last.startswith("headway predict: error: ")
+    return last
 
 
 @pytest.mark.parametrize("damage", ["junk", "half", "shapes", "names"])
-def test_heads_that_are_damaged(damage: str, tmp_path: Path, capsys: Output) -> None:
+def test_damaged_heads_are_named(damage: str, tmp_path: Path, capsys: Output) -> None:
     out = exported(tmp_path, "classify")
     path = out / "heads.safetensors"
     assert path.stat().st_mode & 0o777 == 0o644
@@ -65,30 +67,26 @@ def test_heads_that_are_damaged(damage: str, tmp_path: Path, capsys: Output) -> 
         save_file({name: torch.cat([x, x]) for name, x in heads.items()}, path)
     else:
         save_file({f"other.{name}": x for name, x in heads.items()}, path)
-    assert "heads.safetensors is damaged or of another model" in said(out, tmp_path, capsys)
+    assert not missing(error_line(out, tmp_path, capsys), str(path))
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ('["a", "b"]', "it has 2 words and the model"),
-        ('{"a": 1}', "is no list of words"),
-        ("[1, 2]", "is no list of words"),
-        ("[", "cannot read"),
-    ],
+    ("words", "facts"),
+    [('["a", "b"]', ("2", "39")), ('{"a": 1}', ()), ("[1, 2]", ()), ("[", ("line 1 column 2",))],
 )
-def test_a_vocabulary_that_does_not_fit(
-    words: str, message: str, tmp_path: Path, capsys: Output
+def test_a_vocabulary_that_does_not_fit_is_named(
+    words: str, facts: tuple[str, ...], tmp_path: Path, capsys: Output
 ) -> None:
     out = exported(tmp_path, "translate")
     engine = engine_of("ctranslate2", out, load_run(out))
     assert engine is not None
     [path] = out.glob("*vocabulary.json")
     path.write_text(words)
-    with pytest.raises(FolderError, match=message):
+    with pytest.raises(FolderError) as caught:
         cast(Any, engine).vocabulary("target")
+    assert not missing(caught.value, str(path), *facts)
     path.write_text(json.dumps(["a", "b"]))
-    assert "vocabulary" in said(out, tmp_path, capsys).lower()
+    assert "vocabulary" in error_line(out, tmp_path, capsys).lower()
 
 
 def graph_of(run: Path, name: str) -> Session:
@@ -115,25 +113,27 @@ def test_a_graph_in_the_place_of_another(tmp_path: Path) -> None:
             if place == (task, name):
                 check_graph(path, wanted, graph, settings)
                 continue
-            with pytest.raises(FolderError, match="graph of another model"):
+            with pytest.raises(FolderError, match=rf"{path}\b"):
                 check_graph(path, wanted, graph, settings)
             # Also where the file says nothing false of its task.
             graph = cast(Session, SimpleNamespace(**{**vars(graph), "facts": {"task": task}}))
             if {place[0], task} != {"tag", "classify"} and "fill" not in (place[0], task):
-                with pytest.raises(FolderError, match="graph of another model"):
+                with pytest.raises(
+                    FolderError, match=rf"{path}\b.*\b(input_ids|sentence_embedding|logits)\b"
+                ):
                     check_graph(path, wanted, graph, settings)
 
 
 def test_a_graph_of_another_vocabulary(tmp_path: Path) -> None:
     graph = graph_of(tiny_run(tmp_path / "run", "complete"), "model")
     other = tiny_run(tmp_path / "other", "complete", vocab_size=99)
-    with pytest.raises(FolderError, match=r"config\.toml has 99"):
+    with pytest.raises(FolderError, match=r"\b39\b.*config\.toml\b.*\b99\b"):
         check_graph(tmp_path, expected_graphs(load_run(other))["model"], graph, load_run(other))
 
 
 def test_a_folder_for_another_engine_is_named(tmp_path: Path) -> None:
     out = exported(tmp_path, "complete")
-    with pytest.raises(FolderError, match="was exported for --engine ctranslate2, not onnx"):
+    with pytest.raises(FolderError, match=rf"{out}\b.*--engine ctranslate2\b.*\bonnx\b"):
         engine_of("onnx", out, load_run(out))
 
 
@@ -144,17 +144,17 @@ def imported(tmp_path: Path, task: str | None = None) -> Path:
     return tmp_path / "run"
 
 
-def test_a_decoder_for_vectors_is_refused_before_it_is_written(tmp_path: Path) -> None:
+def test_a_decoder_for_vectors_is_an_error_before_it_is_written(tmp_path: Path) -> None:
     run = imported(tmp_path, "embed")
-    with pytest.raises(ConfigError, match=r"task='embed' cannot be exported to CTranslate2"):
+    with pytest.raises(ConfigError, match=r"task='embed'.*--to onnx\b"):
         export_run(str(run), "ctranslate2", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_notes_of_an_import_that_are_damaged(tmp_path: Path) -> None:
+def test_damaged_records_of_an_import_are_named(tmp_path: Path) -> None:
     run = imported(tmp_path)
     (kept := run / "ignored.safetensors").write_bytes(b"junk" * 9)
-    with pytest.raises(FolderError, match=r"ignored\.safetensors is damaged"):
+    with pytest.raises(FolderError, match=rf"{kept}\b.*import\.json\b"):
         export_run(str(run), "hf", tmp_path / "out")
     kept.unlink()
     facts = json.loads((run / "import.json").read_text())
@@ -167,11 +167,13 @@ def test_notes_of_an_import_that_are_damaged(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
 
 
-def test_what_a_folder_is_instead_is_said(tmp_path: Path, capsys: Output) -> None:
+def test_a_folder_of_another_kind_is_an_error_with_the_right_command(
+    tmp_path: Path, capsys: Output
+) -> None:
     run = imported(tmp_path)
     assert main(["predict", str(tmp_path / "theirs"), "-"]) == 2
     assert f"headway import {tmp_path / 'theirs'} --out RUN" in capsys.readouterr().err
-    with pytest.raises(FolderError, match="is a run of headway already"):
+    with pytest.raises(FolderError, match=rf"{run}\b.*config\.toml\b.*--from\b"):
         import_run(str(run), tmp_path / "again")
 
 
@@ -181,13 +183,13 @@ def test_a_device_does_not_go_with_another_engine(
 ) -> None:
     words = [command, str(tmp_path), "--engine", "onnx", "--device", "cuda:1"]
     assert main(words) == 2
-    assert "--device cuda:1 does not go with --engine onnx" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, "--device cuda:1", "--engine onnx")
 
 
 def test_two_precisions_do_not_go_together(tmp_path: Path, capsys: Output) -> None:
     run = tiny_run(tmp_path / "run", "complete")
     assert main(["predict", str(run), "-", "--int8", "decode.precision=bf16"]) == 2
-    assert "--int8 and decode.precision=bf16 do not go together" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, "--int8", "decode.precision=bf16")
 
 
 def test_translations_that_differ_are_not_all_listed(tmp_path: Path) -> None:
@@ -198,6 +200,6 @@ def test_translations_that_differ_are_not_all_listed(tmp_path: Path) -> None:
             parameter.mul_(-1)
     lines = ["ba de", "go", "fi ko ga", "de", "ka ke", "mo pu"]
     proof = to_ctranslate2.prove(loaded, out, lines, int8=False)
-    differing = [note for note in proof.notes if note.startswith("ours: ")]
+    differing = [note for note in proof.notes if "\n" in note]  # two texts, one below the other
     assert len(differing) == 3
-    assert any(note.startswith("… and ") for note in proof.notes)
+    assert any(re.search(r"^\D*\b[1-3]\b\D*$", note) for note in proof.notes)  # the others

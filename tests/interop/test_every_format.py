@@ -43,13 +43,13 @@ def proved(run: Opened, other: nn.Module | None = None) -> Proof:
 
 
 @pytest.mark.parametrize("name", MEDIA)
-def test_every_front_and_head_says_the_same(name: str, tmp_path: Path) -> None:
+def test_every_front_and_head_gives_the_same_scores(name: str, tmp_path: Path) -> None:
     run = open_plain(str(media_run(tmp_path / "run", name)))
     proof = proved(run)
     assert proof.passed, proof.text()
 
 
-def test_another_model_is_found_out(tmp_path: Path) -> None:
+def test_the_proof_of_another_model_fails(tmp_path: Path) -> None:
     for name in ("watch", "transcribe", "fill sounds"):
         run = open_plain(str(media_run(tmp_path / name, name)))
         copy = deepcopy(run.model)
@@ -58,16 +58,18 @@ def test_another_model_is_found_out(tmp_path: Path) -> None:
         assert not proved(run, copy).passed
 
 
-def test_an_engine_of_texts_does_not_send_people_to_an_export_that_refuses(tmp_path: Path) -> None:
+def test_an_engine_for_text_suggests_the_engine_that_fits(tmp_path: Path) -> None:
     run = media_run(tmp_path / "run", "see")
-    with pytest.raises(UserError, match=r"runs models that read text.* --to onnx"):
+    with pytest.raises(
+        UserError, match=r"--engine ctranslate2\b(?!.*--to ctranslate2).*--to onnx\b"
+    ):
         engine_of("ctranslate2", run, load_run(run))
-    with pytest.raises(UserError, match=r"holds no model for --engine onnx\. .* --to onnx"):
+    with pytest.raises(UserError, match=rf"{run}\b.*--engine onnx\b.*{run} --to onnx\b"):
         engine_of("onnx", run, load_run(run))
 
 
 def test_sentences_are_for_models_that_read_some(tmp_path: Path) -> None:
     run = media_run(tmp_path / "run", "see")
-    with pytest.raises(UserError, match="--sentences has no effect on a model of pictures"):
+    with pytest.raises(UserError, match="--sentences"):
         export_run(str(run), "onnx", tmp_path / "out", sentences=["a dog"])
     assert media_front(open_plain(str(run)).settings) is not None

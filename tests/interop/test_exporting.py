@@ -21,6 +21,7 @@ from headway.interop.proof import Proof, compared
 from headway.interop.proof_inputs import proof_items, read_all
 from headway.tasks.opened import Opened, open_plain, open_run
 
+from ..facts import missing
 from .ours import save_run, settings_of
 
 Output = pytest.CaptureFixture[str]
@@ -38,7 +39,7 @@ class Copy(ModuleType):
         (out / "model").write_text("int8" if int8 else "fp32")
         self.on_write()
         if self.breaks:
-            raise OSError("the disk is full")
+            raise OSError(28, "disk-full")
 
     def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
         assert (out / "model").is_file()
@@ -75,15 +76,14 @@ def test_the_command_prints_the_proof_and_its_exit_code_is_the_verdict(
     words = ["export", str(run), "--to", "copy", "--out", str(out)]
     assert main(words) == 0
     printed = capsys.readouterr()
-    assert "proof passed: 16 sentences" in printed.out
-    assert f"{out}: written" in printed.out
-    assert f"writing {out}  " in slow.stream.getvalue()
+    assert not missing(printed.out, "16", str(out))
+    assert str(out) in slow.stream.getvalue()
     assert json.loads((out / "proof.json").read_text())["passed"] is True
     assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
     copy.off = 0.1
     words[-1] = str(tmp_path / "other")
     assert main(words) == 1
-    assert "proof FAILED" in capsys.readouterr().out
+    assert not missing(capsys.readouterr().out, "0.1")
     assert json.loads((tmp_path / "other" / "proof.json").read_text())["passed"] is False
 
 
@@ -102,10 +102,10 @@ def test_an_empty_folder_is_filled_and_a_full_one_is_left_alone(
     out = tmp_path / "out"
     out.mkdir()
     export_run(str(run), "copy", out)
-    with pytest.raises(FolderError, match="is not empty"):
+    with pytest.raises(FolderError, match=rf"{out}\b.*--out\b"):
         export_run(str(run), "copy", out)
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(FolderError, match="is a file"):
+    with pytest.raises(FolderError, match=rf"{tmp_path}/file\b.*--out\b"):
         export_run(str(run), "copy", tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -120,12 +120,12 @@ def test_what_is_open_is_exported_as_it_was_saved(run: Path, copy: Copy, tmp_pat
             assert torch.equal(copy.proved.model.state_dict()[name], weight)
 
 
-def test_the_folder_one_stands_in_is_not_replaced(
+def test_the_current_folder_is_not_replaced(
     run: Path, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(FolderError, match="the folder you are in"):
+    with pytest.raises(FolderError, match=r"--out \."):
         export_run(str(run), "copy", Path())
     assert list(tmp_path.iterdir()) == [tmp_path / "here"]
 
@@ -142,40 +142,44 @@ def test_a_proof_that_is_interrupted_leaves_nothing_unproved(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_breaks_leaves_nothing(run: Path, copy: Copy, tmp_path: Path, capsys: Output) -> None:
+def test_a_failed_export_leaves_nothing(
+    run: Path, copy: Copy, tmp_path: Path, capsys: Output
+) -> None:
     copy.breaks = True
     assert main(["export", str(run), "--to", "copy", "--out", str(tmp_path / "out")]) == 2
-    assert "the disk is full" in capsys.readouterr().err
+    assert "disk-full" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "facts"),
     [
-        (["--to", "hg"], "--to has no choice 'hg'. Known: hf, ctranslate2, onnx, torch."),
-        (["--to", "hf", "--int8"], "--int8 does not go with --to hf: transformers quantises"),
-        (["--to", "torch", "--int8"], "Leave it out, or use --to onnx."),
+        (["--to", "hg"], ("--to", "'hg'", "hf", "ctranslate2", "onnx", "torch")),
+        (["--to", "hf", "--int8"], ("--int8", "--to hf")),
+        (["--to", "torch", "--int8"], ("--int8", "--to torch", "--to onnx")),
     ],
 )
-def test_mistakes(run: Path, words: list[str], said: str, tmp_path: Path, capsys: Output) -> None:
+def test_mistakes(
+    run: Path, words: list[str], facts: tuple[str, ...], tmp_path: Path, capsys: Output
+) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "out"), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, *facts)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_not_whole_is_refused(tmp_path: Path, capsys: Output) -> None:
+def test_an_incomplete_run_is_an_error(tmp_path: Path, capsys: Output) -> None:
     out = ["--to", "hf", "--out", str(tmp_path / "out")]
     assert main(["export", str(tmp_path / "nothing"), *out]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, str(tmp_path / "nothing"))
     folder = save_run(tmp_path / "run", settings_of("decoder", "complete"))
     (folder / "import.json").write_text("[1")
-    with pytest.raises(FolderError, match=r"cannot read .*import\.json"):
+    with pytest.raises(FolderError, match=rf"{folder}/import\.json\b.*line 1 column 3"):
         open_plain(str(folder))
     (folder / "import.json").write_text("[1]")
-    with pytest.raises(FolderError, match="Import the model again"):
+    with pytest.raises(FolderError, match=rf"{folder}/import\.json\b.*headway import"):
         open_plain(str(folder))
     (folder / "import.json").unlink()
     other = settings_of("decoder", "complete", vocab_size=50)
     save_run(tmp_path / "other", other)
-    with pytest.raises(FolderError, match="tokens and the model 50"):
+    with pytest.raises(FolderError, match=r"tokenizer\.json\b.*\b29\b.*\b50\b"):
         open_plain(str(tmp_path / "other"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ from headway.interop.foreign_config import Given
 @pytest.mark.parametrize("value", [0, -1, 10**9, 2.0, "3", True, [3], float("nan")])
 def test_a_whole_number_is_one_of_sensible_size(value: Any) -> None:
     assert Given({"n": 3}).whole("n") == 3
-    with pytest.raises(ConfigError, match=r"^config\.json: n = .* must be a whole number"):
+    pattern = rf"^config\.json\b.*\bn\b.*{re.escape(repr(value))}.*\b1\b.*\b16777216\b"
+    with pytest.raises(ConfigError, match=pattern):
         Given({"n": value}).whole("n")
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), 10**400, "0.1", False])
 def test_a_number_is_finite_and_within_its_bounds(value: Any) -> None:
     assert Given({"x": 1}).number("x") == 1.0
-    with pytest.raises(ConfigError, match=r"x = .* must be a number from 0"):
+    pattern = rf"^config\.json\b.*\bx\b.*{re.escape(repr(value)[:20])}.*\b0\b.*1e\+09"
+    with pytest.raises(ConfigError, match=pattern):
         Given({"x": value}).number("x")
 
 
@@ -29,27 +32,27 @@ def test_what_is_absent_or_null_has_its_default(value: int | None) -> None:
     given = Given({} if value is None else {"n": value})
     assert given.whole("n", 3) == 3
     assert Given({"n": None}).whole("n", 3) == 3
-    with pytest.raises(ConfigError, match=r"config\.json: m is missing"):
+    with pytest.raises(ConfigError, match=r"config\.json\b.*\bm\b"):
         given.whole("m")
 
 
 def test_no_more_layers_than_tensors() -> None:
     given = Given({"n": 5, "many": 3000})
     assert given.layers("n", ["a"] * 5) == 5
-    with pytest.raises(ConfigError, match=r"n = 5 says more layers .* has tensors \(4\)"):
+    with pytest.raises(ConfigError, match=r"config\.json\b.*\bn\b.*\b5\b.*\b4\b"):
         given.layers("n", ["a"] * 4)
-    with pytest.raises(ConfigError, match="from 1 to 2000"):
+    with pytest.raises(ConfigError, match=r"config\.json\b.*\bmany\b.*\b3000\b.*\b1\b.*\b2000\b"):
         given.layers("many", ["a"] * 5000)
 
 
-def test_only_refuses_other_values_if_the_key_is_there() -> None:
+def test_only_rejects_other_values_if_the_key_is_there() -> None:
     given = Given({"a": 1, "b": {"x": 2}, "c": None})
     given.only("a", 1, "reason")
     given.only("a", (0, 1), "reason")
     given.only("c", 5, "reason")
     given.only("absent", 5, "reason")
-    for key, allowed in (("a", 2), ("b", {})):
-        with pytest.raises(ConfigError, match=f"{key} = .* is not supported: reason"):
+    for key, value, allowed in (("a", "1", 2), ("b", r"\{'x': 2\}", {})):
+        with pytest.raises(ConfigError, match=rf"config\.json\b.*\b{key}\b.*{value}.*reason"):
             given.only(key, allowed, "reason")
 
 
@@ -64,6 +67,6 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     [("flag", 1), ("flag", "true"), ("word", 3), ("activation", "mish"), ("activation", 3),
      ("share", 1.0), ("table", [1])],
 )  # fmt: skip
-def test_other_types_are_refused(method: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match="key = "):
+def test_other_types_are_an_error(method: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"config\.json\b.*\bkey\b.*{re.escape(repr(value))}"):
         getattr(Given({"key": value}), method)("key")

@@ -17,6 +17,7 @@ from headway.interop.weights import open_weights
 from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 
+from ..facts import missing
 from .theirs import (
     LENGTHS,
     SIZE,
@@ -206,7 +207,8 @@ def test_the_bias_of_words_is_found_under_either_name(first: str, tmp_path: Path
     check(model.scores(model(*inputs)), real(theirs(**batch).logits, batch))
     save_file({**tensors, "cls.predictions.bias": bias, "cls.predictions.decoder.bias": bias + 1},
               path)  # fmt: skip
-    with pytest.raises(UserError, match="but they differ"):
+    names = r"cls\.predictions\.decoder\.bias\b.*\bheads\.words\.words\.linear\.bias\b"
+    with pytest.raises(UserError, match=rf"{names}.*\btie_word_embeddings\b"):
         ours(tmp_path)
 
 
@@ -225,7 +227,7 @@ def test_labels_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     folder = saved(reference("BertForSequenceClassification", sizes), tmp_path)
     assert architecture(folder, id2label=names).labels == ("nought", "one", "two")
     for wrong in ({"0": "a", "2": "b"}, {"x": "a"}, {"0": "a", "1": "a"}, [1]):
-        with pytest.raises(UserError, match="id2label"):
+        with pytest.raises(UserError, match=rf"\bid2label\b.*{re.escape(repr(wrong))}"):
             architecture(folder, id2label=wrong)
 
 
@@ -234,7 +236,7 @@ def test_without_a_class_the_tensors_say_what_the_model_does(tmp_path: Path) -> 
         folder = saved(reference(name, BERT), tmp_path / name)
         assert architecture(folder, architectures=None).task == task
     folder = saved(reference("BertForTokenClassification", BERT), tmp_path / "tags")
-    with pytest.raises(UserError, match=r'Add for example "architectures"'):
+    with pytest.raises(UserError, match=r'config\.json\b.*"architectures"'):
         architecture(folder, architectures=None)
 
 
@@ -259,13 +261,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "key"), REFUSED, ids=str)
-def test_what_has_no_part_here_is_refused_by_its_key(
+def test_unsupported_keys_are_an_error_with_their_name(
     kind: str, changes: dict[str, Any], key: str, tmp_path: Path
 ) -> None:
     cls = {"bert": "Bert", "albert": "Albert", "roberta": "Roberta"}[kind]
     sizes = ALBERT if kind == "albert" else BERT
     folder = saved(reference(f"{cls}ForMaskedLM", sizes), tmp_path)
-    with pytest.raises(UserError, match=rf"config\.json: {key} = .* (not|one label|must be)"):
+    pattern = rf"config\.json\b.*\b{key}\b.*{re.escape(repr(changes[key]))}"
+    with pytest.raises(UserError, match=pattern):
         architecture(folder, **changes)
 
 
@@ -281,17 +284,17 @@ ABSURD = [-1, 0, 10**9, 10**12, 2**63, "32", 1.5, float("nan"), float("inf"), Tr
 @pytest.mark.parametrize("value", ABSURD, ids=repr)
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "num_hidden_layers",
                                  "num_attention_heads", "max_position_embeddings"])  # fmt: skip
-def test_absurd_sizes_are_refused_before_memory_is_taken(key: str, value: Any, bert: Path) -> None:
-    with pytest.raises(UserError, match=rf"config\.json: {key} = "):
+def test_absurd_sizes_are_an_error_before_memory_is_taken(key: str, value: Any, bert: Path) -> None:
+    with pytest.raises(UserError, match=rf"config\.json\b.*\b{key}\b.*{re.escape(repr(value))}"):
         architecture(bert, **{key: value})
 
 
 @pytest.mark.parametrize(("key", "value"), [("vocab_size", 10**7), ("hidden_size", 4000),
                                             ("intermediate_size", 10**7)])  # fmt: skip
-def test_sizes_that_are_not_those_of_the_tensors_are_refused(
+def test_sizes_that_are_not_those_of_the_tensors_are_an_error(
     key: str, value: int, bert: Path
 ) -> None:
-    with pytest.raises(UserError, match=r"shape|rows"):
+    with pytest.raises(UserError, match=rf"\(\d+, 32\).*\b{value}\b"):
         ours(bert, **{key: value})
 
 
@@ -302,16 +305,15 @@ def test_a_missing_tensor_and_one_without_a_place_are_named(tmp_path: Path) -> N
     save_file(tensors, path)
     with pytest.raises(UserError) as caught:
         ours(tmp_path)
-    assert "missing: encoder.layer.1.output.dense.weight" in str(caught.value)
-    assert "without a place here: stranger.weight" in str(caught.value)
+    assert not missing(caught.value, "encoder.layer.1.output.dense.weight", "stranger.weight")
 
 
 def test_the_table_of_families_names_what_exists() -> None:
     for name in FAMILIES:
         assert hasattr(family_named(name), "read"), name
-    with pytest.raises(UserError, match=r"It knows albert, bart, .* xlm-roberta\.") as error:
+    with pytest.raises(UserError, match=r"\balbert\b.*\bbart\b.*\bxlm-roberta\b") as error:
         family_named("mamba")
-    assert "Did you mean" not in str(error.value)
+    assert re.findall(r"'([\w-]+)'", str(error.value)) == ["mamba"]  # no suggestion
 
 
 @pytest.mark.parametrize(
@@ -321,31 +323,32 @@ def test_the_table_of_families_names_what_exists() -> None:
         ("AlbertForSequenceClassification", "albert.pooler."),
     ],
 )
-def test_a_classifier_without_its_pooler_is_not_whole(
+def test_a_classifier_without_its_pooler_is_an_error(
     name: str, missing: str, tmp_path: Path
 ) -> None:
     saved(reference(name, {**BERT, "num_labels": 3}), tmp_path)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
     save_file({n: t for n, t in tensors.items() if not n.startswith(missing)}, path)
-    with pytest.raises(UserError, match=rf"missing: .*{missing}"):
+    with pytest.raises(UserError, match=rf"\b{re.escape(missing)}weight\b"):
         ours(tmp_path)
 
 
-def test_a_format_refuses_what_it_cannot_say() -> None:
+def test_a_format_rejects_unsupported_settings() -> None:
     def written(name: str, **changes: Any) -> Any:
         model = EncoderSettings(heads=("words",), **changes)
         return family_named(name).write(RunSettings(task="fill", model=model))
 
     assert written("bert")[0]["num_hidden_layers"] == 12
-    for name, changes, key in (
-        ("bert", {"n_segments": 0}, "n_segments"),
-        ("bert", {"wiring": "pre"}, "wiring"),
-        ("bert", {"activation": "swiglu"}, "activation"),
-        ("bert", {"d_head": 16}, "d_head"),
-        ("distilbert", {}, "n_segments"),
-        ("distilbert", {"n_segments": 0, "norm_eps": 1e-5}, "norm_eps"),
-        ("albert", {}, "d_embedding"),
+    for name, changes, facts in (
+        ("bert", {"n_segments": 0}, ("model.n_segments", "0")),
+        ("bert", {"wiring": "pre"}, ("model.wiring", "'pre'", "'post'")),
+        ("bert", {"activation": "swiglu"}, ("activation='swiglu'",)),
+        ("bert", {"d_head": 16}, ("model.d_head", "16", "64")),
+        ("distilbert", {}, ("model.n_segments", "2", "0")),
+        ("distilbert", {"n_segments": 0, "norm_eps": 1e-5}, ("model.norm_eps", "1e-05", "1e-12")),
+        ("albert", {}, ("model.d_embedding", "None", "768")),
     ):
-        with pytest.raises(UserError, match=re.escape(key)):
+        with pytest.raises(UserError) as caught:
             written(name, **changes)
+        assert not missing(caught.value, *facts)

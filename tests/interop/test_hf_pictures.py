@@ -144,7 +144,7 @@ def test_an_import_goes_back_with_the_same_bytes(name: str, tmp_path: Path) -> N
     assert done.settings.labels == (() if "alone" in name else tuple(NAMES))
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "back")
     assert proof.passed, proof.text()
-    assert "pixels went through its image processor" in proof.notes
+    assert any("image processor" in note for note in proof.notes)
     before, after = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "back"))
     assert list(before) == list(after)
     assert all(torch.equal(before[key], after[key]) for key in before)
@@ -222,7 +222,7 @@ def own_run(folder: Path, picture: dict[str, Any], sizes: dict[str, Any]) -> Pat
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_run_of_our_own_says_the_same_there(name: str, tmp_path: Path) -> None:
+def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_path: Path) -> None:
     kind, picture, sizes = OURS[name]
     own_run(tmp_path / "run", picture, sizes)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
@@ -242,16 +242,16 @@ def test_a_run_of_our_own_says_the_same_there(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("picture", "sizes", "word"),
     [
-        ({"stride": 2}, {}, "picture.stride"),
-        ({"stem": "conv", "stem_width": 8}, {}, "picture.stem"),
-        ({"positions": "sinusoidal"}, {}, "picture.positions"),
-        ({"class_token": False}, {"pooling": "mean"}, "class_token"),
-        ({}, {"pooling": "mean"}, "pooling"),
-        ({}, {"positions": "rotary"}, "positions"),
-        ({"frames": 2}, {}, "picture.frames"),
+        ({"stride": 2}, {}, r"\bpicture\.stride\b.*\b2\b"),
+        ({"stem": "conv", "stem_width": 8}, {}, r"\bpicture\.stem\b.*'conv'"),
+        ({"positions": "sinusoidal"}, {}, r"\bpicture\.positions\b.*'sinusoidal'"),
+        ({"class_token": False}, {"pooling": "mean"}, r"\bclass_token\b"),
+        ({}, {"pooling": "mean"}, r"\bmodel\.pooling\b.*'mean'.*'first'"),
+        ({}, {"positions": "rotary"}, r"\bmodel\.positions\b.*'rotary'.*'none'"),
+        ({"frames": 2}, {}, r"\bpicture\.frames\b.*\b2\b"),
     ],
 )
-def test_a_model_without_words_there_is_refused(
+def test_a_model_without_an_architecture_is_an_error(
     picture: dict[str, Any], sizes: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
     own_run(tmp_path / "run", picture, sizes)
@@ -260,22 +260,25 @@ def test_a_model_without_words_there_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_other_targets_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_targets_are_an_error(tmp_path: Path) -> None:
     own_run(tmp_path / "run", {}, {})
-    with pytest.raises(UserError, match=r"picture-encoder family\. Use --to onnx or torch\."):
+    with pytest.raises(UserError, match=r"--to ctranslate2\b.*\bpicture-encoder\b.*--to onnx\b"):
         export_run(str(tmp_path / "run"), "ctranslate2", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["ViTForMaskedImageModeling"]}, "ViTForImageClassification, ViTModel"),
-        ({"image_size": 3}, "larger than the picture"),
-        ({"image_size": "16"}, "pixels from 1"),
-        ({"patch_size": [4, 8]}, "not square"),
-        ({"hidden_act": "mish"}, "activation"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers"),
-        ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
+        (
+            {"architectures": ["ViTForMaskedImageModeling"]},
+            r"'ViTForMaskedImageModeling'.*\bViTForImageClassification\b.*\bViTModel\b",
+        ),
+        ({"image_size": 3}, r"\bpatch_size\b.*\b4\b.*\b3 × 3\b"),
+        ({"image_size": "16"}, r"\bimage_size\b.*'16'.*\b1\b.*\b16384\b"),
+        ({"patch_size": [4, 8]}, r"\bpatch_size\b.*\[4, 8\]"),
+        ({"hidden_act": "mish"}, r"\bhidden_act\b.*'mish'"),
+        ({"num_hidden_layers": 10**9}, r"\bnum_hidden_layers\b.*\b1000000000\b"),
+        ({"id2label": {"0": "a", "2": "b"}}, r"\bid2label\b.*'2': 'b'"),
     ],
 )
 def test_what_is_not_supported_is_named(
@@ -286,17 +289,17 @@ def test_what_is_not_supported_is_named(
         architecture(tmp_path, **changes)
 
 
-def test_positions_of_another_grid_are_refused(tmp_path: Path) -> None:
+def test_positions_of_another_grid_are_an_error(tmp_path: Path) -> None:
     folder, _ = folder_of(tmp_path, "vit")
     path = folder / "model.safetensors"
     tensors = load_file(path)
     name = "vit.embeddings.position_embeddings"
     save_file({**tensors, name: tensors[name][:, :-1].clone()}, path)
-    with pytest.raises(UserError, match=r"position_embeddings has the shape \(1, 16, 32\)"):
+    with pytest.raises(UserError, match=r"\bvit\.embeddings\.position_embeddings\b.*\(1, 16, 32\)"):
         import_run(str(folder), tmp_path / "run")
 
 
-def test_words_have_no_place_in_a_model_of_pictures(tmp_path: Path) -> None:
+def test_an_image_model_takes_no_tokenizer(tmp_path: Path) -> None:
     folder, _ = folder_of(tmp_path, "vit")
-    with pytest.raises(UserError, match="leave --tokenizer out"):
+    with pytest.raises(UserError, match="--tokenizer"):
         import_run(str(folder), tmp_path / "run", tokenizer=tmp_path)

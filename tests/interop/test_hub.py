@@ -234,17 +234,18 @@ def test_another_way_to_resize_is_noted(facts: dict[str, Any], word: str, tmp_pa
     assert any(word in note for note in notes)
 
 
-def test_without_the_library_or_a_network_the_error_says_so(
+def test_errors_without_the_library_or_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(UserError, match=r"pip install .?headway\[hub\]"):
+    with pytest.raises(UserError, match=r"someone/some-bert\b.*headway\[hub\]"):
         import_run("someone/some-bert", tmp_path / "run")
 
     def no_network(name: str, allow_patterns: list[str]) -> str:
-        raise ConnectionError("no route to host\nmore lines")
+        raise ConnectionError("unreachable\nmore lines")
 
     hub = SimpleNamespace(snapshot_download=no_network)
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    with pytest.raises(UserError, match=r"ConnectionError: no route to host\)\. Check the name"):
+    with pytest.raises(UserError, match=r"someone/some-bert\b.*ConnectionError.*unreachable") as e:
         import_run("someone/some-bert", tmp_path / "run")
+    assert "more lines" not in str(e.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import struct
@@ -31,7 +32,7 @@ from .folders import bert_folder, change
 from .test_llama2c import tokenizer_file
 
 MUCH = 400 << 20
-"""Bytes that no refused file may cost; what the files here claim is far more."""
+"""Bytes that no rejected file may cost; what the files here claim is far more."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def memory_stays_bounded() -> Iterator[None]:
     assert (after - before) * 1024 < MUCH
 
 
-def refused(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> str:
+def import_error(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> str:
     """The one error of `headway import`: code 2, one message, no traceback, no folder left."""
     out = tmp_path / "out"
     assert main(["import", str(folder), "--out", str(out)]) == 2
@@ -68,7 +69,7 @@ def refused(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_honest_folder_is_imported(folder: Path, tmp_path: Path) -> None:
-    """So that what is refused below is refused for what was changed."""
+    """The tests below reject this folder only because of what they change."""
     import_run(str(folder), tmp_path / "out")
     assert (tmp_path / "out" / "config.toml").is_file()
 
@@ -120,7 +121,7 @@ def legacy(pickled: bytes) -> bytes:
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("form", [zipped, legacy])
 @pytest.mark.parametrize("name", list(payloads(Path("x"))))
-def test_a_pickle_with_a_payload_is_refused_and_does_not_run(
+def test_a_pickle_with_a_payload_is_rejected_and_does_not_run(
     name: str, form: Callable[[bytes], bytes], protocol: int, folder: Path, tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -128,7 +129,10 @@ def test_a_pickle_with_a_payload_is_refused_and_does_not_run(
     value = {"bert.embeddings.word_embeddings.weight": payloads(marker)[name]}
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(form(pickle.dumps(value, protocol)))
-    assert "it would run" in refused(folder, tmp_path, capfd)
+    message = import_error(folder, tmp_path, capfd)
+    calls = {"os.system": "system", "path": "getattr", "torch.load": "load"}
+    called = "STACK_GLOBAL" if protocol == 4 else calls.get(name, name)
+    assert re.search(rf"pytorch_model\.bin\b.*\b{called}\b", message)
     assert not marker.exists()
 
 
@@ -172,17 +176,17 @@ def stretched() -> Any:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"w": stretched()}, "claims more numbers"),
-        ({f"w{i}": "shared" for i in range(50)}, "more than it can hold"),
-        ({"w": torch.eye(3).to_sparse()}, "would run"),
-        ({"w": [torch.ones(1)]}, "no plain tensor"),
-        ({"w": 3}, "no plain tensor"),
-        ({3: torch.ones(1)}, "no plain tensor"),
-        ([torch.ones(1)], "no table"),
+        ({"w": stretched()}, r"pytorch_model\.bin\b.*'w'"),
+        ({f"w{i}": "shared" for i in range(50)}, r"pytorch_model\.bin\b.*\b20,000,000\b"),
+        ({"w": torch.eye(3).to_sparse()}, r"'torch\._utils\._rebuild_sparse_tensor'"),
+        ({"w": [torch.ones(1)]}, r"pytorch_model\.bin\b.*'w'"),
+        ({"w": 3}, r"pytorch_model\.bin\b.*'w'"),
+        ({3: torch.ones(1)}, r"pytorch_model\.bin\b.*'3'"),
+        ([torch.ones(1)], r"pytorch_model\.bin\b(?!.*').*\btensors\b"),
     ],
     ids=["stretched", "named again and again", "sparse", "list", "number", "key", "no table"],
 )
-def test_tensors_that_claim_more_than_they_have_are_refused(
+def test_tensors_that_claim_more_than_they_have_are_rejected(
     value: Any, reason: str, tmp_path: Path
 ) -> None:
     shared = torch.zeros(100_000)
@@ -193,27 +197,27 @@ def test_tensors_that_claim_more_than_they_have_are_refused(
         read_pickle(tmp_path / "pytorch_model.bin")
 
 
-def test_a_legacy_file_that_claims_a_huge_storage_is_refused(tmp_path: Path) -> None:
+def test_a_legacy_file_that_claims_a_huge_storage_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     torch.save({"w": torch.zeros(1000)}, path, _use_new_zipfile_serialization=False)
     honest = path.read_bytes()
     claimed = honest.replace(b"M\xe8\x03", b"J\x00\x00\x00\x70")  # 1,000 as 1,879,048,192
     assert claimed != honest
     path.write_bytes(claimed)
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin\b.*7516192768"):
         read_pickle(path)
 
 
-def test_a_compressed_zip_and_one_whose_parts_overlap_are_refused(tmp_path: Path) -> None:
+def test_a_compressed_zip_and_one_whose_parts_overlap_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("archive/data.pkl", pickle.dumps({}, 2))
         file.writestr("archive/data/0", bytes(50 << 20))
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(UserError, match="compressed"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin\b.*'archive/data\.pkl'"):
         read_pickle(path)
     path.write_bytes(bloated(zipped(pickle.dumps({}, 2), zero=bytes(4000))))
-    with pytest.raises(UserError, match="its parts have"):
+    with pytest.raises(UserError, match=r"pytorch_model\.bin\b.*\b4,026,531,854\b"):
         read_pickle(path)
 
 
@@ -229,14 +233,14 @@ def bloated(data: bytes) -> bytes:
      zipped(b"")[:-30], zipped(b"\x80\x02"), legacy(b"\x80\x02]"), os.urandom(2000),
      b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f", b"(" * 100_000, b"\x80\x02" + b"]" * 100_000],
 )  # fmt: skip
-def test_rubbish_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_pickle_is_rejected(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(content)
-    with pytest.raises(UserError):
+    with pytest.raises(UserError, match=rf"{path}\b"):
         read_pickle(path)
 
 
-# Safetensors whose header lies
+# Safetensors with a false header
 
 
 def safetensors(header: Any, data: bytes = b"", length: int | None = None) -> bytes:
@@ -275,23 +279,22 @@ LIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_header_that_lies_is_refused(
+def test_a_false_header_is_rejected(
     name: str, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "model.safetensors").write_bytes(LIES[name])
-    said = refused(folder, tmp_path, capfd)
-    assert "model.safetensors" in said
-    assert "damaged or no safetensors file" in said or "not supported" in said
+    assert "model.safetensors" in import_error(folder, tmp_path, capfd)
 
 
-def test_a_header_with_another_shape_than_the_configuration_is_refused(
+def test_a_header_with_another_shape_than_the_configuration_is_rejected(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A tensor without numbers may have any shape, at no cost."""
     tensors = load_file(folder / "model.safetensors")
     tensors["bert.embeddings.word_embeddings.weight"] = torch.zeros(0, 10**9)
     save_file(tensors, folder / "model.safetensors")
-    assert "front.tokens.weight: file (0, 1000000000)" in refused(folder, tmp_path, capfd)
+    message = import_error(folder, tmp_path, capfd)
+    assert re.search(r"front\.tokens\.weight\b.*\(0, 1000000000\)", message)
 
 
 # Configurations
@@ -318,11 +321,11 @@ def test_a_header_with_another_shape_than_the_configuration_is_refused(
     ],
     ids=str,
 )
-def test_an_absurd_configuration_is_refused(
+def test_an_absurd_configuration_is_rejected(
     values: dict[str, Any], folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     change(folder / "config.json", **values)
-    refused(folder, tmp_path, capfd)
+    import_error(folder, tmp_path, capfd)
 
 
 @pytest.mark.parametrize(
@@ -331,18 +334,18 @@ def test_an_absurd_configuration_is_refused(
      b'{"model_type": "bert", "vocab_size": ' + b"9" * 5000 + b"}"],
     ids=lambda content: repr(content[:12]),
 )  # fmt: skip
-def test_a_configuration_that_is_no_table_is_refused(
+def test_a_configuration_that_is_not_a_table_is_rejected(
     content: bytes, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "config.json").write_bytes(content)
-    assert "config.json" in refused(folder, tmp_path, capfd)
+    assert "config.json" in import_error(folder, tmp_path, capfd)
 
 
 def test_a_json_file_of_absurd_size_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:
         file.truncate(10 << 30)  # it has holes, and takes no disk
-    with pytest.raises(UserError, match="too many"):
+    with pytest.raises(UserError, match=rf"{path}\b.*\b10,737,418,240\b"):
         read_json(path)
 
 
@@ -369,19 +372,19 @@ def test_an_index_cannot_name_files_outside_of_its_folder(
     names = list(load_file(outside))
     table = dict.fromkeys(names, name) if honest else {"w": name}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-    refused(folder, tmp_path, capfd)
+    import_error(folder, tmp_path, capfd)
 
 
 @pytest.mark.parametrize(
     "index", [{}, [], {"weight_map": []}, {"weight_map": {"w": 3}},
               {"weight_map": {f"w{i}": f"{i}.safetensors" for i in range(2000)}}], ids=range(5)
 )  # fmt: skip
-def test_an_index_that_is_none_is_refused(
+def test_an_invalid_index_is_rejected(
     index: Any, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    refused(folder, tmp_path, capfd)
+    import_error(folder, tmp_path, capfd)
 
 
 def test_an_honest_index_is_read_and_must_be_right(folder: Path) -> None:
@@ -396,9 +399,13 @@ def test_an_honest_index_is_read_and_must_be_right(folder: Path) -> None:
     index.write_text(json.dumps({"weight_map": table}))
     weights = open_weights(folder)
     assert all(torch.equal(weights[name], tensors[name]) for name in names)
-    for wrong in (table | {names[0]: "b.safetensors"}, table | {"more": "a.safetensors"}):
-        index.write_text(json.dumps({"weight_map": wrong}))
-        with pytest.raises(UserError, match=r"but model\.safetensors\.index|does not hold"):
+    other, strange = {names[0]: "b.safetensors"}, {"more": "a.safetensors"}
+    for wrong, pattern in (
+        (other, rf"a\.safetensors\b.*{re.escape(names[0])}.*{index.name}\b.*'b\.safetensors'"),
+        (strange, rf"{index}\b.*\bmore\b"),
+    ):
+        index.write_text(json.dumps({"weight_map": table | wrong}))
+        with pytest.raises(UserError, match=pattern):
             open_weights(folder)
 
 
@@ -412,7 +419,7 @@ def test_links_lead_out_of_a_folder_only_in_the_store_of_the_hub(tmp_path: Path)
     assert inside(snapshot, "config.json").read_text() == "{}"
     (tmp_path / "secret").write_text("{}")
     (snapshot / "vocab.txt").symlink_to("../../../secret")
-    with pytest.raises(UserError, match="leads out"):
+    with pytest.raises(UserError, match=rf"{snapshot}/vocab\.txt\b"):
         inside(snapshot, "vocab.txt")
 
 
@@ -422,7 +429,8 @@ def test_the_tokenizer_of_a_folder_cannot_be_a_link_to_a_secret(
     """The originals are copied into the run folder; nothing else may come with them."""
     (folder / "vocab.txt").rename(tmp_path / "secret")
     (folder / "vocab.txt").symlink_to(tmp_path / "secret")
-    assert "leads out" in refused(folder, tmp_path, capfd)
+    assert str(folder / "vocab.txt") in import_error(folder, tmp_path, capfd)
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("modules", [
@@ -431,11 +439,11 @@ def test_the_tokenizer_of_a_folder_cannot_be_a_link_to_a_secret(
     [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "../1_Pooling"}],
     [{"type": "os.system", "path": ""}],
 ], ids=range(7))  # fmt: skip
-def test_modules_that_are_none_are_refused(
+def test_invalid_modules_are_rejected(
     modules: Any, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "modules.json").write_text(json.dumps(modules))
-    refused(folder, tmp_path, capfd)
+    import_error(folder, tmp_path, capfd)
 
 
 # Files of llama2.c
@@ -462,16 +470,16 @@ def test_modules_that_are_none_are_refused(
     ],
     ids=range(15),
 )
-def test_a_llama2c_file_that_lies_is_refused(
+def test_a_false_llama2c_file_is_rejected(
     content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "model.bin"
     path.write_bytes(content)
     tokenizer_file(tmp_path / "tok512.bin", 512)
-    refused(path, tmp_path, capfd)
+    import_error(path, tmp_path, capfd)
 
 
-def test_all_of_this_is_seen_by_the_library_too(tmp_path: Path) -> None:
+def test_the_library_raises_the_same_errors(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(bytes(28))
     with pytest.raises(UserError):
         import_run(str(tmp_path / "model.bin"), tmp_path / "out")

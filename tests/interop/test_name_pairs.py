@@ -19,6 +19,7 @@ from headway.interop.name_pairs import (
     to_theirs,
 )
 
+from ..facts import missing
 from .folders import bert_folder
 from .theirs import architecture
 
@@ -74,10 +75,9 @@ def test_a_missing_and_an_unknown_tensor_are_named() -> None:
     theirs["a.kk.weight"] = theirs.pop("a.k.weight")
     with pytest.raises(UserError) as caught:
         taken(theirs)
-    assert "missing: a.k.weight" in str(caught.value)
-    assert "without a place here: a.kk.weight" in str(caught.value)
+    assert not missing(caught.value, "a.k.weight", "a.kk.weight")
     many = tensors() | {f"more.{i}": torch.ones(1) for i in range(100)}
-    with pytest.raises(UserError, match=r"\.\.\. and 92 more"):
+    with pytest.raises(UserError, match=r"more\.7\n\D*\b92\b"):
         taken(many)
 
 
@@ -87,16 +87,16 @@ def test_a_tied_tensor_may_be_absent_but_not_another_one() -> None:
     equal = taken({**theirs, "again": theirs["table"][2:]})
     assert torch.equal(equal.weights["z"], theirs["table"][2:])
     for other in (theirs["table"][2:] + 1e-6, theirs["table"][3:]):
-        with pytest.raises(UserError, match="again should be one tensor with another"):
+        with pytest.raises(UserError, match=r"\bagain\b.*\bz2\b.*\btie_word_embeddings\b"):
             taken({**theirs, "again": other})
 
 
 def test_shapes_that_do_not_go_together_are_named() -> None:
-    with pytest.raises(UserError, match=r"a\.k\.weight has the shape \(3, 3\), but 2 rows"):
+    with pytest.raises(UserError, match=r"\ba\.k\.weight\b.*\(3, 3\).*\b2\b"):
         taken(tensors() | {"a.k.weight": torch.ones(3, 3)})
-    with pytest.raises(UserError, match="do not go together"):
+    with pytest.raises(UserError, match=r"\ba\.q\.weight \(4, 3\).*\ba\.k\.weight \(2, 4\)"):
         taken(tensors() | {"a.k.weight": torch.ones(2, 4)})
-    with pytest.raises(UserError, match="but 2 rows"):
+    with pytest.raises(UserError, match=r"\ba\.k\.weight\b.*\(\).*\b2\b"):
         taken(tensors() | {"a.k.weight": torch.tensor(1.0)})
 
 
@@ -111,14 +111,14 @@ def test_on_the_meta_device_it_finds_out_shapes_alone() -> None:
 
 
 def test_a_table_that_names_a_tensor_twice_is_a_bug() -> None:
-    with pytest.raises(AssertionError, match="twice"):
+    with pytest.raises(AssertionError):
         to_ours({}, [*both("a", "b"), *both("a", "c")], {})
 
 
-def test_a_layer_left_out_of_a_table_would_be_seen(tmp_path: Path) -> None:
+def test_a_layer_left_out_of_a_table_is_an_error(tmp_path: Path) -> None:
     folder, theirs = bert_folder(tmp_path / "bert")
     found = architecture(folder)
-    with pytest.raises(UserError, match="without a place here: bert"):
+    with pytest.raises(UserError, match=r"\bbert\.embeddings\.word_embeddings\.weight\b"):
         to_ours(theirs.state_dict(), found.pairs[5:], found.ignored)
 
 
@@ -133,5 +133,5 @@ def test_one_of_theirs_may_be_several_of_ours() -> None:
         "b": (4, 2),
     }
     assert torch.equal(to_theirs(taken.weights, pairs)["places"], theirs["places"])
-    with pytest.raises(UserError, match="missing: places"):
+    with pytest.raises(UserError, match=r"\bplaces\b"):
         to_ours({}, pairs, {})

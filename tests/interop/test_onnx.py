@@ -24,6 +24,7 @@ from headway.interop.proof_inputs import proof_sentences
 from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 
+from ..facts import missing
 from ..once import once
 from .padded_runs import (
     LINES,
@@ -101,12 +102,10 @@ def test_a_graph_of_images_takes_pixels_and_one_of_recordings_a_waveform(
     assert session.session.get_inputs()[0].type == "tensor(uint8)"
     [facts] = json.loads((out / "graphs.json").read_text())
     assert facts["labels"] == ["O", "B-x", "I-x"]
-    assert "0 to 255" in facts["inputs"][0]["about"]
-    assert facts["outputs"][1] == {
-        "name": "logits",
-        "shape": ["batch", 3],
-        "about": "scores of words, classes, tags or symbols, before the softmax",
-    }
+    assert not missing(facts["inputs"][0]["about"], "0", "255")
+    logits = facts["outputs"][1]
+    assert "softmax" in logits.pop("about")
+    assert logits == {"name": "logits", "shape": ["batch", 3]}
 
     _, out = exported("transcribe")
     reader = Session(out / "encoder.onnx")
@@ -125,7 +124,7 @@ def test_a_graph_of_images_takes_pixels_and_one_of_recordings_a_waveform(
     np.testing.assert_allclose(other, ours, atol=1e-5)
 
 
-def test_a_file_says_what_it_is(exported: Exported) -> None:
+def test_an_exported_file_describes_itself(exported: Exported) -> None:
     _, out = exported("classify")
     assert {path.name for path in out.iterdir()} == {
         "model.onnx", "graphs.json", "config.toml", "tokenizer.json", "tokenizer.headway.json",
@@ -151,7 +150,7 @@ def test_a_file_says_what_it_is(exported: Exported) -> None:
     assert writer.outputs["present.0.value"] == ["batch", 2, "past_and_length", 8]
 
 
-def test_a_proof_fails_when_the_graph_says_something_else(
+def test_a_proof_fails_when_the_outputs_of_the_graph_differ(
     exported: Exported, tmp_path: Path
 ) -> None:
     run, out = exported("complete")
@@ -219,20 +218,20 @@ def test_a_folder_in_int8_holds_what_one_in_fp32_does(exported: Exported, tmp_pa
     assert len(engine_answers(tmp_path, LINES)) == len(LINES)
 
 
-def test_what_does_not_work_is_said(
+def test_errors_name_the_setting_file_or_package(
     exported: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = exported("complete")
-    with pytest.raises(ConfigError, match=r"decode.precision=bf16 .* --engine onnx"):
+    with pytest.raises(ConfigError, match=r"decode\.precision=bf16\b.*--engine onnx\b.*--int8\b"):
         OnnxEngine(out, decoding(load_run(out), precision="bf16"))
-    with pytest.raises(FolderError, match=r"no model\.onnx"):
+    with pytest.raises(FolderError, match=rf"\bmodel\.onnx\b.*{run}\b.*\bconfig\.toml\b"):
         OnnxEngine(run, load_run(run))
     (tmp_path / "model.onnx").write_bytes(b"none")
-    with pytest.raises(FolderError, match="damaged or no ONNX file"):
+    with pytest.raises(FolderError, match=rf"{tmp_path}/model\.onnx\b.*ONNXRuntimeError"):
         OnnxEngine(tmp_path, load_run(run))
     for package in ("onnxscript", "onnxruntime"):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=r"pip install .*headway\[onnx\]"):
+        with pytest.raises(UserError, match=rf"headway\[onnx\].*\b{package}\b"):
             to_onnx.write(open_plain(str(run)), out, int8=False)
 
 

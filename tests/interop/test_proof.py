@@ -15,6 +15,7 @@ from headway.settings.run import RunSettings
 from headway.tasks.opened import Opened, open_plain
 from headway.tasks.text_items import TextItem
 
+from ..facts import missing
 from .ours import save_run, settings_of
 
 SCORES = [[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]]
@@ -72,9 +73,7 @@ def test_vectors_choose_nothing_and_states_and_log_probabilities_are_others() ->
 
 def test_a_proof_is_printed_and_saved(tmp_path: Path) -> None:
     proof = against(SCORES, by="transformers 5", notes=["a remark"])
-    assert proof.text().splitlines()[0] == (
-        "proof passed: 2 sentences, 4 tokens through both by transformers 5"
-    )
+    assert not missing(proof.text().splitlines()[0], "2", "4", "transformers 5")
     assert "a remark" in proof.text()
     proof.save(tmp_path)
     facts = json.loads((tmp_path / "proof.json").read_text())
@@ -87,10 +86,10 @@ def test_a_proof_is_printed_and_saved(tmp_path: Path) -> None:
 def test_a_difference_without_end_is_saved_as_json(tmp_path: Path) -> None:
     against([[0.0, 1.0]]).save(tmp_path)
 
-    def refuse(word: str) -> None:
+    def fail(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
 
-    facts = json.loads((tmp_path / "proof.json").read_text(), parse_constant=refuse)
+    facts = json.loads((tmp_path / "proof.json").read_text(), parse_constant=fail)
     assert facts["passed"] is False
     assert facts["max_difference"] is None
 
@@ -110,7 +109,9 @@ LINES = ["a dog runs", "the price", "is this good ?", "or bad", "the wet grass "
 
 
 class TestWhatIsRead:
-    def test_a_language_model_begins_and_leaves_room_to_go_on(self, tmp_path: Path) -> None:
+    def test_a_language_model_adds_the_start_token_and_leaves_room_to_continue(
+        self, tmp_path: Path
+    ) -> None:
         run = loaded(tmp_path, settings_of("decoder", "complete"))
         texts, words = proof_texts(run, LINES), run.vocab.source
         ids = [text.ids for text in texts]

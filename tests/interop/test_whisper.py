@@ -27,6 +27,7 @@ from headway.nn.layout import Layout
 from headway.settings.audio import SoundSeq2SeqSettings
 from headway.tasks.opened import open_plain
 
+from ..facts import missing
 from .theirs import architecture, check, ours, reference, saved
 
 SPECIALS = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>",
@@ -212,7 +213,8 @@ def test_an_import_goes_back_with_the_same_bytes(tmp_path: Path) -> None:
     assert (done.settings.task, done.settings.transcribe.ctc) == ("transcribe", 0.0)
     proof = export_run(str(tmp_path / "run"), "hf", back)
     assert proof.passed, proof.text()
-    assert "4 recordings" in proof.text()
+    assert proof.sentences == 4
+    assert not missing(proof.text().splitlines()[0], "4")
     before, after = load_file(folder / "model.safetensors"), load_file(back / "model.safetensors")
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -263,7 +265,7 @@ def test_a_file_of_openai_scores_as_the_same_weights_there(tmp_path: Path) -> No
     theirs = model_of()
     source = openai_file(tmp_path / "small.pt", theirs)
     done = import_run(str(source), tmp_path / "run", tokenizer=gpt2_folder(tmp_path / "words"))
-    assert done.kind == "OpenAI Whisper file"
+    assert "Whisper" in done.kind
     assert done.ignored == {}
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "hf")
     assert proof.passed, proof.text()
@@ -288,14 +290,14 @@ def test_a_file_of_openai_needs_a_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "reason"),
     [
-        ({"n_text_state": 64}, "n_text_state = 64 is not supported"),
-        ({"n_audio_layer": 10**6}, "n_audio_layer"),
-        ({"n_audio_layer": 3}, "missing: encoder.blocks.2"),
-        ({"n_mels": 13}, "shapes"),
-        ({"n_vocab": 5}, "shapes"),
+        ({"n_text_state": 64}, r"\bn_text_state\b.*\b64\b.*\b32\b"),
+        ({"n_audio_layer": 10**6}, r"\bn_audio_layer\b.*\b1000000\b.*\b2000\b"),
+        ({"n_audio_layer": 3}, r"\bencoder\.blocks\.2\.attn\.query\.weight\b"),
+        ({"n_mels": 13}, r"\bsource_front\..*\(32, 36\).*\(32, 39\)"),
+        ({"n_vocab": 5}, r"\btarget_front\.tokens\.weight\b.*\(266, 32\).*\(5, 32\)"),
     ],
 )
-def test_sizes_that_are_not_those_of_the_tensors_are_refused(
+def test_sizes_that_are_not_those_of_the_tensors_are_an_error(
     dims: dict[str, int], reason: str, tmp_path: Path
 ) -> None:
     source = openai_file(tmp_path / "small.pt", model_of(), **dims)
@@ -312,13 +314,16 @@ class Evil:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({"dims": DIMS, "model_state_dict": {"a": Evil()}}, "was not read: it would run"),
-        ({"weights": {}}, "does not hold 'dims'"),
-        ({"dims": {"n_mels": "80"}, "model_state_dict": {}}, "no table of whole numbers"),
-        ({"dims": DIMS, "model_state_dict": {"a": 3}}, "is no plain tensor"),
+        ({"dims": DIMS, "model_state_dict": {"a": Evil()}}, r"bad\.pt\b.*\bprint'"),
+        ({"weights": {}}, r"bad\.pt\b.*'dims'.*'model_state_dict'"),
+        (
+            {"dims": {"n_mels": "80"}, "model_state_dict": {}},
+            r"bad\.pt\b(?!.*model_state_dict).*'dims'",
+        ),
+        ({"dims": DIMS, "model_state_dict": {"a": 3}}, r"bad\.pt\b.*'a'"),
     ],
 )
-def test_a_file_that_is_not_one_of_whisper_is_refused(
+def test_a_file_that_is_not_one_of_whisper_is_an_error(
     value: Any, reason: str, tmp_path: Path
 ) -> None:
     torch.save(value, tmp_path / "bad.pt")
@@ -326,16 +331,19 @@ def test_a_file_that_is_not_one_of_whisper_is_refused(
         import_run(str(tmp_path / "bad.pt"), tmp_path / "run", tokenizer=tmp_path)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"architectures": ["WhisperForAudioClassification"]}, "WhisperForConditionalGeneration"),
-        ({"decoder_ffn_dim": 0}, "decoder_ffn_dim"),
-        ({"activation_function": "mish"}, "activation"),
-        ({"num_mel_bins": 0}, "num_mel_bins"),
+        (
+            {"architectures": ["WhisperForAudioClassification"]},
+            r"'WhisperForAudioClassification'.*\bWhisperForConditionalGeneration\b",
+        ),
+        ({"decoder_ffn_dim": 0}, r"\bdecoder_ffn_dim\b.*\b0\b"),
+        ({"activation_function": "mish"}, r"\bactivation_function\b.*'mish'"),
+        ({"num_mel_bins": 0}, r"\bnum_mel_bins\b.*\b0\b"),
     ],
 )
 def test_what_is_not_supported_is_named(
@@ -346,11 +354,11 @@ def test_what_is_not_supported_is_named(
         architecture(tmp_path, **changes)
 
 
-def test_windows_longer_than_the_positions_are_refused(tmp_path: Path) -> None:
+def test_windows_longer_than_the_positions_are_an_error(tmp_path: Path) -> None:
     whisper_folder(tmp_path / "theirs")
     path = tmp_path / "theirs" / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chunk_length": 30}))
-    with pytest.raises(UserError, match="chunk_length"):
+    with pytest.raises(UserError, match=r"\bchunk_length\b.*\b30\b.*\b1,500\b.*\b50\b"):
         import_run(str(tmp_path / "theirs"), tmp_path / "run")
 
 

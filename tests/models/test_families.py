@@ -80,7 +80,7 @@ def test_a_later_token_cannot_change_an_earlier_score(
 
 @writers
 @torch.no_grad()
-def test_a_window_ends_where_it_says_in_every_layer(family: str, device: torch.device) -> None:
+def test_a_window_has_its_width_in_every_layer(family: str, device: torch.device) -> None:
     n_layers, window = 2, 3
     model = tiny(family, "window", device=device)
     sample = samples([12])[0]

@@ -113,7 +113,7 @@ def test_time_matters_in_videos() -> None:
     assert not torch.allclose(answers(model, [video]), answers(model, [video[::-1].copy()]))
 
 
-def test_the_class_token_stands_first_and_the_distillation_token_behind_it() -> None:
+def test_the_class_token_is_first_and_the_distillation_token_second() -> None:
     shape = replace(PICTURE, distil_token=True)
     front = PictureFront(shape, 16)
     read, layout = front.collate([picture(1), picture(2)])
@@ -210,7 +210,7 @@ def test_changed_frames_are_taken_as_they_are() -> None:
     assert not torch.allclose(same, changed)
 
 
-def test_the_stream_has_the_type_that_is_asked_for() -> None:
+def test_the_hidden_states_have_the_requested_type() -> None:
     for model, item in ((viewer(PICTURE), picture(1)), (listener(), recording(1, 300))):
         model.front.dtype = torch.bfloat16
         read, layout = model.front.collate([item])

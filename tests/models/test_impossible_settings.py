@@ -1,6 +1,6 @@
-"""What cannot be built is refused by the settings, in words, before torch is asked for anything.
+"""Settings that cannot be built raise a ConfigError before torch is imported.
 
-And the other way round: whatever the settings accept can be built and gives finite numbers.
+Settings that are accepted can be built and give finite numbers.
 """
 
 from __future__ import annotations
@@ -38,62 +38,71 @@ from headway.settings.model import (
 )
 from headway.settings.value_types import setting_types
 
-IMPOSSIBLE: list[tuple[str, str, str]] = [
-    # settings, the setting and value that the message names, the way out
-    ("DecoderSettings(vocab_size=0)", "vocab_size=0", "at least 1"),
-    ("DecoderSettings(d_model=-4)", "d_model=-4", "at least 1"),
-    ("EncoderSettings(n_layers=0)", "n_layers=0", "at least 1"),
-    ("Seq2SeqSettings(n_heads=0)", "n_heads=0", "at least 1"),
-    ("DecoderSettings(d_ff=0)", "d_ff=0", "at least 1"),
-    ("EncoderSettings(max_len=0)", "max_len=0", "at least 1"),
-    ("Seq2SeqSettings(n_decoder_layers=0)", "n_decoder_layers=0", "at least 1"),
-    ("Seq2SeqSettings(n_decoder_heads=0)", "n_decoder_heads=0", "at least 1"),
-    ("PictureSeq2SeqSettings(d_decoder_ff=0)", "d_decoder_ff=0", "at least 1"),
-    ("SoundSeq2SeqSettings(d_decoder_head=-1)", "d_decoder_head=-1", "at least 1"),
-    ("Seq2SeqSettings(n_decoder_heads=5)", "n_decoder_heads=5", "Try d_model=520"),
+from ..facts import missing
+
+IMPOSSIBLE: list[tuple[str, ...]] = [
+    # settings, then the facts of the message: the setting with its value, and what to use instead
+    ("DecoderSettings(vocab_size=0)", "vocab_size=0", "1"),
+    ("DecoderSettings(d_model=-4)", "d_model=-4", "1"),
+    ("EncoderSettings(n_layers=0)", "n_layers=0", "1"),
+    ("Seq2SeqSettings(n_heads=0)", "n_heads=0", "1"),
+    ("DecoderSettings(d_ff=0)", "d_ff=0", "1"),
+    ("EncoderSettings(max_len=0)", "max_len=0", "1"),
+    ("Seq2SeqSettings(n_decoder_layers=0)", "n_decoder_layers=0", "1"),
+    ("Seq2SeqSettings(n_decoder_heads=0)", "n_decoder_heads=0", "1"),
+    ("PictureSeq2SeqSettings(d_decoder_ff=0)", "d_decoder_ff=0", "1"),
+    ("SoundSeq2SeqSettings(d_decoder_head=-1)", "d_decoder_head=-1", "1"),
+    ("Seq2SeqSettings(n_decoder_heads=5)", "n_decoder_heads=5", "d_model=520"),
     (
         "Seq2SeqSettings(n_decoder_heads=4, n_decoder_kv_heads=3)",
         "n_decoder_kv_heads=3",
-        "Try one of 1, 2, 4.",
+        "1",
+        "2",
+        "4",
     ),
     (
         "Seq2SeqSettings(n_kv_heads=8, n_decoder_heads=4)",
-        "n_decoder_heads=4 must be a multiple of n_kv_heads=8",
-        "for n_decoder_kv_heads",
+        "n_decoder_heads=4",
+        "n_kv_heads=8",
+        "n_decoder_kv_heads",
     ),
-    ("Seq2SeqSettings(decoder_norm_eps=0.0)", "decoder_norm_eps=0", "Try 1e-6"),
-    ("Seq2SeqSettings(decoder_norm_eps=float('nan'))", "decoder_norm_eps=nan", "a number"),
+    ("Seq2SeqSettings(decoder_norm_eps=0.0)", "decoder_norm_eps=0", "1e-6"),
+    ("Seq2SeqSettings(decoder_norm_eps=float('nan'))", "decoder_norm_eps=nan", "number"),
     ("Seq2SeqSettings(decoder_activation='glu')", "'glu'", "swiglu"),
     (
         "Seq2SeqSettings(d_decoder_head=3, positions='rotary')",
-        "give 3",
-        "Set d_decoder_head to an even number",
+        "d_model=512",
+        "n_heads=8",
+        "3",
+        "d_decoder_head",
     ),
-    ("DecoderSettings(d_head=0)", "d_head=0", "at least 1"),
-    ("DecoderSettings(dropout=1.0)", "dropout=1", "below 1"),
-    ("DecoderSettings(dropout=-0.1)", "dropout=-0.1", "at least 0"),
-    ("DecoderSettings(dropout=float('nan'))", "dropout=nan", "must be"),
-    ("EncoderSettings(attention_dropout=1.5)", "attention_dropout=1.5", "below 1"),
-    ("Seq2SeqSettings(ff_dropout=2.0)", "ff_dropout=2", "below 1"),
-    ("DecoderSettings(norm_eps=0.0)", "norm_eps=0", "Try 1e-6"),
-    ("DecoderSettings(window=0)", "window=0", "Use 1 or more"),
-    ("DecoderSettings(d_model=30, n_heads=4)", "d_model=30", "Try d_model=32"),
-    ("DecoderSettings(d_model=2, n_heads=4)", "n_heads=4", "Try d_model=4"),
-    ("DecoderSettings(n_heads=12, n_kv_heads=5)", "n_kv_heads=5", "Try one of 1, 2, 3, 4, 6, 12"),
-    ("DecoderSettings(n_heads=12, n_kv_heads=0)", "n_kv_heads=0", "Try one of 1, 2"),
-    ("DecoderSettings(n_kv_heads=24)", "n_kv_heads=24", "Try one of 1, 2"),
-    ("DecoderSettings(attention_bias='qx')", "attention_bias='qx'", "letters out of 'qkvo'"),
-    ("DecoderSettings(attention_bias='qq')", "attention_bias='qq'", "each once"),
+    ("DecoderSettings(d_head=0)", "d_head=0", "1"),
+    ("DecoderSettings(dropout=1.0)", "dropout=1", "0", "1"),
+    ("DecoderSettings(dropout=-0.1)", "dropout=-0.1", "0", "1"),
+    ("DecoderSettings(dropout=float('nan'))", "dropout=nan"),
+    ("EncoderSettings(attention_dropout=1.5)", "attention_dropout=1.5", "0", "1"),
+    ("Seq2SeqSettings(ff_dropout=2.0)", "ff_dropout=2", "0", "1"),
+    ("DecoderSettings(norm_eps=0.0)", "norm_eps=0", "1e-6"),
+    ("DecoderSettings(window=0)", "window=0", "1"),
+    ("DecoderSettings(d_model=30, n_heads=4)", "d_model=30", "d_model=32"),
+    ("DecoderSettings(d_model=2, n_heads=4)", "n_heads=4", "d_model=4"),
+    ("DecoderSettings(n_heads=12, n_kv_heads=5)", "n_kv_heads=5", "1", "2", "3", "4", "6", "12"),
+    ("DecoderSettings(n_heads=12, n_kv_heads=0)", "n_kv_heads=0", "1", "2"),
+    ("DecoderSettings(n_kv_heads=24)", "n_kv_heads=24", "1", "2"),
+    ("DecoderSettings(attention_bias='qx')", "attention_bias='qx'", "'qkvo'"),
+    ("DecoderSettings(attention_bias='qq')", "attention_bias='qq'", "'qkvo'"),
     (
         "DecoderSettings(d_model=21, n_heads=3, positions='rotary')",
-        "give 7",
-        "Set d_head to an even number",
+        "d_model=21",
+        "n_heads=3",
+        "7",
+        "d_head",
     ),
-    ("Seq2SeqSettings(d_model=15, n_heads=5)", "d_model=15", "must be even"),
+    ("Seq2SeqSettings(d_model=15, n_heads=5)", "d_model=15", "d_model=20"),
     (
         "Seq2SeqSettings(d_model=9, n_heads=3, positions='sinusoidal-halves')",
         "d_model=9",
-        "must be even",
+        "d_model=12",
     ),
     ("DecoderSettings(rope=RopeSettings(base=500.0))", "positions='learned'", "positions=rotary"),
     (
@@ -101,162 +110,170 @@ IMPOSSIBLE: list[tuple[str, str, str]] = [
         "positions='learned'",
         "positions=relative",
     ),
-    ("RopeSettings(base=0.0)", "rope.base=0", "The usual value is 10000"),
-    ("RopeSettings(factor=2.0)", "rope.factor=2", "rope.scaling=linear, ntk or llama3"),
-    ("RopeSettings(scaling='linear', factor=0.5)", "rope.factor=0.5", "Use 1 or more"),
-    ("RelativeSettings(buckets=6)", "relative.buckets=6", "T5 uses 32"),
-    ("RelativeSettings(buckets=0)", "relative.buckets=0", "multiple of 4"),
-    ("RelativeSettings(max_distance=16)", "relative.max_distance=16", "must exceed half"),
+    ("RopeSettings(base=0.0)", "rope.base=0", "10000"),
+    ("RopeSettings(factor=2.0)", "rope.factor=2", "rope.scaling=linear", "ntk", "llama3"),
+    ("RopeSettings(scaling='linear', factor=0.5)", "rope.factor=0.5", "1"),
+    ("RelativeSettings(buckets=6)", "relative.buckets=6", "32"),
+    ("RelativeSettings(buckets=0)", "relative.buckets=0", "4"),
+    ("RelativeSettings(max_distance=16)", "relative.max_distance=16", "relative.buckets=32"),
     (
         "Seq2SeqSettings(source_vocab_size=9, vocab_size=8)",
         "source_vocab_size=9",
-        "Use tie=target-softmax",
+        "tie=target-softmax",
     ),
     (
         "Seq2SeqSettings(source_vocab_size=9, vocab_size=8, tie='source-softmax')",
         "tie='source-softmax'",
-        "one shared vocabulary",
+        "source_vocab_size=9",
+        "tie=target-softmax",
     ),
-    ("DecoderSettings(body='lstn')", "'lstn'", "Did you mean 'lstm'"),
+    ("DecoderSettings(body='lstn')", "'lstn'", "'lstm'"),
+    ("DecoderSettings(body='lstm', n_heads=4)", "n_heads", "body='lstm'", "transformer"),
+    ("DecoderSettings(kernel=5)", "kernel", "body='transformer'", "convolution"),
     (
-        "DecoderSettings(body='lstm', n_heads=4)",
-        "n_heads has no effect with body='lstm'",
-        "it is of transformer. Leave it out",
+        "Seq2SeqSettings(memory='last')",
+        "memory",
+        "body='transformer'",
+        "lstm",
+        "gru",
+        "convolution",
     ),
-    ("DecoderSettings(kernel=5)", "kernel has no effect with body='transformer'", "of convolution"),
-    ("Seq2SeqSettings(memory='last')", "memory has no effect", "lstm and gru and convolution"),
-    ("DecoderSettings(body='gru', bidirectional=False)", "bidirectional=false", "Leave it out"),
-    ("Seq2SeqSettings(body='sha-rnn')", "body='sha-rnn'", "Use lstm, gru or convolution"),
-    ("EncoderSettings(body='lstm', d_model=33)", "d_model=33", "Try d_model=34"),
-    ("EncoderSettings(body='convolution', kernel=4)", "kernel=4", "Try kernel=5"),
-    ("Seq2SeqSettings(body='convolution', memory='last')", "memory='last'", "Use memory=dot"),
-    ("DecoderSettings(body='convolution', dilation=0)", "dilation=0", "at least 1"),
-    ("DecoderSettings(body='lstm', wiring='parallel')", "wiring='parallel'", "Use wiring=pre"),
+    ("DecoderSettings(body='gru', bidirectional=False)", "bidirectional=false", "decoder"),
+    ("Seq2SeqSettings(body='sha-rnn')", "body='sha-rnn'", "lstm", "gru", "convolution"),
+    ("EncoderSettings(body='lstm', d_model=33)", "d_model=33", "d_model=34"),
+    ("EncoderSettings(body='convolution', kernel=4)", "kernel=4", "kernel=5"),
+    ("Seq2SeqSettings(body='convolution', memory='last')", "memory='last'", "memory=dot"),
+    ("DecoderSettings(body='convolution', dilation=0)", "dilation=0", "1"),
+    ("DecoderSettings(body='lstm', wiring='parallel')", "wiring='parallel'", "wiring=pre"),
     ("DecoderSettings(body='lstm', positions='rotary')", "positions='rotary'", "positions=none"),
-    ("DecoderSettings(body='sha-rnn', d_ff=100)", "d_ff=100", "Try d_ff=768"),
-    ("DecoderSettings(body='lstm', single_head='none')", "single_head has no effect", "of sha-rnn"),
+    ("DecoderSettings(body='sha-rnn', d_ff=100)", "d_ff=100", "d_ff=768"),
+    ("DecoderSettings(body='lstm', single_head='none')", "single_head", "body='lstm'", "sha-rnn"),
     (
         "DecoderSettings(body='sha-rnn', d_ff=1536, single_head='none', window=9)",
-        "window has no effect with single_head='none'",
-        "Leave it out",
+        "window",
+        "single_head='none'",
     ),
     (
         "EncoderSettings(body='convolution', heads=('classes',), n_labels=2)",
         "pooling='first'",
-        "Use pooling=mean",
+        "pooling=mean",
     ),
     (
         "EncoderSettings(body='gru', bidirectional=False, heads=('classes',), n_labels=2)",
         "bidirectional=false",
-        "or pooling=last",
+        "pooling=last",
     ),
-    ("DecoderSettings(heads=('classes',))", "'classes' head", "n_labels"),
-    ("DecoderSettings(n_labels=2)", "n_labels=2", "Add one"),
-    ("DecoderSettings(heads=('pooled',))", "'pooled'", "words, classes, tags"),
-    ("EncoderSettings(tag_transitions=True)", "tag_transitions", "'tags' head"),
-    ("EncoderSettings(heads=('words', 'words'))", "heads=['words', 'words']", "twice"),
-    ("EncoderSettings(heads=('classes',))", "'classes'", "needs n_labels"),
-    ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "needs n_labels"),
-    ("EncoderSettings(n_labels=4)", "n_labels=4", "Add one: heads="),
-    ("EncoderSettings(n_segments=-1)", "n_segments=-1", "0 (none) or more"),
-    ("PictureSettings(patch=0)", "patch=0", "at least 1"),
-    ("PictureSettings(channels=4)", "channels=4", "1 (grey) or 3"),
-    ("PictureSettings(stride=0)", "stride=0", "at least 1"),
-    ("PictureSettings(frames=3, tubelet=2)", "frames=3", "multiple of"),
-    ("PictureSettings(class_token=False, distil_token=True)", "distil_token", "set that too"),
-    ("PictureSettings(mean=(0.5, 0.5))", "picture.mean", "1 or 3 numbers"),
-    ("PictureSettings(std=(0.0,))", "picture.std=[0.0]", "positive"),
-    ("PictureSettings(height=8)", "8 × 224", "smaller picture.patch"),
+    ("DecoderSettings(heads=('classes',))", "'classes'", "n_labels"),
+    ("DecoderSettings(n_labels=2)", "n_labels=2", "heads=['words', 'classes']"),
+    ("DecoderSettings(heads=('pooled',))", "'pooled'", "words", "classes", "tags"),
+    ("EncoderSettings(tag_transitions=True)", "tag_transitions", "'tags'"),
+    ("EncoderSettings(heads=('words', 'words'))", "heads=['words', 'words']"),
+    ("EncoderSettings(heads=('classes',))", "'classes'", "n_labels"),
+    ("EncoderSettings(heads=('tags',), n_labels=-1)", "'tags'", "n_labels"),
+    ("EncoderSettings(n_labels=4)", "n_labels=4", "heads=['words', 'pooled', 'classes']"),
+    ("EncoderSettings(n_segments=-1)", "n_segments=-1", "0"),
+    ("PictureSettings(patch=0)", "patch=0", "1"),
+    ("PictureSettings(channels=4)", "channels=4", "1", "3"),
+    ("PictureSettings(stride=0)", "stride=0", "1"),
+    ("PictureSettings(frames=3, tubelet=2)", "frames=3", "picture.tubelet=2"),
+    ("PictureSettings(class_token=False, distil_token=True)", "distil_token"),
+    ("PictureSettings(mean=(0.5, 0.5))", "picture.mean", "1", "3"),
+    ("PictureSettings(std=(0.0,))", "picture.std=[0.0]"),
+    ("PictureSettings(height=8)", "8", "224", "16", "picture.patch"),
     ("PictureSettings(stem='grid', frames=4, tubelet=2)", "tubelet=2", "tubelet=1"),
-    ("PictureSettings(stem='conv', stride=0)", "stride=0", "at least 1"),
+    ("PictureSettings(stem='conv', stride=0)", "stride=0", "1"),
     ("PictureEncoderSettings(positions='learned')", "positions='learned'", "picture.positions"),
     ("PictureEncoderSettings(heads=('distilled',))", "'distilled'", "picture.distil_token=true"),
-    ("PictureEncoderSettings(n_labels=0)", "n_labels", "number of labels"),
+    ("PictureEncoderSettings(n_labels=0)", "n_labels", "'classes'"),
     (
         "PictureEncoderSettings(picture=PictureSettings(class_token=False))",
         "pooling=first",
         "pooling=mean",
     ),
-    ("PictureSeq2SeqSettings(tie='all')", "no words", "tie=target-softmax"),
+    ("PictureSeq2SeqSettings(tie='all')", "source_vocab_size", "tie=none", "tie=target-softmax"),
     ("PictureSeq2SeqSettings(source_vocab_size=5)", "source_vocab_size", "tie=target-softmax"),
     (
         "PictureEncoderSettings(d_model=18, n_heads=3, picture=PictureSettings("
         "positions='sinusoidal'))",
         "d_model=18",
-        "multiple of 4",
+        "4",
     ),
-    ("SoundSettings(hop=0)", "hop=0", "at least 1"),
+    ("SoundSettings(hop=0)", "hop=0", "1"),
     ("SoundSettings(hop=500)", "hop=500", "n_fft=400"),
-    ("SoundSettings(bands=300)", "bands=300", "tells apart"),
-    ("SoundSettings(strides=())", "strides=[]", "at least one"),
-    ("SoundSettings(strides=(2, 0))", "strides=[2, 0]", "1 or more"),
-    ("SoundSettings(pad_s=-1.0)", "pad_s=-1", "0 or more"),
+    ("SoundSettings(bands=300)", "bands=300", "201", "n_fft=400"),
+    ("SoundSettings(strides=())", "strides=[]", "1"),
+    ("SoundSettings(strides=(2, 0))", "strides=[2, 0]", "1"),
+    ("SoundSettings(pad_s=-1.0)", "pad_s=-1", "0"),
     ("SoundEncoderSettings(positions='sinusoidal')", "'sinusoidal'", "sound.positions"),
-    ("SoundEncoderSettings(d_model=9, n_heads=3)", "d_model=9", "must be even"),
-    ("SoundEncoderSettings(vocab_size=0)", "vocab_size=0", "at least 1"),
-    ("SoundSeq2SeqSettings(tie='source-target')", "no words", "tie=target-softmax"),
+    ("SoundEncoderSettings(d_model=9, n_heads=3)", "d_model=9", "sound.positions=none"),
+    ("SoundEncoderSettings(vocab_size=0)", "vocab_size=0", "1"),
+    (
+        "SoundSeq2SeqSettings(tie='source-target')",
+        "source_vocab_size",
+        "tie=none",
+        "tie=target-softmax",
+    ),
 ]
 
 
-def refusal(code: str) -> str:
+def error_text(code: str) -> str:
     try:
         eval(code)
     except ConfigError as error:
         return str(error)
-    raise AssertionError(f"{code} is not refused")
+    raise AssertionError(f"{code} is not an error")
 
 
 def test_what_cannot_be_built_is_refused_with_the_value_and_a_way_out() -> None:
-    for code, names, way_out in (*IMPOSSIBLE, *REFUSED_TOO):
-        message = refusal(code)
-        assert names in message, code
-        assert way_out in message, code
+    for code, *facts in (*IMPOSSIBLE, *MORE_IMPOSSIBLE):
+        message = error_text(code)
+        assert not missing(message, *facts), (code, message)
         assert message.endswith((".", "?")), code
         assert "\n" not in message, code
 
 
-def test_all_of_it_is_refused_where_there_is_no_torch() -> None:
+def test_impossible_settings_are_errors_without_torch() -> None:
     """So that a mistake costs no waiting: the settings import nothing slow."""
     script = f"""
 import sys
 sys.modules["torch"] = None  # an import of it would fail
 from headway.settings.model import *
 from headway.errors import ConfigError
-for code in {[code for code, _, _ in IMPOSSIBLE]!r}:
+for code in {[code for code, *_ in IMPOSSIBLE]!r}:
     try:
         eval(code)
     except ConfigError:
-        print("refused")
+        print("error")
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines() == ["refused"] * len(IMPOSSIBLE)
+    assert done.stdout.splitlines() == ["error"] * len(IMPOSSIBLE)
 
 
-REFUSED_TOO = [
-    ("DecoderSettings(norm_eps=float('nan'))", "norm_eps", "a number"),
-    ("DecoderSettings(norm_eps=float('inf'))", "norm_eps", "a number"),
-    ("RopeSettings(base=float('nan'))", "base", "a number"),
-    ("RopeSettings(scaling='linear', factor=float('inf'))", "factor", "a number"),
-    ("DecoderSettings(n_layers=2.5)", "n_layers", "a whole number"),
-    ("DecoderSettings(positions='rotray')", "'rotray'", "Did you mean 'rotary'?"),
-    ("DecoderSettings(norm='rsm')", "'rsm'", "layer, rms"),
-    ("DecoderSettings(wiring='per')", "'per'", "Did you mean 'pre'?"),
+MORE_IMPOSSIBLE: list[tuple[str, ...]] = [
+    ("DecoderSettings(norm_eps=float('nan'))", "norm_eps=nan", "number"),
+    ("DecoderSettings(norm_eps=float('inf'))", "norm_eps=inf", "number"),
+    ("RopeSettings(base=float('nan'))", "base=nan", "number"),
+    ("RopeSettings(scaling='linear', factor=float('inf'))", "factor=inf", "number"),
+    ("DecoderSettings(n_layers=2.5)", "n_layers=2.5"),
+    ("DecoderSettings(positions='rotray')", "'rotray'", "'rotary'"),
+    ("DecoderSettings(norm='rsm')", "'rsm'", "layer", "rms"),
+    ("DecoderSettings(wiring='per')", "'per'", "'pre'"),
     ("DecoderSettings(activation='glu')", "'glu'", "swiglu"),
-    ("DecoderSettings(init='papper')", "'papper'", "Did you mean 'paper'?"),
+    ("DecoderSettings(init='papper')", "'papper'", "'paper'"),
     ("Seq2SeqSettings(tie='al')", "'al'", "all"),
-    ("EncoderSettings(pooling='max')", "'max'", "first, mean"),
+    ("EncoderSettings(pooling='max')", "'max'", "first", "mean", "last"),
     ("EncoderSettings(heads=('word',))", "'word'", "words"),
-    ("RopeSettings(scaling='lama3', factor=2.0)", "'lama3'", "Did you mean 'llama3'?"),
+    ("RopeSettings(scaling='lama3', factor=2.0)", "'lama3'", "'llama3'"),
     ("RopeSettings(trained_len=4096)", "trained_len=4096", "llama3"),
-    ("RopeSettings(scaling='llama3', factor=2.0, trained_len=0)", "trained_len=0", "at least 1"),
-    ("Seq2SeqSettings(source_vocab_size=0, tie='none')", "source_vocab_size=0", "at least 1"),
-    ("Seq2SeqSettings(source_vocab_size=-3, tie='none')", "source_vocab_size=-3", "at least 1"),
+    ("RopeSettings(scaling='llama3', factor=2.0, trained_len=0)", "trained_len=0", "1"),
+    ("Seq2SeqSettings(source_vocab_size=0, tie='none')", "source_vocab_size=0", "1"),
+    ("Seq2SeqSettings(source_vocab_size=-3, tie='none')", "source_vocab_size=-3", "1"),
     (
         "DecoderSettings(d_head=2, positions='rotary', "
         "rope=RopeSettings(scaling='ntk', factor=2.0))",
-        "ntk",
+        "rope.scaling='ntk'",
         "d_head",
     ),
 ]
@@ -273,15 +290,16 @@ REFUSED_TOO = [
         (22, 3, "rotary"),
     ],
 )
-def test_following_the_way_out_leads_out(d_model: int, n_heads: int, positions: str) -> None:
-    with pytest.raises(ConfigError, match=r"Try d_model=\d+") as caught:
+def test_the_suggested_value_works(d_model: int, n_heads: int, positions: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\bd_model={d_model}\b") as caught:
         DecoderSettings(d_model=d_model, n_heads=n_heads, positions=positions)
-    better = int(re.findall(r"Try d_model=(\d+)", str(caught.value))[0])
+    named = {int(found) for found in re.findall(r"\bd_model=(\d+)", str(caught.value))}
+    [better] = named - {d_model}
     DecoderSettings(d_model=better, n_heads=n_heads, positions=positions)
 
 
 def test_changing_settings_checks_them_again() -> None:
-    with pytest.raises(ConfigError, match="does not divide"):
+    with pytest.raises(ConfigError, match=r"d_model=768.*n_heads=7\b"):
         replace(DecoderSettings(), n_heads=7)
 
 
@@ -491,7 +509,7 @@ try_many = settings(
 
 
 def accepted(family: str, changes: dict[str, Any]) -> ModelSettings | None:
-    """The settings, or None where they are refused as they should be."""
+    """The settings, or None where they raise a ConfigError."""
     try:
         return FAMILY_SETTINGS[family](**TINY | TINY_OF.get(family, TINY_WORDS) | changes)
     except ConfigError:
@@ -501,13 +519,13 @@ def accepted(family: str, changes: dict[str, Any]) -> ModelSettings | None:
 @pytest.mark.parametrize("tries", [80, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILY_SETTINGS)
 def test_any_settings_are_refused_in_words_or_run(family: str, tries: int) -> None:
-    counts = {"refused": 0, "run": 0}
+    counts = {"error": 0, "run": 0}
 
     @settings(try_many, max_examples=tries)
     @given(attempts(family))
     def attempt(changes: dict[str, Any]) -> None:
         wanted = accepted(family, changes)
-        counts["refused" if wanted is None else "run"] += 1
+        counts["error" if wanted is None else "run"] += 1
         if wanted is not None:
             runs(wanted)
 
@@ -517,7 +535,7 @@ def test_any_settings_are_refused_in_words_or_run(family: str, tries: int) -> No
 
 
 @pytest.mark.parametrize("family", FAMILY_SETTINGS)
-def test_every_single_value_of_every_setting_is_refused_in_words_or_runs(family: str) -> None:
+def test_every_value_of_every_setting_runs_or_raises_a_config_error(family: str) -> None:
     for field in fields(FAMILY_SETTINGS[family]):
         assert values_of(family, field.name), f"{field.name} is tried nowhere"
         for value in values_of(family, field.name):

@@ -54,7 +54,7 @@ def table(*, of_texts: bool) -> Ngrams:
 
 
 @pytest.mark.parametrize("of_texts", [True, False])
-def test_a_text_has_its_own_ngrams_whatever_stands_beside_it(of_texts: bool) -> None:
+def test_the_ngrams_of_a_text_do_not_depend_on_its_batch(of_texts: bool) -> None:
     ngrams = table(of_texts=of_texts)
     said = flat(TEXTS, "cpu")
     alone = [ngrams(*flat([text], "cpu")) for text in TEXTS]
@@ -108,7 +108,7 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
     settings, prepared = resolved(make_task(spec_of(task)), asked(task, text), tmp_path)
     heard: list[str] = []
     worker = Worker(settings, prepared, Ranks(), heard.append)
-    assert any(line.startswith("n-grams: ") for line in heard)
+    assert any("n-grams" in line for line in heard)
     model: Any = worker.model.eval()
     items = worker.objective.valid_items
     batch = items.batch(np.arange(len(items.lengths)), torch.device("cpu"))
@@ -152,7 +152,7 @@ def chosen(*words: str, task: str = "classify", n_tokens: int = 100_000, n: int 
     return resolve(settings, facts, DeviceFacts()).model
 
 
-def test_little_text_from_nothing_gets_ngrams() -> None:
+def test_little_text_without_a_pretrained_model_gets_ngrams() -> None:
     assert chosen().ngrams == chosen(task="tag").ngrams == 1 << 17
     assert chosen(n_tokens=1000).ngrams == 4096, "no more than there can be"
     assert chosen(n=64).ngrams == 1 << 15, "nor more weights than a small model has"
@@ -163,9 +163,9 @@ def test_little_text_from_nothing_gets_ngrams() -> None:
 
 
 def test_ngrams_go_with_one_head_of_labels() -> None:
-    with pytest.raises(ConfigError, match=r"goes with one head of labels and no other"):
+    with pytest.raises(ConfigError, match=r"ngrams=512.*\['classes', 'pooled'\]"):
         EncoderSettings(**SIZES, heads=("classes", "pooled"), n_labels=3, ngrams=512)
-    with pytest.raises(ConfigError, match=r"ngrams=-1 must be 0 or more"):
+    with pytest.raises(ConfigError, match=r"ngrams=-1\b.*\b0\b"):
         EncoderSettings(**SIZES, heads=("classes",), n_labels=3, ngrams=-1)
 
 

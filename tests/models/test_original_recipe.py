@@ -234,7 +234,7 @@ def test_dropout_is_on_the_embedding_sums_and_each_sub_layers_output_and_nowhere
 
 
 @pytest.mark.parametrize("wiring", ["post", "pre"])
-def test_attention_and_feed_forward_have_dropout_where_it_is_asked_for(
+def test_attention_and_feed_forward_have_the_dropout_of_the_settings(
     wiring: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"attention_dropout": 0.125, "ff_dropout": 0.5, "dropout": 0.25}

@@ -73,7 +73,7 @@ def test_transitions_are_one_more_matrix_of_the_tags(family: type[Any]) -> None:
     assert sum(p.numel() for p in model.parameters()) == 35 + sum(
         p.numel() for p in plain.parameters()
     )
-    with pytest.raises(ConfigError, match="tag_transitions has no effect"):
+    with pytest.raises(ConfigError, match=r"\btag_transitions\b.*'tags'"):
         family(**SIZES, tag_transitions=True)
 
 
@@ -82,9 +82,9 @@ def test_a_decoder_without_words_has_no_such_weights() -> None:
     without = built(DecoderSettings, tie=False, heads=("classes",), n_labels=2)
     assert "head.linear.weight" in with_words.state_dict()
     assert not any(name.startswith("head.") for name in without.state_dict())
-    with pytest.raises(UserError, match=r"no 'words' head \(heads: classes\)"):
+    with pytest.raises(UserError, match=r"'words'.*\bclasses\b"):
         without.scores(torch.zeros(1, SIZES["d_model"]))
-    with pytest.raises(UserError, match="no 'tags' head"):
+    with pytest.raises(UserError, match=r"'tags'.*\bclasses\b"):
         without.tags(torch.zeros(1, SIZES["d_model"]))
 
 
@@ -135,7 +135,7 @@ def test_shared_layers_are_one_layer_run_several_times() -> None:
     torch.testing.assert_close(shared(tokens_N, layout), x_ND)
 
 
-def test_a_pooler_ends_as_it_is_told() -> None:
+def test_a_pooler_has_the_activation_of_its_settings() -> None:
     model = built(EncoderSettings, heads=("pooled", "classes"), n_labels=2, pooler="relu")
     tokens_N, layout = flat(TEXTS, "cpu")
     x_ND = model(tokens_N, layout)
@@ -143,5 +143,5 @@ def test_a_pooler_ends_as_it_is_told() -> None:
     torch.testing.assert_close(
         model.pooled(x_ND, layout), model.heads["pooled"].dense(first).relu()
     )
-    with pytest.raises(ConfigError, match="no effect without a 'pooled' head"):
+    with pytest.raises(ConfigError, match=r"pooler='relu'.*'pooled'"):
         EncoderSettings(**SIZES, heads=("words",), pooler="relu")

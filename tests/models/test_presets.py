@@ -276,11 +276,11 @@ def test_its_size_is_the_printed_one(name: str) -> None:
     assert abs(number / published - 1) < 0.05
 
 
-def test_a_preset_of_another_name_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"unknown preset 'gpt-2'\. Did you mean 'gpt2'"):
+def test_an_unknown_preset_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"'gpt-2'.*'gpt2'"):
         preset("gpt-2")
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_says_where_its_sizes_are_from(name: str) -> None:
+def test_every_preset_names_the_source_of_its_sizes(name: str) -> None:
     assert PRESETS[name].source

@@ -45,7 +45,7 @@ def test_a_preset_has_exactly_its_parameters(name: str, parameters: int) -> None
     assert count(outline(preset(name))) == parameters
 
 
-def test_a_shared_weight_counts_once_and_says_with_whom_it_is_shared() -> None:
+def test_a_shared_weight_counts_once_and_names_its_other_part() -> None:
     listed = {(part.child, part.kind): part for part in parts(outline(preset("transformer-base")))}
     assert listed["source_front", "tokens"].parameters == 37_000 * 512
     for shares in (("target_front", "tokens"), ("head", "linear")):
@@ -143,8 +143,8 @@ def test_a_summary_costs_no_memory_even_for_a_large_model() -> None:
     assert summary.training_bytes == 16 * summary.parameters
 
 
-def test_sizes_that_no_machine_can_address_are_refused() -> None:
+def test_sizes_too_large_for_any_memory_are_an_error() -> None:
     for vocab_size in (10**16, 10**30):
-        with pytest.raises(UserError, match="too large to address") as caught:
+        with pytest.raises(UserError) as caught:
             outline(replace(preset("gpt2"), vocab_size=vocab_size))
         assert "\n" not in str(caught.value)

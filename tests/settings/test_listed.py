@@ -157,7 +157,7 @@ def test_a_run_answers_to_its_name_wherever_it_is_opened(
 def test_several_runs_may_be_given_in_all_these_ways(runs: Path) -> None:
     assert len(completer_of(open_run("stories", SHIPPED / "stories", device="cpu")).models) == 2
     assert len(open_run(runs / "complete", device="cpu").models) == 1
-    with pytest.raises(FolderError, match="an empty list of runs"):
+    with pytest.raises(FolderError):
         open_run()
 
 
@@ -172,5 +172,5 @@ def test_a_folder_comes_before_runs_and_runs_before_what_ships(
     assert run_folders("stories") == [Path("runs/stories")]
     (tmp_path / "stories" / "config.toml").touch()
     assert run_folders("stories") == [Path("stories")]
-    with pytest.raises(FolderError, match="there is no run folder nothing"):
+    with pytest.raises(FolderError, match=r"\bnothing\b.*tatoeba-de-en"):
         run_folder("nothing")

@@ -25,7 +25,9 @@ from headway.settings.run import (
     run_settings,
 )
 from headway.settings.train import TrainSettings
-from headway.tasks.specs import SPECS
+from headway.tasks.specs import SPECS, spec_of
+
+from ..facts import missing
 
 
 def read_back(settings: RunSettings) -> RunSettings:
@@ -54,14 +56,14 @@ def test_every_setting_comes_back() -> None:
     assert read_back(settings) == settings
 
 
-def test_lines_are_looked_for_only_where_something_is_wrong(
+def test_lines_are_computed_only_for_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking parses the file once for each of its lines: a run would open ten times slower."""
     monkeypatch.setattr("headway.settings.load.line_of", lambda text, key: 4711)
     (tmp_path / "good.toml").write_text('labels = ["a"]\n[train]\nmetric = "bleu"\n')
     (tmp_path / "bad.toml").write_text('labels = ["a\\n"]\n')
-    with pytest.raises(DataError, match=r"bad\.toml, line 4711: labels: the label 'a\\n'"):
+    with pytest.raises(DataError, match=r"bad\.toml.*\b4711\b.*labels.*'a\\n'"):
         load_run_settings(tmp_path / "bad.toml", [])
     monkeypatch.setattr("headway.settings.load.line_of", lambda text, key: pytest.fail(key))
     assert load_run_settings(tmp_path / "good.toml", []).labels == ("a",)
@@ -136,18 +138,19 @@ def test_a_word_replaces_how_long_a_recipe_trains_in_either_unit(
     path.write_text(f'task = "translate"\n[train]\n{other} = 9\n')
     settings = load_run_settings(path, [f"train.{unit}=2"], is_recipe=True)
     assert (getattr(settings.train, unit), getattr(settings.train, other)) == (2, None)
-    with pytest.raises(ConfigError, match="both say how long"):
+    with pytest.raises(ConfigError) as caught:
         load_run_settings(path, [f"train.{unit}=2", f"train.{other}=3"], is_recipe=True)
+    assert not missing(caught.value, f"{unit}=2", f"{other}=3")
 
 
 def test_differences_name_the_keys_with_both_values() -> None:
     before = {"train.lr": 0.1, "same": [1], "gone": "x"}
     now = {"train.lr": 0.2, "same": [1], "new": True}
-    assert differences(before, now) == [
-        'gone: "x" then, not set now',
-        "new: not set then, true now",
-        "train.lr: 0.1 then, 0.2 now",
-    ]
+    gone, new, changed = differences(before, now)
+    assert not missing(gone, "gone", '"x"')
+    assert not missing(new, "new", "true")
+    assert not missing(changed, "train.lr", "0.1", "0.2")
+    assert changed.index("0.1") < changed.index("0.2")
     assert differences(now, now) == []
 
 
@@ -166,40 +169,38 @@ def test_tables_become_dotted_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        (["lr=3"], r"unknown setting 'lr'\. Did you mean 'train\.lr'\?"),
-        (["beam=3"], r"Did you mean 'decode\.beam'\?"),
-        (["trian.lr=3"], r"unknown section 'trian'\. Did you mean 'train'\?"),
-        (["train.lrr=3"], r"unknown setting 'train\.lrr'\. Did you mean 'lr'\?"),
-        (["task=translte"], r"unknown task 'translte'\. Did you mean 'translate'\?"),
-        (["train.lr=fast"], r'train\.lr = "fast", but it must be a number'),
-        (["train.steps=0"], r"in \[train\]: steps=0 must be at least 1"),
-        (["train.optimizer=sgd"], r"one of adam, adamw, muon"),
-        (["train=3"], r"train = 3, but it must be a section"),
-        (["train.lr"], r"is not key=value"),
-        (["model.decoder.heads=3"], r"'model\.decoder'\. Here it is .* model\.n_decoder_heads"),
-        (["model.decoder_ffn_dim=64"], r"Here it is model\.d_decoder_ff\."),
-        (["model.n_layer=3"], r"unknown setting 'model\.n_layer'\. Did you mean 'n_layers'\?"),
-        (["model.preset=transfomer-base"], r"Did you mean 'transformer-base'\?"),
-        (["tokenizer.vocab_size=3"], r"too small"),
-        (["decode.beam=5", "decode.groups=2"], r"does not divide"),
-        (
-            ["task=see", "augment.bands=2"],
-            r"augment\.bands changes recordings.*'classify' of pictures",
-        ),
-        (["task=caption", "augment.noise=0.1"], r"augment\.noise changes recordings"),
-        (["task=identify", "augment.flip=true"], r"augment\.flip changes pictures.*of recordings"),
+        (["lr=3"], ("'lr'", "train.lr")),
+        (["beam=3"], ("'beam'", "decode.beam")),
+        (["trian.lr=3"], ("trian", "train")),
+        (["train.lrr=3"], ("train.lrr", "lr")),
+        (["task=translte"], ("translte", "translate")),
+        (["train.lr=fast"], ("train.lr", '"fast"', "number")),
+        (["train.steps=0"], ("[train]", "steps=0", "1")),
+        (["train.optimizer=sgd"], ("train.optimizer", '"sgd"', "adam", "adamw", "muon")),
+        (["train=3"], ("train", "3", "seed", "steps", "optimizer")),
+        (["train.lr"], ("'train.lr'", "model.n_layers=4")),
+        (["model.decoder.heads=3"], ("model.decoder", "model.n_decoder_heads")),
+        (["model.decoder_ffn_dim=64"], ("model.decoder_ffn_dim", "model.d_decoder_ff")),
+        (["model.n_layer=3"], ("model.n_layer", "n_layers")),
+        (["model.preset=transfomer-base"], ("transfomer-base", "transformer-base")),
+        (["tokenizer.vocab_size=3"], ("[tokenizer]", "vocab_size=3", "8")),
+        (["decode.beam=5", "decode.groups=2"], ("[decode]", "beam=5", "groups=2", "beam=4")),
+        (["task=see", "augment.bands=2"], ("augment.bands", "classify")),
+        (["task=caption", "augment.noise=0.1"], ("augment.noise", "caption")),
+        (["task=identify", "augment.flip=true"], ("augment.flip", "identify")),
         (
             ["task=fill", "data.media=['x']", "model.family=sound-encoder", "augment.crop=2"],
-            r"crop",
+            ("augment.crop", "fill"),
         ),
-        (["task=see", "augment.rand=11"], r"rand=11 must be 10 at most"),
+        (["task=see", "augment.rand=11"], ("[augment]", "rand=11", "10")),
     ],
 )
-def test_a_mistake_is_named_with_the_way_out(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_mistake_is_named_with_the_fix(words: list[str], facts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
         load_run_settings(None, words)
+    assert not missing(caught.value, *facts)
 
 
 def test_changes_of_both_kinds_are_taken_where_the_kind_is_not_known_yet() -> None:
@@ -216,15 +217,15 @@ def test_every_change_is_of_pictures_or_of_recordings() -> None:
 def test_a_mistake_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text("# what\n\n[train]\nsteps = 3\nlr = true\n")
-    with pytest.raises(ConfigError, match=r"r\.toml, line 5: train\.lr = true"):
+    with pytest.raises(ConfigError, match=r"r\.toml.*\b5\b.*train\.lr.*\btrue\b"):
         load_run_settings(path, [])
 
 
 @pytest.mark.parametrize("text", ["data = 3\n", "task = 'translate'\ndata = [1]\n"])
-def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
+def test_a_section_that_is_a_value_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="data"):
+    with pytest.raises(ConfigError, match=r"\bdata\b.*(3|\[1\]).*\bsource\b"):
         load_run_settings(path, [], {"data.pairs": ["x"]})
 
 
@@ -232,7 +233,7 @@ def test_a_section_that_is_none_is_named(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_loads_and_says_what_it_is_for(name: str) -> None:
+def test_a_recipe_loads_and_has_a_description(name: str) -> None:
     path = recipe_path(name)
     settings = load_run_settings(path, [], is_recipe=True)
     assert settings.task in SPECS
@@ -248,7 +249,7 @@ def test_the_files_of_a_recipe_are_looked_for_in_a_folder(tmp_path: Path) -> Non
     names = ["train.en", "train.de", "val.en", "val.de"]
     for name in names[:3]:
         (tmp_path / name).touch()
-    with pytest.raises(ConfigError, match=r"multi30k-en-de reads val\.de, which is not in"):
+    with pytest.raises(ConfigError, match=rf"multi30k-en-de.*val\.de.*{tmp_path}"):
         in_folder(path, tmp_path)
     (tmp_path / "val.de").touch()
     found = in_folder(path, tmp_path)
@@ -261,9 +262,9 @@ def test_the_files_of_a_recipe_are_looked_for_in_a_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[data\n", "is not TOML"),
-        ('[data]\nsource = "train.en"\n', "data.source"),
-        ("data = 3\n", "data"),
+        ("[data\n", r"mine\.toml.*TOML.*\b1\b"),
+        ('[data]\nsource = "train.en"\n', r"mine\.toml.*\b2\b.*data\.source.*train\.en"),
+        ("data = 3\n", r"mine\.toml.*\b1\b.*data\b.*3"),
     ],
 )
 def test_a_broken_recipe_of_the_users_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -281,7 +282,7 @@ def test_recipes_are_listed_and_printed(capsys: pytest.CaptureFixture[str]) -> N
     assert main(["recipes", recipe_names()[0]]) == 0
     assert tomllib.loads(capsys.readouterr().out)["task"] in SPECS
     assert main(["recipes", "multi30k"]) == 2
-    assert "unknown recipe 'multi30k'" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, "'multi30k'", "multi30k-en-fr")
 
 
 WITHOUT_EFFECT = [
@@ -299,11 +300,14 @@ WITHOUT_EFFECT = [
 
 
 @pytest.mark.parametrize(("words", "task"), WITHOUT_EFFECT)
-def test_a_setting_without_effect_on_a_task_is_refused_by_its_name(words: str, task: str) -> None:
+def test_a_setting_without_effect_on_a_task_is_named(words: str, task: str) -> None:
+    """With the other setting that takes its effect away, or the task."""
     first, *rest = words.split()
     key = first.partition("=")[0]
-    with pytest.raises(ConfigError, match=rf"{key} has no effect .*Leave it out"):
+    with pytest.raises(ConfigError) as caught:
         load_run_settings(None, [first, *rest], {"task": task})
+    why = rest or [spec_of(task).name]
+    assert not missing(caught.value, key, *why)
 
 
 def test_a_setting_as_it_would_be_anyway_is_no_mistake() -> None:
@@ -318,5 +322,5 @@ def test_what_rebuilds_hidden_parts_has_no_labels_to_smooth() -> None:
     media = {"task": "fill", "data.media": ["pictures"]}
     for word in ("train.smoothing=0.1", "tokenizer.kind=words", "train.rdrop=1"):
         assert load_run_settings(None, [word] if "rdrop" not in word else [], {"task": "fill"})
-        with pytest.raises(ConfigError, match="has no effect"):
+        with pytest.raises(ConfigError, match=rf"{word.partition('=')[0]}\b.*\bfill\b"):
             load_run_settings(None, [word], media)

@@ -94,7 +94,7 @@ def any_settings(draw: st.DrawFn) -> ModelSettings:
             values["kept_heads"] = KeptHeads(encoder=(tuple(range(repeats)),) * 6)
     try:
         return FAMILY_SETTINGS[family](**values)
-    except ConfigError:  # a combination that is refused; what is written is never one
+    except ConfigError:  # an invalid combination, which no settings that are written have
         reject()
 
 
