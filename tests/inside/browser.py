@@ -167,7 +167,7 @@ def open_page(
     page.emulate_media(media="null", color_scheme="dark" if dark else "light")
     page.context.set_default_timeout(120_000)  # milliseconds; other work may hold all cores
 
-    def refuse(route: Any) -> None:
+    def block(route: Any) -> None:
         if route.request.url.split("#")[0] == address or route.request.url.startswith("data:"):
             route.continue_()
         else:
@@ -178,7 +178,7 @@ def open_page(
         if said.type in ("error", "warning"):
             page.complaints.append(said.text)
 
-    page.context.route("**/*", refuse)
+    page.context.route("**/*", block)
     page.listen("pageerror", lambda error: page.complaints.append(str(error)))
     page.listen("console", complain)
     page.goto(address + ("#" + state if state else ""))

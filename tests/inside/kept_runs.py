@@ -15,6 +15,8 @@ from headway.training.snapshot import Snapshot
 from ..interop.padded_runs import tiny_run
 
 STEPS = (10, 20, 30)
+KEPT = "average of the last 2"
+"""What a run records about the weights it kept."""
 
 
 def kept_run(folder: Path, task: str = "translate", steps: tuple[int, ...] = STEPS) -> Path:
@@ -27,7 +29,7 @@ def kept_run(folder: Path, task: str = "translate", steps: tuple[int, ...] = STE
         assert checkpoints.save(Snapshot(step, {"model": weights}, {})) is not None
     lines = [{"kind": "train", "step": step, "loss": 9.0 / step} for step in steps]
     lines += [{"kind": "valid", "step": steps[-1], "loss": 0.5}]
-    lines += [{"kind": "end", "step": steps[-1], "kept": "average of the last 2"}]
+    lines += [{"kind": "end", "step": steps[-1], "kept": KEPT}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

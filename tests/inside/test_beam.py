@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -163,7 +164,7 @@ def test_nodes_die_for_the_reason_they_give() -> None:
         same = [n for n in tree.nodes[1:] if n.step == node.step and n.fate != "ended"]
         better = [n for n in same if n.log_prob >= node.log_prob and n.id != node.id]
         assert len(better) >= 4
-        assert "> beam 4" in node.why
+        assert re.search(rf"\b{node.rank}\b.*\b4\b", node.why)
     for node in by_fate["starved"]:
         children = [n for n in tree.nodes[1:] if n.step == node.step + 1]
         best_child = node.log_prob + node.next[0].log_prob
@@ -174,16 +175,16 @@ def test_nodes_die_for_the_reason_they_give() -> None:
     for node in by_fate["overtaken"]:
         assert node.log_prob / longest < tree.best.score
         assert f"{tree.best.score:.2f}" in node.why
-    assert "out of reach" in tree.stopped
+    assert f"{tree.best.score:.2f}" in tree.stopped
     places = [n.place for n in sorted(by_fate["ended"], key=lambda n: -n.score)]
     assert places == [1, 2, 3, 4]
 
 
-def test_those_that_end_too_low_are_told_apart() -> None:
+def test_hypotheses_that_end_too_low_are_marked_lost() -> None:
     settings = DecodeSettings(beam=2, n_best=2, alpha=2.0, extra_len=20)
     trees = [beam_tree(translator(), text, settings) for text in ("Ja.", "Komm!", "Guten Tag!")]
     lost = [(tree, n) for tree in trees for n in tree.nodes if n.fate == "lost"]
-    assert {"worse than" in n.why or "took its place" in n.why for _, n in lost} == {True}
+    assert {f"{n.score:.2f}" in n.why for _, n in lost} == {True}
     for tree, node in lost:
         finished = [n.score for n in tree.nodes if n.fate == "ended"]
         assert len(finished) == 2
@@ -194,7 +195,7 @@ def test_those_that_end_too_low_are_told_apart() -> None:
 def test_a_length_limit_leaves_hypotheses_alive() -> None:
     tree = tree_of("short")
     assert {n.fate for n in tree.nodes if n.step == 5} <= {"limit", "cut", "ended", "lost"}
-    assert tree.stopped == "the limit of 5 tokens came"
+    assert re.search(r"\b5\b", tree.stopped)
     assert [tree.nodes[number].fate for number in tree.outputs] == ["limit", "limit"]
 
 
@@ -203,7 +204,7 @@ def test_groups_are_trees_of_their_own_from_one_root() -> None:
     assert {node.group for node in tree.nodes} == {0, 1}
     for node in tree.nodes[1:]:
         assert node.parent == 0 or tree.nodes[node.parent].group == node.group
-    assert "in 2 groups" in tree.summary
+    assert re.search(r"\b2 groups", tree.summary)
 
 
 def test_rules_count_as_ruled_out_and_leave_no_node() -> None:
@@ -273,13 +274,13 @@ def test_any_node_can_be_read_again() -> None:
         rerun(run, reading, tree, 0)
 
 
-def test_what_has_no_search_says_so() -> None:
+def test_a_search_that_has_no_tree_is_an_error() -> None:
     run = translator()
-    with pytest.raises(UserError, match="required phrases"):
+    with pytest.raises(UserError, match="required"):
         beam_tree(run, TEXT, wish=Wish(required=((5, 6),)))
     other = run.with_model(run.model, RunSettings(task="classify", model=EncoderSettings()))
     assert not searches(other)
-    with pytest.raises(UserError, match=r"`classify`.*no search"):
+    with pytest.raises(UserError, match="classify"):
         beam_tree(other, TEXT)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -80,12 +81,12 @@ def test_attention_is_that_of_the_layer_that_was_measured_best(best: int) -> Non
     assert tree is not None
     assert run is not None
     found = unpack(pack(section(measured)))
-    assert f"of layer {best + 1}, which was measured to align best" in found["seen"]
+    assert re.search(rf"\b{best + 1}\b", found["seen"])
     alone = trace(run, rerun(run, measured.trace.reading, tree, tree.best))
     places = [found["attention"]["row"][one.parent] for one in tree.path(tree.best)]
     expected_TS = alone.attention["cross"][best].mean(0).numpy()
     assert np.abs(found["attention"]["rows"][places] - expected_TS).max() < 1 / 255
-    assert "of the last layer but one" in section(looked())["seen"]
+    assert not re.search(r"\d", section(looked())["seen"])  # no layer was measured
 
 
 def test_a_large_tree_has_attention_only_on_paths_to_the_end(
@@ -123,7 +124,7 @@ def test_no_search_no_panel() -> None:
     assert alone["attention"] is None
 
 
-def test_another_output_than_the_best_is_said() -> None:
+def test_a_note_names_an_output_that_is_not_the_best() -> None:
     assert section(looked())["note"] == ""  # type: ignore[index]
     run, tree = looked().run, looked().trace.beam
     assert run is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from headway.web.pack import unpack
 from ..interop.padded_runs import tiny_run
 from .browser import VALUES, open_page
 from .browser import browser as browser
-from .kept_runs import kept_run
+from .kept_runs import KEPT, kept_run
 
 TEXT = "ba de fi ko ga mo"
 OTHER = "ba de fi ko ga pu"
@@ -51,22 +52,22 @@ def test_reasons_name_both_sides(translator: Path, tmp_path: Path) -> None:
         trace(open_plain(translator), f"{TEXT} ko ko", ASK),
     )
     found = fits(one, longer)
-    assert found["encoder"] == "the maps have 7 × 7 tokens and 9 × 9"
+    assert re.search("7 × 7.*9 × 9", found["encoder"])
     deeper = open_plain(tiny_run(tmp_path / "deeper", "translate", n_layers=3))
     found = fits(one, trace(deeper, TEXT, ASK))
-    assert found["encoder"] == "2 layers × 4 heads cannot be subtracted from 3 layers × 4 heads"
+    assert re.findall(r"\d+", found["encoder"]) == ["2", "4", "3", "4"]
     alone = open_plain(tiny_run(tmp_path / "lm", "complete"))
     found = fits(one, trace(alone, TEXT))
-    assert found["self"] == "only one of the two has self attention"
+    assert "self" in found["self"]
 
 
 def test_nothing_in_common_is_an_error(translator: Path, tmp_path: Path) -> None:
     other = tiny_run(tmp_path / "classes", "classify")
-    with pytest.raises(UserError, match="encoder and decoder and cross attention and the other"):
+    with pytest.raises(UserError, match=r"(?=.*encoder)(?=.*decoder)(?=.*cross)(?=.*self)"):
         look(translator, TEXT, against=other)
 
 
-def test_the_sides_are_what_each_model_said(pair: Page, translator: Path) -> None:
+def test_the_sides_are_the_outputs_of_each_model(pair: Page, translator: Path) -> None:
     shown = unpack(pair.html)["shared"]["compare"]
     run = open_plain(translator)
     for side, text in zip(shown["sides"], (TEXT, OTHER), strict=True):
@@ -139,13 +140,13 @@ def test_rows_are_what_is_written_and_layers_go_up(
     page.close()
 
 
-def test_texts_of_other_lengths_say_why_there_is_no_difference(
+def test_texts_of_different_lengths_have_no_difference_map(
     browser: Any, translator: Path, tmp_path: Path
 ) -> None:
     shown = look(translator, TEXT, ASK, against_text="ba de")
     page = open_page(browser, shown.html, tmp_path, state="tab=compare&kind=encoder")
     said = page.text_content("[data-misfit=encoder]")
-    assert "the maps have 7 × 7 tokens and 3 × 3" in said
+    assert re.search("7 × 7.*3 × 3", said)
     assert page.locator("[data-map=a] canvas").count() == 1
     assert page.locator("[data-map=b] canvas").count() == 1
     assert page.locator("[data-map=difference]").count() == 0
@@ -167,7 +168,7 @@ def test_the_slider_the_charts_and_the_other_checkpoint(browser: Any, tmp_path: 
     page = open_page(browser, look(folder, TEXT, ASK).html, tmp_path, state="tab=training")
     shown = page.locator("[data-now=loss] [data-value]")
     assert _values(shown) == [pytest.approx(loss(3), rel=1e-5)]  # it begins with the final weights
-    assert "average of the last 2" in page.text_content("#panel")
+    assert KEPT in page.text_content("#panel")
     page.locator("input[type=range]").fill("1")
     assert page.state()["look"] == "1"
     assert _values(shown) == [pytest.approx(loss(1), rel=1e-5)]
@@ -179,7 +180,7 @@ def test_the_slider_the_charts_and_the_other_checkpoint(browser: Any, tmp_path: 
     assert page.state()["look"] == "0"
     assert _values(shown) == [pytest.approx(loss(0), rel=1e-5)]
     page.tab("compare")
-    assert "Choose above" in page.text_content("#panel")
+    assert page.locator("#panel .empty").count() == 1
     page.locator("select[data-key=other]").select_option("3")
     weights = [traces[number].attention["encoder"][0][2] for number in (0, 3)]
     cell = page.get_attribute("[data-head='encoder.0.2']", "data-value")

@@ -54,8 +54,8 @@ def test_a_corpus_is_bounded(
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_an_empty_corpus_is_refused(tmp_path: Path, writer: Opened, text: str) -> None:
-    with pytest.raises(DataError, match="holds no text"):
+def test_an_empty_corpus_is_an_error(tmp_path: Path, writer: Opened, text: str) -> None:
+    with pytest.raises(DataError, match=r"/a\.txt"):
         Corpus.of(file(tmp_path, text), writer)
 
 
@@ -67,12 +67,12 @@ def test_standard_input_is_read_once(writer: Opened, monkeypatch: pytest.MonkeyP
 
 
 def test_a_missing_file_is_named(writer: Opened) -> None:
-    with pytest.raises(DataError, match="no file nowhere"):
+    with pytest.raises(DataError, match=r"nowhere\.txt"):
         Corpus.of("nowhere.txt", writer)
 
 
 def test_a_table_is_no_text(tmp_path: Path, writer: Opened) -> None:
-    with pytest.raises(DataError, match="a tab in every line"):
+    with pytest.raises(DataError, match=r"(?=.*/a\.txt)(?=.*\btab\b)"):
         Corpus.of(file(tmp_path, "a cat\t1\na dog\t0\n"), writer)
 
 
@@ -85,7 +85,7 @@ def test_a_translator_takes_pairs(tmp_path: Path, translator: Opened) -> None:
     found = Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\tYes.\n"), translator)
     assert found.examples == ("Hallo.", "Ja.")
     assert found.targets == ("Hello.", "Yes.")
-    with pytest.raises(DataError, match="text 2 is no pair"):
+    with pytest.raises(DataError, match=r"/a\.txt.*\b2\b"):
         Corpus.of(file(tmp_path, "Hallo.\tHello.\nJa.\n"), translator)
 
 
@@ -95,7 +95,7 @@ def test_passages_are_what_the_model_reads(writer: Opened) -> None:
     assert list(passage.last.ids) == tokenizer.as_prompt(tokenizer.encode("A cat sat."))
 
 
-def test_long_lines_are_cut_and_nothing_is_lost(writer: Opened) -> None:
+def test_long_lines_are_cut_without_loss(writer: Opened) -> None:
     line = "The catalogues were unbuttoned. " * 60
     found = passages(writer, Corpus.of_lines([line]), 10_000)
     assert len(found) > 1

@@ -101,7 +101,7 @@ def test_topk_keeps_the_k_largest() -> None:
 
 
 @pytest.mark.parametrize("method", ["sparse", "topk"])
-def test_atoms_that_never_fire_begin_anew(method: str) -> None:
+def test_atoms_that_never_fire_are_reset(method: str) -> None:
     x_ND = planted(32, rows=4000)[0].abs()
     x_ND = x_ND / x_ND.norm(dim=1).mean()
 

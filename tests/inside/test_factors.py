@@ -167,40 +167,39 @@ def test_the_same_seed_gives_the_same_factors(writer: Opened, found: Factors) ->
     assert again.entries == found.entries
 
 
-def test_factors_of_another_model_are_refused(found: Factors) -> None:
-    with pytest.raises(FolderError, match="another model"):
+def test_factors_of_another_model_are_an_error(found: Factors) -> None:
+    with pytest.raises(FolderError, match=r"(?=.*\b32\b)(?=.*stories)"):
         found.check_fits(open_plain("stories"))
 
 
-def test_a_folder_without_factors_says_what_writes_them(tmp_path: Path) -> None:
+def test_a_folder_without_factors_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match="headway factors"):
         Factors.load(tmp_path)
 
 
-def test_a_corpus_that_is_too_small_says_what_it_has_and_what_is_needed(writer: Opened) -> None:
-    with pytest.raises(DataError, match=r"tokens 240, needed 4,096; texts 40, .* n=15"):
+def test_a_too_small_corpus_is_reported_with_its_size_and_the_least(writer: Opened) -> None:
+    with pytest.raises(DataError, match=r"(?=.*\b240\b)(?=.*\b4,096)(?=.*\b40\b)(?=.*n=15)"):
         factors(writer, ["ba de go fi ko"] * 40, n=512)
-    with pytest.raises(DataError, match=r"texts 1, needed 10. Give more text.$"):
+    with pytest.raises(DataError, match=r"(?=.*\b1\b)(?=.*\b10\b)") as caught:
         factors(writer, ["ba de go fi ko"], n=2, k=1)
+    assert "n=" not in str(caught.value)  # fewer factors are no way out
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"n": 1}, "at least 2"),
+        ({"n": 1}, r"n=1\b.*\b2\b"),
         ({"k": 0}, "k=0"),
-        ({"n": 8, "k": 9}, "from 1 to n=8"),
-        ({"method": "topk", "l1": 0.1}, "no l1"),
-        ({"method": "pca"}, "method"),
-        ({"atoms": 5}, "unknown setting 'atoms'"),
-        ({"layers": "7"}, "layers"),
-        ({"layers": "decoder"}, "Stacks: self"),
+        ({"n": 8, "k": 9}, r"k=9\b.*n=8\b"),
+        ({"method": "topk", "l1": 0.1}, r"(?=.*topk)(?=.*\bl1\b)"),
+        ({"method": "pca"}, "method.*pca"),
+        ({"atoms": 5}, "'atoms'"),
+        ({"layers": "7"}, "layers.*'7'"),
+        ({"layers": "decoder"}, r"'decoder'.*\bself\b"),
         ({"steps": 0}, "steps=0"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    writer: Opened, settings: dict[str, Any], said: str
-) -> None:
+def test_invalid_settings_are_an_error(writer: Opened, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         factors(writer, LINES, **settings)
 

@@ -187,17 +187,17 @@ def custom() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "inputs", "message"),
     [
-        (nn.Linear(D, D), [x(3)], "Linear cannot be looked at"),
-        (layer(Doubled), [x(3)], "does not compute what its layers say"),
-        (layer(Gated), [x(3)], "the activation tanh of layer 1"),
+        (nn.Linear(D, D), [x(3)], "(?=.*Linear)(?=.*TransformerDecoderLayer)"),
+        (layer(Doubled), [x(3)], "Doubled"),
+        (layer(Gated), [x(3)], r"(?=.*\btanh\b)(?=.*\blayer 1\b)"),
         (layer(Mixed), [x(3)], "GroupNorm"),
         (narrow(), [x(3), x(3)], "kdim"),
-        (custom(), [x(3), x(3)], "Linear in it is no TransformerEncoder"),
-        (layer(nn.TransformerEncoderLayer), [x(3), x(3)], r"takes 1 input\(s\) \(text\), and 2"),
-        (layer(nn.TransformerEncoderLayer), [x(4).reshape(2, 2, D)], r"shape \(2, 2, 24\)"),
-        (layer(nn.TransformerEncoderLayer), [torch.randn(3, 5)], r"\(tokens, 24\)"),
-        (layer(nn.TransformerEncoderLayer), [torch.zeros(0, D)], r"shape \(0, 24\)"),
-        (layer(nn.TransformerEncoderLayer), [torch.ones(3, D).long()], "numbers with a point"),
+        (custom(), [x(3), x(3)], r"^(?!.*Decoder)(?=.*Linear)(?=.*TransformerEncoder\b)"),
+        (layer(nn.TransformerEncoderLayer), [x(3), x(3)], r"TransformerEncoderLayer.*\b1\b.*\b2\b"),
+        (layer(nn.TransformerEncoderLayer), [x(4).reshape(2, 2, D)], r"\(2, 2, 24\)"),
+        (layer(nn.TransformerEncoderLayer), [torch.randn(3, 5)], r"\(3, 5\).*\b24\b"),
+        (layer(nn.TransformerEncoderLayer), [torch.zeros(0, D)], r"\(0, 24\)"),
+        (layer(nn.TransformerEncoderLayer), [torch.ones(3, D).long()], "tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -260,21 +260,25 @@ def test_a_module_without_a_run_has_the_panels_that_need_none(browser: Any, tmp_
 @pytest.mark.parametrize(
     ("tensors", "changes", "message"),
     [
-        ({"attention.self.0": (2, 3, 4)}, {}, r"\(2, 3, 4\) and should have any × 3 × 3"),
-        ({"attention.self.0": (3, 3)}, {}, "attention.self.0 has the shape"),
-        ({"attention.mine.0": (2, 3, 3)}, {}, "attention.mine: known are encoder"),
-        ({"attention.cross.0": (2, 3, 3)}, {}, "there is no stream 'target', but text"),
-        ({"states.self.0": (3, 5)}, {}, "has no attention"),
+        ({"attention.self.0": (2, 3, 4)}, {}, r"attention\.self\.0.*\(2, 3, 4\).*3 × 3"),
+        ({"attention.self.0": (3, 3)}, {}, r"attention\.self\.0.*\(3, 3\)"),
+        ({"attention.mine.0": (2, 3, 3)}, {}, r"attention\.mine.*encoder"),
+        ({"attention.cross.0": (2, 3, 3)}, {}, r"'target'.*\btext\b"),
+        ({"states.self.0": (3, 5)}, {}, r"^(?!.*states\.self)(?=.*attention\.)"),
         ({"attention.self.0": (2, 3, 3), "states.self.1": (3, 5)}, {}, "KeyError"),
-        ({"attention.self.0": (2, 3, 3), "states.self.0": (4, 5)}, {}, "should have 3 × any"),
-        ({"attention.self.0": (2, 3, 3)}, {"words": [0]}, "3 pieces, but 1 words"),
-        ({"attention.self.0": (2, 3, 3)}, {"pieces": [1, 2, 3]}, "must be texts"),
-        ({"attention.self.0": (2, 3, 3), "scores": (2, 9)}, {}, "there are 1 outputs"),
-        ({"attention.self.0": (2, 3, 3), "scores": (1, 2)}, {}, "2 columns and an output the id 7"),
+        (
+            {"attention.self.0": (2, 3, 3), "states.self.0": (4, 5)},
+            {},
+            r"states\.self\.0.*\(4, 5\).*3 ×",
+        ),
+        ({"attention.self.0": (2, 3, 3)}, {"words": [0]}, r"\b3 pieces.*\b1 words"),
+        ({"attention.self.0": (2, 3, 3)}, {"pieces": [1, 2, 3]}, r"^(?!.*3 pieces).*\bpieces\b"),
+        ({"attention.self.0": (2, 3, 3), "scores": (2, 9)}, {}, r"scores.*\(2, 9\).*\b1\b"),
+        ({"attention.self.0": (2, 3, 3), "scores": (1, 2)}, {}, r"scores.*\b2\b.*\b7\b"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_trace_that_does_not_fit_together_is_refused(
+def test_an_inconsistent_trace_is_an_error(
     tmp_path: Path, tensors: dict[str, tuple[int, ...]], changes: dict[str, Any], message: str
 ) -> None:
     save_file({name: torch.ones(shape) for name, shape in tensors.items()}, tmp_path / TENSORS)

@@ -131,10 +131,11 @@ def test_decided_is_the_first_layer_from_which_it_stays_on_top() -> None:
     assert seen.decided == (2, 1, 0, None)
 
 
-def test_it_says_what_is_done_with_the_vectors(opened: Give) -> None:
-    assert "final norm" in lens(opened("complete"), "ba de").how
-    assert "what comes in has no norm" in lens(opened("translate", "as-published"), "ba de").how
-    assert "so does what comes in" in lens(opened("classify"), "ba de").how
+def test_the_note_depends_on_where_the_model_has_norms(opened: Give) -> None:
+    runs = opened("complete"), opened("translate", "as-published"), opened("classify")
+    notes = [lens(run, "ba de").how for run in runs]
+    assert all("norm" in note for note in notes)
+    assert len(set(notes)) == 3
 
 
 def lines(n: int, seed: int) -> list[str]:
@@ -217,16 +218,16 @@ def test_a_tuned_lens_is_saved_and_loaded(
     assert (back.n_lines, back.n_held_out) == (20, 2)
 
 
-def test_what_cannot_be_is_refused(opened: Give, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="3 lines of text are too few"):
+def test_unusable_texts_models_and_files_are_an_error(opened: Give, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"\b3\b.*\b20\b"):
         tune(opened("complete"), ["ba"] * 3)
-    with pytest.raises(UserError, match="nothing to tune a lens to"):
+    with pytest.raises(UserError, match="vector"):
         tune(opened("embed"), ["ba"] * 30)
     other = Tuned(torch.zeros(9, 8, 8), torch.zeros(9, 8), torch.zeros(9), torch.zeros(9), 20, 2)
-    with pytest.raises(UserError, match="9 × 8, and the model has 3 × 32"):
+    with pytest.raises(UserError, match=r"9 × 8.*3 × 32"):
         lens(opened("complete"), "ba de", other)
     (tmp_path / "bad").write_bytes(b"no such thing")
-    with pytest.raises(FolderError, match="is no tuned lens"):
+    with pytest.raises(FolderError, match=r"/bad.*SafetensorError"):
         Tuned.load(tmp_path / "bad")
-    with pytest.raises(FolderError, match="is no tuned lens"):
+    with pytest.raises(FolderError, match=r"/missing.*FileNotFoundError"):
         Tuned.load(tmp_path / "missing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
@@ -235,11 +236,11 @@ def test_flow_of_a_translator_is_that_of_a_network_built_by_hand(opened: Opened)
         assert found[stream].max() > 0.1
 
 
-def test_flow_says_when_a_text_is_too_long(opened: Opened) -> None:
+def test_flow_of_a_too_long_text_is_an_error(opened: Opened) -> None:
     run, traced = opened("complete")
     stream = traced.reading.first
     long = replace(stream, ids=stream.ids * 20)
-    with pytest.raises(UserError, match="64 tokens at most"):
+    with pytest.raises(UserError, match=rf"(?=.*\b64\b)(?=.*\b{len(long.ids)}\b)"):
         maps.flow(run, replace(traced, reading=replace(traced.reading, streams={"text": long})))
 
 
@@ -350,7 +351,7 @@ def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_do
     torch.testing.assert_close(three_TD, mean_of([0, (size - 1) // 2, size - 1]))
     assert not torch.allclose(every_TD, three_TD, atol=1e-3)
     said = (DOCS / "look" / "maps.md").read_text(encoding="utf-8")
-    assert f"from the mean of {SAMPLE} tokens that are spread evenly over the vocabulary" in said
+    assert f"{SAMPLE} tokens" in said
 
 
 @pytest.mark.parametrize(("task", "kind"), [("caption", "picture"), ("captioned-video", "picture"),
@@ -373,15 +374,15 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
     text_TD = maps.baseline_TD(run, traced.reading, target.name, "mean")
     assert len(text_TD) == len(traced.reading.streams["target"])
     said = (DOCS / "look" / "page.md").read_text(encoding="utf-8")
-    assert "from a picture of one colour, the mean of its own, or from silence" in said
+    assert re.search(r"^\| Integrated gradients \|.*\bsilence\b", said, re.MULTILINE)
 
 
-def test_integrated_gradients_say_how_far_off_they_are(opened: Opened) -> None:
+def test_integrated_gradients_report_their_error(opened: Opened) -> None:
     run, traced = opened("translate")
     few, many = (maps.integrated_gradients(run, traced, most=most).facts for most in (8, 256))
     assert few["steps"] == 8
     assert few["error"] >= many["error"]
-    with pytest.raises(UserError, match=r"baseline 'mena'.*mean"):
+    with pytest.raises(UserError, match=r"'mena'.*'mean'"):
         maps.integrated_gradients(run, traced, "mena")
 
 
@@ -502,6 +503,6 @@ def test_agreement_is_the_rank_correlation_of_what_can_be_seen(opened: Opened) -
     assert maps.agreement(one, later, traced.reading) == pytest.approx(1)
 
 
-def test_an_unknown_map_is_said_so(opened: Opened) -> None:
-    with pytest.raises(UserError, match=r"unknown map 'rolout'\. Did you mean 'rollout'"):
+def test_an_unknown_map_gets_the_nearest_name(opened: Opened) -> None:
+    with pytest.raises(UserError, match=r"'rolout'.*'rollout'"):
         maps.make(*opened("classify"), ["rolout"])

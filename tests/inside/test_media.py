@@ -110,7 +110,7 @@ def test_a_trace_of_media_comes_back_from_its_folder(task: str, tmp_path: Path) 
     facts = json.loads((tmp_path / "trace.json").read_text())
     facts["reading"]["streams"] = {"odd": facts["reading"]["streams"].popitem()[1]}
     (tmp_path / "trace.json").write_text(json.dumps(facts))
-    with pytest.raises(FolderError, match="there is no stream"):
+    with pytest.raises(FolderError, match=r"\bodd\b"):
         Trace.load(tmp_path)
 
 
@@ -133,27 +133,27 @@ def test_an_answer_can_be_given_to_a_captioner_and_not_to_a_viewer() -> None:
     reading = read(run, media_for(run), Ask(output="a red circle"))
     assert [output.name for output in reading.outputs[:3]] == ["▁a", "▁red", "▁circle"]
     assert say(run, reading).log_probs_R.shape == (4,)
-    with pytest.raises(UserError, match="cannot be given"):
+    with pytest.raises(UserError, match="classify"):
         read(media_run("see"), media_for(media_run("see")), Ask(output="cat"))
 
 
-def test_what_does_not_fit_the_run_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_input_of_another_kind_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     seer, hearer = media_run("see"), media_run("transcribe")
-    with pytest.raises(UserError, match=r"see reads a picture, not text.*--file"):
+    with pytest.raises(UserError, match=r"\bsee\b.*--file"):
         check_given(seer, "a text", None)
-    with pytest.raises(UserError, match=r"give a recording to look at: --file"):
+    with pytest.raises(UserError, match="--file"):
         check_given(hearer, None, None)
     from headway.tasks.opened import open_plain
 
     texts = open_plain(tiny_run(tmp_path / "run", "classify"))
-    with pytest.raises(UserError, match=r"run reads text.*--text"):
+    with pytest.raises(UserError, match=r"\brun\b.*--text"):
         check_given(texts, None, Path("x.png"))
-    with pytest.raises(UserError, match="reads text, not files"):
+    with pytest.raises(UserError, match=r"\brun\b"):
         read(texts, Path("x.png"))
-    with pytest.raises(UserError, match="not both"):
+    with pytest.raises(UserError, match=r"^(?!.*\bsee\b)(?=.*\btext\b)(?=.*\bfile\b)"):
         look(seer, "a text", file="x.png")
     (tmp_path / "x.txt").write_text("a text")
-    with pytest.raises(UserError, match=r"x\.txt is nothing that pictures can be read from"):
+    with pytest.raises(UserError, match=r"x\.txt.*\.npy"):
         look(seer, media_for(seer), corpus=tmp_path / "x.txt")
     with pytest.raises(UserError, match=r"missing\.png"):
         open_media(seer, tmp_path / "missing.png")
@@ -175,14 +175,13 @@ def test_a_file_is_opened_as_the_model_reads_it(tmp_path: Path) -> None:
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, lines)))
     media = open_media(run, f"{tmp_path}/all.jsonl:2")
     assert (media.name, media.item.max()) == ("all.jsonl:2", 7)
-    with pytest.raises(UserError, match="no item in line 9"):
+    with pytest.raises(UserError, match=r"all\.jsonl.*\b9\b"):
         open_media(run, f"{tmp_path}/all.jsonl:9")
 
 
-def test_seconds_stand_above_a_map_of_sound() -> None:
+def test_seconds_are_above_a_map_of_sound() -> None:
     media = Media.of("x.wav", np.zeros(4 * RATE, np.float32), SOUND)  # 200 rows
-    note, line = ticks(media, 4, 1, 60)
-    assert note == "each column is a moment of the recording"
+    _, line = ticks(media, 4, 1, 60)
     assert line == "0 s         1 s          2 s         3 s"  # 12.5 columns a second
 
 
@@ -191,10 +190,10 @@ def test_the_terminal_and_the_server_show_media_too(task: str) -> None:
     seen = looked(task)
     said = show(seen, width=100, ink="ascii")
     assert "example" in said
-    heads = said.split("mean over heads")[1].splitlines()[1:3]
-    assert heads[0].strip() == "each column is a patch: row,column"
-    assert heads[1].split() == ["1,1", "2,1", "3,1"]  # 4 patches a row, in cells of 2
-    assert heads[1].index("2,1") - heads[1].index("1,1") == 8
+    # 4 patches per row, in cells of 2.
+    [ruler] = [line for line in said.splitlines() if line.split() == ["1,1", "2,1", "3,1"]]
+    assert ruler.index("2,1") - ruler.index("1,1") == 8
+    assert "row,column" in said
     live = Live.of(seen.run, Ask(), Extras(), media_for(seen.run))
     # A request cannot name another file.
     served = live.page(request_of("/etc/passwd", Ask(), Change()))

@@ -120,7 +120,7 @@ def test_a_page_may_connect_nowhere_and_a_served_one_to_its_server() -> None:
 
 def test_a_script_cannot_hold_the_end_of_its_element(own_panels: Path) -> None:
     (own_panels / "bad.js").write_text('PANELS.bad = "</script>";')
-    with pytest.raises(ValueError, match="end of a script element"):
+    with pytest.raises(ValueError, match="'bad'"):
         made(look(bad={"x": 1}))
 
 
@@ -183,7 +183,7 @@ def test_a_panel_that_is_broken_takes_only_itself_down(
     shown.tab("lens")
     assert "oh no" in shown.locator(".failed").inner_text()
     shown.tab("walk")
-    assert "did not run" in shown.locator(".failed").inner_text()
+    assert "walk" in shown.locator(".failed").inner_text()
     shown.tab("beam")
     assert shown.locator("canvas").count() == 1
     assert any("oh no" in text for text in shown.complaints)
@@ -206,9 +206,7 @@ def test_the_address_brings_back_the_view(browser: Any, own_panels: Path, tmp_pa
     again.close()
 
 
-def test_an_address_that_somebody_made_up_breaks_nothing(
-    browser: Any, own_panels: Path, tmp_path: Path
-) -> None:
+def test_an_invalid_address_breaks_nothing(browser: Any, own_panels: Path, tmp_path: Path) -> None:
     odd = "row=2.5&layer=__proto__&head=toString&column=x&tab=constructor&__proto__=1&look=1e9"
     shown = open_page(browser, made(), tmp_path, state=odd + "&other=-1&kind=3")
     assert shown.state() == {"other": "-1", "kind": "3"}
@@ -241,7 +239,7 @@ def test_keys_move_by_token_layer_head_and_tab(
     assert shown.state()["row"] == "1"
     shown.evaluate("document.activeElement.blur()")
     press("?")
-    assert "another layer" in shown.locator("dialog").inner_text()
+    assert "↑ ↓" in shown.locator("dialog").inner_text()
     press("Escape")
     shown.locator("dialog").wait_for(state="detached")
     shown.close()
@@ -251,7 +249,7 @@ def test_tabs_and_tokens_can_be_reached_without_a_mouse(
     browser: Any, own_panels: Path, tmp_path: Path
 ) -> None:
     shown = open_page(browser, made(), tmp_path)
-    assert shown.locator("[role=tab][aria-selected=true]").inner_text() == "Beam"
+    assert shown.locator("[role=tab][aria-selected=true]").get_attribute("data-tab") == "beam"
     assert shown.locator("main[role=tabpanel]").get_attribute("aria-labelledby") == "tab-beam"
     shown.locator(".token").nth(1).focus()
     shown.keyboard.press("Enter")
@@ -274,13 +272,16 @@ def test_two_looks_have_a_switch_and_checkpoints_a_slider(
     shown.locator(".looks .chip").nth(1).click()
     assert shown.locator("#look").inner_text() == "two one"
     shown.locator("select").select_option("-1")
-    assert shown.locator("#look").inner_text() == "two alone"
+    assert shown.locator("#look").inner_text().startswith("two ")
+    assert "one" not in shown.locator("#look").inner_text().removeprefix("two ").split()
     shown.close()
     looks = [{**look(f"step {n}"), "step": n} for n in (10, 20, 30)]
     shown = open_page(browser, made(*looks), tmp_path)
-    assert shown.locator("#look").inner_text() == "step 30 alone"  # the finished one
+    assert shown.locator("#look").inner_text().startswith("step 30 ")  # the finished one
+    assert shown.locator("select").input_value() == "-1"
     shown.locator("input[type=range]").press("Home")
-    assert shown.locator("#look").inner_text() == "step 10 alone"
+    assert shown.locator("#look").inner_text().startswith("step 10 ")
+    assert shown.locator("select").input_value() == "-1"
     shown.locator("select").select_option("2")
     assert shown.locator("#look").inner_text() == "step 10 step 30"
     shown.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_the_map_that_pointed_best_is_shown_first() -> None:
     assert first_of(maps | {"cross.0.norm": 1.0, "flow": 1.0}, 0.76) == ("norm", 0, 0)
 
 
-def test_where_nothing_was_measured_the_first_map_is_not_called_so() -> None:
+def test_without_measurements_the_first_map_is_marked_unmeasured() -> None:
     first = section(looked("caption"))["first"]
     assert first == {"map": "mean", "layer": 0, "head": 0, "measured": False}
     assert section(looked("see"))["first"]["map"] == "rollout"
@@ -180,11 +181,12 @@ def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> No
     made = look_of("final", seen, ["picture"])  # the other panels know that it is planted
     planted_html = Page("t", [made], {}, facts_of(seen.run)).html
     shown = open_page(browser, planted_html, tmp_path, state="tab=picture&layer=1&head=0&row=2")
-    assert "What “circle” looked at" in shown.locator("[data-card=picture] h2").inner_text()
+    assert "“circle”" in shown.locator("[data-card=picture] h2").inner_text()
     value = shown.locator(".says [data-value]")
     assert float(value.get_attribute("data-value")) == 1.0
     assert value.get_attribute("data-place") == "5"
-    assert "P@1 0.90 (random 0.10), 40 words" in shown.locator("[data-truth]").inner_text()
+    truth = shown.locator("[data-truth]").inner_text()
+    assert re.search(r"P@1 0\.90\D*0\.10\D*40 words", truth)
     # The middle of row 2, column 2 of 3 by 4 patches is light, what was not looked at is dark.
     there, elsewhere = shown.evaluate(LIGHT, [(1.5 / 4, 1.5 / 3), (3.5 / 4, 2.5 / 3)])
     assert there > 3 * elsewhere
@@ -192,7 +194,7 @@ def test_the_panel_shows_each_word_its_patch(browser: Any, tmp_path: Path) -> No
     shown.mouse.move(box["x"] + box["width"] * 3.5 / 4, box["y"] + box["height"] * 0.5 / 3)
     assert value.get_attribute("data-place") == "3"
     assert float(value.get_attribute("data-value")) == 0.0
-    assert "row 1, column 4" in shown.locator(".tip").inner_text()
+    assert re.search(r"row 1\b.*column 4\b", shown.locator(".tip").inner_text())
     shown.locator(".seengrid").first.locator("button").nth(1).click()
     assert shown.state()["row"] == "1"
     assert shown.locator(".says [data-value]").get_attribute("data-place") == "3"

@@ -116,9 +116,9 @@ def test_the_last_head_of_an_attention_is_never_chosen() -> None:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (("cross", 2, 0), "no head 1 in layer 3 of cross attention. It has layers 1 to 2"),
-        (("cross", 0, 4), "no head 5 in layer 1 of cross attention. That layer has heads 1 to 4"),
-        (("self", 0, 0), "kinds of attention are encoder, decoder, cross"),
+        (("cross", 2, 0), r"\b3\b.*\bcross\b.*\b2\b"),
+        (("cross", 0, 4), r"\b5\b.*\bcross\b.*\b4\b"),
+        (("self", 0, 0), r"\bself\b.*\bencoder, decoder, cross\b"),
     ],
 )
 def test_a_head_that_is_not_there_is_named(head: Head, said: str) -> None:
@@ -127,7 +127,7 @@ def test_a_head_that_is_not_there_is_named(head: Head, said: str) -> None:
 
 
 def test_all_heads_of_an_attention_cannot_go() -> None:
-    with pytest.raises(UserError, match="no head of cross layer 2 would be left"):
+    with pytest.raises(UserError, match=r"\bcross\b.*\b2\b"):
         without(FAMILIES["seq2seq"], [("cross", 1, head) for head in range(4)])
 
 
@@ -145,7 +145,7 @@ def test_a_pruned_translator_searches_as_the_masked_one(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["as-published", "t5-like", "llama-like", "window-and-alibi"])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_pruned_language_model_goes_on_as_the_masked_one(variant: str, beam: int) -> None:
+def test_a_pruned_language_model_continues_as_the_masked_one(variant: str, beam: int) -> None:
     settings, model = settings_of("decoder", variant), tiny("decoder", variant)
     gone, prompts = some(settings), [list(sample.target) for sample in BATCH]
     decode, specials = DecodeSettings(beam=beam, max_len=7), Specials(bos=1, eos=2, unk=3)
@@ -206,6 +206,6 @@ def test_a_copy_of_a_pruned_model_has_a_bias_of_its_own() -> None:
     assert not torch.allclose(torch.cat(scores(twin, BATCH)).detach(), before)
 
 
-def test_the_settings_of_families_say_what_can_be_pruned() -> None:
+def test_the_settings_of_families_determine_what_can_be_pruned() -> None:
     assert list(Seq2SeqSettings().attention_layers) == ["encoder", "decoder", "cross"]
     assert EncoderSettings(share_layers=True).attention_layers == {"self": 1}

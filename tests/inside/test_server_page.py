@@ -120,46 +120,45 @@ def test_the_server_answers_with_what_python_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"text": " "}, "the text is empty"),
-        ({"text": "a", "hidden": [["source", 99]]}, "there is no token 100 to hide"),
-        ({"text": "a", "hidden": [["sauce", 0]]}, "there is no stream 'sauce'"),
-        ({"text": "a", "off": ["cross.9.0"]}, "has layers 1 to 2, not 10"),
-        ({"text": "a", "off": ["self.0.0"]}, "no attention 'self'"),
-        ({"text": "a", "checkpoint": "step 7"}, "there is no checkpoint 'step 7'"),
-        ({"text": "a", "temperature": -1}, "must be positive"),
-        ({"text": "a", "alpha": -1}, "must be 0 or more"),
-        ({"text": "ja " * 400}, "tokens"),
-        ({"text": "a", "output": "yes " * 4900}, "the output has 9,8"),
-        ({"text": "a", "force": "yes " * 4900}, "what the output begins with has 9,8"),
+        ({"text": " "}, "--text"),
+        ({"text": "a", "hidden": [["source", 99]]}, r"\bsource\b.*\b100\b"),
+        ({"text": "a", "hidden": [["sauce", 0]]}, "'sauce'"),
+        ({"text": "a", "off": ["cross.9.0"]}, r"\bcross\b.*\b2\b.*\b10\b"),
+        ({"text": "a", "off": ["self.0.0"]}, "'self'"),
+        ({"text": "a", "checkpoint": "step 7"}, "'step 7'"),
+        ({"text": "a", "temperature": -1}, "temperature=-1"),
+        ({"text": "a", "alpha": -1}, "alpha=-1"),
+        ({"text": "ja " * 400}, r"\b402\b.*\b128\b"),
+        ({"text": "a", "output": "yes " * 4900}, r"\b9,8\d\d\b.*\b178\b"),
+        ({"text": "a", "force": "yes " * 4900}, r"\b9,8\d\d\b.*\b178\b"),
         (
             {"text": "a", "force": "yes " * 4900, "hidden": [["source", 0]]},
-            "what the output begins with has 9,8",
+            r"\b9,8\d\d\b.*\b178\b",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_the_model_cannot_do_is_said(
+def test_invalid_requests_are_an_error(
     translator: Opened, keys: dict[str, Any], message: str
 ) -> None:
     request = Request(**{**keys, "hidden": tuple(map(tuple, keys.get("hidden", [])))})
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError, match=message):
         Live.of(translator, PLAINLY, Extras()).page(request)
-    assert message in str(found.value)
 
 
-def test_more_weights_than_fit_are_refused_before_they_are_made(
+def test_too_many_weights_are_an_error_before_they_are_computed(
     translator: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["headway.inside.capture.trace"]  # the function has its name
     monkeypatch.setattr(module, "MOST_WEIGHTS", 1000)
     trace(translator, "ja", Ask(output="yes"))
-    with pytest.raises(UserError, match=r"too many tokens to look at \(\d+ and \d+\): .* weights"):
+    with pytest.raises(UserError, match=r"\b5\b.*\b42\b.*\b1,000\b"):
         trace(translator, "ja ja ja ja", Ask(output="yes " * 20))
 
 
 @pytest.mark.parametrize("id", [2**31, 2**63, -1])
-def test_an_output_of_tokens_that_there_are_not_is_refused(translator: Opened, id: int) -> None:
-    with pytest.raises(UserError, match=f"there is no token {id}: they go from 0 to"):
+def test_an_output_with_unknown_token_ids_is_an_error(translator: Opened, id: int) -> None:
+    with pytest.raises(UserError, match=rf"(?<!\d){id}\b"):
         trace(translator, "ja", Ask(output=[5, id]))
 
 
@@ -177,7 +176,7 @@ def test_every_task_can_be_served(tmp_path: Path, task: str) -> None:
     early = unpack(live.page(Request(text=text, checkpoint="step 5")).packed)
     assert_shows(early, trace(stage_at(run, folder / "checkpoints/step-5").run, text))
     if task != "complete":
-        with pytest.raises(UserError, match="output cannot be given"):
+        with pytest.raises(UserError, match=rf"\b{task}\b"):
             live.page(Request(text=text, force="ba"))
 
 
@@ -190,14 +189,14 @@ def test_heads_of_a_checkpoint_are_its_own(tmp_path: Path) -> None:
         assert shown["looks"][0]["sections"]["heads"]["n_texts"] == n_texts
 
 
-def test_saliency_maps_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_saliency_maps_are_made_on_request(tmp_path: Path) -> None:
     live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
     for maps in (False, True):
         shown = unpack(live.page(Request(text="ba de fi", maps=maps, new=2)).packed)
         assert ("saliency" in shown["looks"][0]["sections"]) == maps
 
 
-def test_the_walk_follows_the_token_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_walk_follows_the_requested_token(tmp_path: Path) -> None:
     live = Live.of(open_plain(kept_run(tmp_path / "lm", "complete")), PLAINLY, Extras())
     shown = unpack(live.page(Request(text="ba de fi", walk=("self", 1, 2, 0))).packed)
     at = shown["looks"][0]["sections"]["walk"]["at"]
@@ -206,7 +205,7 @@ def test_the_walk_follows_the_token_that_is_asked_for(tmp_path: Path) -> None:
         live.page(Request(text="ba de fi", walk=("self", 9, 2, 0)))
 
 
-def test_the_first_request_is_what_the_command_asked_for() -> None:
+def test_the_first_request_has_the_options_of_the_command() -> None:
     ask = Ask(output="We sleep.", begin="We", new=5)
     change = Change(hidden=frozenset({("source", 1)}), off=frozenset({("cross", 0, 1)}))
     request = request_of("a", ask, change)
@@ -249,38 +248,38 @@ def test_the_strip_asks_for_other_texts_and_changes(browser: Any, translator: Op
     with served(translator) as server:
         there = Browsed(browser, server, "#tab=attention&kind=cross&layer=1&head=2")
         page = there.page
-        assert there.text("answer") == f"output: {answer(TEXT)}"
+        assert there.text("answer").endswith(answer(TEXT))
 
         text = "Der Hund schläft im Garten."
         page.fill("[data-live=text]", text)
         there.after(lambda: page.press("[data-live=text]", "Enter"))
-        assert there.text("answer") == f"output: {answer(text)}"
+        assert there.text("answer").endswith(answer(text))
         assert "tab=attention" in page.url  # the state is kept
         assert page.get_attribute("#root", "data-drawn") == "attention"
 
         place = trace(translator, text).reading.first.pieces.index("▁Hund")
         there.after(lambda: page.click(f"[data-hide='{place}']"))
         hidden = Change(hidden=frozenset({("source", place)}))
-        assert there.text("answer") == f"output: {answer(text, PLAINLY, hidden)}"
+        assert there.text("answer").endswith(answer(text, PLAINLY, hidden))
         assert answer(text, PLAINLY, hidden) != answer(text)
         assert page.get_attribute(f"[data-hide='{place}']", "aria-pressed") == "true"
         there.after(lambda: page.click(f"[data-hide='{place}']"))
-        assert there.text("answer") == f"output: {answer(text)}"
+        assert there.text("answer").endswith(answer(text))
 
         there.after(lambda: page.click("[data-live=off]"))
         assert page.get_attribute("[data-off]", "data-off") == "cross.1.2"
         off = Change(off=frozenset({("cross", 1, 2)}))
-        assert there.text("answer") == f"output: {answer(text, PLAINLY, off)}"
+        assert there.text("answer").endswith(answer(text, PLAINLY, off))
         there.after(lambda: page.click("[data-live=reset]"))
         assert page.locator("[data-off]").count() == 0
 
         page.fill("[data-live=force]", "Our")
         there.after(lambda: page.press("[data-live=force]", "Enter"))
-        assert there.text("answer") == f"output: {answer(text, Ask(begin='Our'))}"
+        assert there.text("answer").endswith(answer(text, Ask(begin="Our")))
 
         page.fill("[data-live=text]", "")
         there.after(lambda: page.click("[data-live=go]"))
-        assert "the text is empty" in there.text("said")
+        assert "--bad" in page.get_attribute("[data-live=said]", "style")
         there.context.close()
         assert there.complaints == []
         assert all(url.startswith((server, "data:", "blob:")) for url in there.asked)
@@ -291,17 +290,17 @@ def test_the_strip_switches_off_the_head_that_is_shown(browser: Any, translator:
         there = Browsed(browser, server, "#tab=attention")
         page = there.page
         assert page.locator("h2").nth(1).inner_text() == "cross 2.1"
-        assert there.text("off") == "switch off cross 2.1"
+        assert there.text("off").endswith("cross 2.1")
         page.click("[data-tab=overview]")
-        assert there.text("off") == "switch off cross 2.1"
+        assert there.text("off").endswith("cross 2.1")
         page.click("[data-tab=walk]")
         at = [page.input_value(f"[data-walk={key}]") for key in ("kind", "layer", "head")]
         assert page.get_attribute("[data-live=off]", "data-head") == ".".join(at)
         page.click("[data-tab=attention]")
         page.click("[data-head='encoder.2.3']")
-        assert there.text("off") == "switch off encoder 3.4"
+        assert there.text("off").endswith("encoder 3.4")
         page.click("[data-tab=heads]")
-        assert there.text("off") == "switch off encoder 3.4"
+        assert there.text("off").endswith("encoder 3.4")
         page.click("[data-tab=attention]")
         there.after(lambda: page.click("[data-live=off]"))
         assert page.get_attribute("[data-off]", "data-off") == "encoder.2.3"
@@ -315,8 +314,8 @@ def test_beside_the_map_of_one_head_the_strip_names_that_head(browser: Any, tmp_
     html = live.page(Request(text="ba de fi ko", maps=True)).live_html
     with running(make([held], home=html)) as server:
         there = Browsed(browser, server, "#tab=saliency&kind=encoder&saliencyMap=head&layer=0")
-        assert there.page.locator(".chip[data-key=head]").inner_text() == "Head cross 1.1"
-        assert there.text("off") == "switch off cross 1.1"
+        assert there.page.locator(".chip[data-key=head]").inner_text().endswith("cross 1.1")
+        assert there.text("off").endswith("cross 1.1")
         there.context.close()
         assert there.complaints == []
 

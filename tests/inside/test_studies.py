@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from headway.errors import DataError
 from headway.inside.capture.anatomy import Anatomy
 from headway.inside.capture.corpus import Corpus
 from headway.inside.capture.examples import examples, passages
@@ -80,7 +81,7 @@ def test_heads_are_judged_by_what_is_right(run: Opened) -> None:
     assert max(worth.values()) > 1e-4
 
 
-def test_what_is_right_is_what_the_corpus_says() -> None:
+def test_targets_come_from_the_corpus() -> None:
     seen, written = media_run("see"), media_run("caption")
     labels = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3))]
     assert labels == [0, 1, 2]
@@ -103,7 +104,7 @@ def test_what_is_right_is_what_the_corpus_says() -> None:
     )
 
 
-def test_what_was_hidden_is_what_is_asked(tmp_path: Path) -> None:
+def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
     for task in ("fill pictures", "fill sounds"):
         run = open_plain(padded_run(tmp_path / task, task))
         one, *others = examples(run, corpus_for(run, 6))
@@ -209,7 +210,7 @@ def test_a_patch_is_shown_with_those_beside_it() -> None:
     assert (middle == media.item[:, :, :24, :24]).all()
 
 
-def test_a_pruned_model_says_what_the_whole_says_without_the_head(run: Opened) -> None:
+def test_a_pruned_model_equals_the_whole_one_without_the_head(run: Opened) -> None:
     kind = Anatomy.of(run.model).kinds[0]
     small = run.with_model(prune_heads(run.model, run.shape, [(kind.name, 0, 1)]))
     [reading] = examples(run, corpus_for(run, 1))
@@ -225,7 +226,7 @@ def test_recordings_too_long_for_the_model_are_left_out() -> None:
     sound = replace(SOUND, positions="learned", max_rows=10)
     run = media_run("transcribe", sound=sound)
     assert np.all([one.n_rows > 10 for one in corpus_for(run, 2).examples])
-    with pytest.raises(Exception, match="can read"):
+    with pytest.raises(DataError, match="examples"):
         examples(run, corpus_for(run, 2))
 
 

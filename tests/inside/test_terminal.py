@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -113,11 +114,11 @@ def test_the_lens_of_a_few_words() -> None:
     check("lens", "\n".join(line.rstrip() for line in lines))
 
 
-def test_measured_truth_stands_beside_the_map() -> None:
+def test_measured_truth_is_beside_the_map() -> None:
     truth = {"maps": {"cross.0.mean": {"p1": 0.94, "random": 0.14}}}
     found = show(Looked(trace=by_hand(), truth=truth), width=64, ink="blocks")
-    assert "truth: P@1 0.94 (random 0.14)" in found
-    assert "truth: not validated" in show(by_hand(), width=64, ink="blocks")
+    assert re.search(r"P@1 0\.94\D*0\.14", found)
+    assert "P@1" not in show(by_hand(), width=64, ink="blocks")
 
 
 def test_a_heatmap_shows_the_weights() -> None:
@@ -136,7 +137,8 @@ def test_long_texts_are_folded_into_the_width() -> None:
     weights[0, 0, 299] = 1.0
     rows = heatmap(Trace(reading, {"self": [weights]}), ASCII, 80)
     assert max(map(len, rows)) <= 80
-    assert any("rows more" in line for line in rows)
+    [hidden] = [int(n) for line in rows for n in re.findall(r"^\D*\b(\d+) rows\D*$", line)]
+    assert hidden > 0
     [first] = [line for line in rows if line.startswith("word0 ")]
     assert first.rstrip().endswith("@")
 
@@ -177,8 +179,8 @@ def test_map_and_alignment_are_of_the_layer_that_was_measured_best(best: int) ->
     own = "cross.0.mean", "cross.1.mean"
     scores = {name: {"p1": 0.9 if n == best else 0.1, "random": 0.0} for n, name in enumerate(own)}
     text = show(replace(found, truth={"maps": scores}), width=200, ink="blocks")
-    assert f"cross attention, layer {best + 1}, mean over heads" in text
-    assert "truth: P@1 0.90" in text
+    assert re.search(rf"^map\b.*\bcross\b.*\b{best + 1}\b", text, re.MULTILINE)
+    assert "P@1 0.90" in text
     only = replace(found.trace, attention={"cross": [found.trace.attention["cross"][best]]})
     lines = [line.rstrip() for line in alignment(only, BLOCKS, 200)]
     assert "\n".join(lines) in text

@@ -32,7 +32,7 @@ from headway.training.checkpoint import Checkpoints
 from headway.web.html import page_data
 from headway.web.pack import pack, unpack
 
-from .kept_runs import STEPS, kept_run
+from .kept_runs import KEPT, STEPS, kept_run
 
 TEXT = "ba de fi ko ga mo"
 ASK = Ask(output="go ba de fi")
@@ -73,7 +73,7 @@ def test_the_final_weights_stand_at_the_step_that_they_come_from(
 ) -> None:
     folder = shutil.copytree(run_folder, tmp_path / "best")
     path = folder / "metrics.jsonl"
-    path.write_text(path.read_text().replace("average of the last 2", "best checkpoint (step-20)"))
+    path.write_text(path.read_text().replace(KEPT, "best checkpoint (step-20)"))
     assert [stage.step for stage in stages(open_plain(folder))] == [*STEPS, 20]
     path.unlink()
     assert [stage.step for stage in stages(open_plain(folder))] == [*STEPS, STEPS[-1]]
@@ -98,11 +98,11 @@ def test_a_damaged_checkpoint_is_left_out_with_a_line(run_folder: Path, tmp_path
     run = open_plain(folder)
     assert [stage.label for stage in stages(run, said.append)] == ["step 10", "step 30", "final"]
     assert len(said) == 1
-    assert "step-20 is damaged" in said[0]
-    assert "leaves it out" in said[0]
+    assert "step-20" in said[0]
+    assert "model.safetensors" in said[0]
 
 
-def test_without_checkpoints_there_is_no_slider_and_asking_for_it_says_why(
+def test_a_run_without_checkpoints_has_no_slider_and_the_option_is_an_error(
     run_folder: Path, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(run_folder, tmp_path / "bare")
@@ -111,7 +111,7 @@ def test_without_checkpoints_there_is_no_slider_and_asking_for_it_says_why(
     assert [each["label"] for each in shown["looks"]] == ["final"]
     assert "step" not in shown["looks"][0]
     assert "training" not in shown["shared"]
-    with pytest.raises(UserError, match=r"has no checkpoints.*without --checkpoints"):
+    with pytest.raises(UserError, match=r"(?=.*/bare)(?=.*--checkpoints)"):
         look(folder, TEXT, ASK, checkpoints=True)
 
 
@@ -143,13 +143,13 @@ def test_n_checkpoints_cost_at_most_n_times_one(run_folder: Path) -> None:
     assert len(slider.packed) <= len(slider.looks) * len(alone.packed)
 
 
-def test_curves_are_what_the_traces_say(run_folder: Path) -> None:
+def test_curves_match_the_traces(run_folder: Path) -> None:
     run = open_plain(run_folder)
     found = [(stage, trace(stage.run, read(run, TEXT, ASK))) for stage in stages(run)]
     section = of_stages(run, found)
     figures = {figure["name"]: figure for figure in section["figures"]}
     assert section["labels"] == ["step 10", "step 20", "step 30", "final"]
-    assert section["kept"] == "average of the last 2"
+    assert section["kept"] == KEPT
     assert figures["own"]["series"] == [
         {"name": "training", "points": [[step, 9.0 / step] for step in STEPS]},
         {"name": "validation", "points": [[STEPS[-1], 0.5]]},

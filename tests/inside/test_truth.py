@@ -126,7 +126,7 @@ def test_candidates_and_several_right_places_count(run: Opened) -> None:
     assert (hit.p1, hit.aer, miss.p1, miss.aer) == (1.0, 0.0, 0.0, 1.0)
 
 
-def test_both_origins_of_a_word_are_asked_for_by_the_error_rate(run: Opened) -> None:
+def test_the_error_rate_needs_both_origins_of_a_word(run: Opened) -> None:
     [case] = truth.aligned(run, [Known("ba be bi", "ba", ((0, 0), (1, 0)))])
     assert case.links[0].sure == frozenset({0, 1})
     found = truth.measure(run, [case], ["heads"]).maps["cross.0.0"]
@@ -143,9 +143,9 @@ def test_what_was_measured_goes_through_a_file(run: Opened, tmp_path: Path) -> N
     assert again.best == found.best
     assert again.unit == found.unit == "words"
     (tmp_path / "bad.json").write_text('{"task": "x"}')
-    with pytest.raises(DataError, match="not what `headway truth` writes"):
+    with pytest.raises(DataError, match=r"/bad\.json"):
         Truth.load(tmp_path / "bad.json")
-    with pytest.raises(UserError, match="no case to measure"):
+    with pytest.raises(UserError, match="truth"):
         truth.measure(run, [])
 
 
@@ -173,9 +173,9 @@ def test_known_pairs_go_through_a_file(tmp_path: Path) -> None:
     toy_grammar.write_known(pairs, tmp_path / "pairs.tsv")
     assert truth.read_known(tmp_path / "pairs.tsv") == pairs
     (tmp_path / "one.tsv").write_text("a b\tc\n\nonly one side\n")
-    with pytest.raises(DataError, match=r"line 3 of .*one\.tsv has 1 fields"):
+    with pytest.raises(DataError, match=r"(?=.*\bline 3\b)(?=.*/one\.tsv)(?=.*\b1 field)"):
         truth.read_known(tmp_path / "one.tsv")
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match=r"/none\.tsv"):
         truth.read_known(tmp_path / "none.tsv")
 
 
@@ -213,9 +213,9 @@ def test_repeats_count_only_what_the_model_copies() -> None:
 
 
 def test_repeats_are_for_language_models(run: Opened, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="language models"):
+    with pytest.raises(UserError, match="complete"):
         truth.repeats(run)
-    with pytest.raises(UserError, match="999 different tokens are needed"):
+    with pytest.raises(UserError, match=r"\b999\b"):
         truth.repeats(open_plain(tiny_run(tmp_path / "run", "complete")), 1, 999)
 
 
@@ -257,7 +257,7 @@ def test_atoms_of_a_product_are_linked_to_what_they_were(tmp_path: Path) -> None
     rows = [case.reading.outputs[link.rows[0]].row for link in case.links]
     assert [pieces[row] for row in rows if row is not None] == ["C", "C", "C", "O"]
     assert truth.atom_case(run, "CC>>CC") is None
-    with pytest.raises(DataError, match="is no reaction in SMILES"):
+    with pytest.raises(DataError, match=r"(?=.*SMILES)(?=.*'a text')"):
         truth.atom_case(run, "a text")
 
 

@@ -179,16 +179,16 @@ def test_many_tokens_keep_their_scores_and_a_common_rest(opened: Give) -> None:
     assert worst(made) < 1e-3
 
 
-def test_a_place_that_is_not_there_is_refused(opened: Give) -> None:
+def test_an_unknown_place_is_an_error(opened: Give) -> None:
     run = opened("complete", "llama-like")
     found = trace(run, "ba de")
-    with pytest.raises(UserError, match="no attention 'cross'"):
+    with pytest.raises(UserError, match=r"'cross'.*self"):
         walk(run, found, ("cross", 0, 0, 0))
-    with pytest.raises(UserError, match="layers 1 to 2, not 6"):
+    with pytest.raises(UserError, match=r"\bself\b.*\b2\b.*\b6\b"):
         walk(run, found, ("self", 5, 0, 0))
-    with pytest.raises(UserError, match="heads 1 to 4, not 10"):
+    with pytest.raises(UserError, match=r"\bself\b.*\b4\b.*\b10\b"):
         walk(run, found, ("self", 0, 9, 0))
-    with pytest.raises(UserError, match="there is no token 400"):
+    with pytest.raises(UserError, match=r"\btext\b.*\b400\b"):
         walk(run, found, ("self", 0, 0, 399))
 
 

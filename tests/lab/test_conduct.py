@@ -4,6 +4,7 @@ stopped, short of time or data, or asked for wrongly."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -109,7 +110,9 @@ def test_it_leaves_a_verdict_the_numbers_and_a_page(planted: Planted, tmp_path: 
 
 
 @pytest.mark.parametrize(("truth", "verdict"), [(1.0, "supported"), (0.0, "refuted")])
-def test_it_says_what_is_so(planted: Planted, tmp_path: Path, truth: float, verdict: str) -> None:
+def test_the_verdict_follows_the_planted_truth(
+    planted: Planted, tmp_path: Path, truth: float, verdict: str
+) -> None:
     planted.truth = truth
     result = conduct(tmp_path / "x")
     assert result.verdict == verdict
@@ -117,7 +120,9 @@ def test_it_says_what_is_so(planted: Planted, tmp_path: Path, truth: float, verd
     assert [one[2] for one in result.facts["literature"]] == [stance]
 
 
-def test_a_stopped_one_goes_on_and_more_seeds_are_added(planted: Planted, tmp_path: Path) -> None:
+def test_a_stopped_experiment_resumes_and_more_seeds_are_added(
+    planted: Planted, tmp_path: Path
+) -> None:
     planted.fails_at = 1
     with pytest.raises(Stopped):
         conduct(tmp_path / "x")
@@ -143,16 +148,18 @@ def test_seeds_that_were_measured_in_folders_of_their_own_are_put_together(
     assert facts["effect"]["value"] == pytest.approx(1.07)
 
 
-def test_numbers_that_cannot_carry_a_verdict_say_so_again(planted: Planted, tmp_path: Path) -> None:
+def test_a_doubt_is_repeated_when_the_experiment_runs_again(
+    planted: Planted, tmp_path: Path
+) -> None:
     text = tmp_path / "few.txt"
     text.write_text("a\nb\n")
     for _ in range(2):
         few = conduct(tmp_path / "x", data=text)
         assert few.verdict == "undecided"
-        assert "few.txt has 2 lines" in few.sentence
+        assert re.search(r"few\.txt\D*\b2\b", few.sentence)
 
 
-def test_fresh_seeds_begin_where_they_are_told_to(
+def test_fresh_seeds_begin_at_the_first_seed(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conduct(tmp_path / "lab" / "planted")
@@ -167,7 +174,7 @@ def test_fresh_seeds_begin_where_they_are_told_to(
     assert conduct(tmp_path / "lab" / "planted").facts["effect"]["value"] == pytest.approx(1.01)
     assert main([*again, "--first-seed", "7"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])[0]["effect"]["value"] > 1.06
-    with pytest.raises(ConfigError, match="seeds are counted from 1"):
+    with pytest.raises(ConfigError, match="first_seed=0"):
         conduct(tmp_path / "y", first_seed=0)
 
 
@@ -176,19 +183,19 @@ def test_the_machine_has_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPa
     assert machine("cpu").startswith("1 core, ")
 
 
-def test_too_little_time_or_data_is_undecided_and_says_why(
+def test_too_little_time_or_data_is_undecided_with_a_reason(
     planted: Planted, tmp_path: Path
 ) -> None:
     none = conduct(tmp_path / "time", budget_s=0.0)
     assert none.verdict == "undecided"
-    assert "0s were over after 0 of 3 seeds" in none.sentence
+    assert re.search(r"\b0s\D*\b0\b\D*\b3\b", none.sentence)
     assert none.page.is_file()
     assert conduct(tmp_path / "time").verdict == "supported"  # the same goes on
     text = tmp_path / "few.txt"
     text.write_text("a\nb\n")
     few = conduct(tmp_path / "data", data=text)
     assert few.verdict == "undecided"
-    assert "few.txt has 2 lines, and 100 are needed" in few.sentence
+    assert re.search(r"few\.txt\D*\b2\b\D*\b100\b", few.sentence)
     one = conduct(tmp_path / "one", seeds=1)
     assert (one.verdict, one.facts["literature"][0][2]) == ("undecided", "open")
 
@@ -200,11 +207,12 @@ def test_when_time_is_over_the_seeds_that_were_measured_are_judged(
     monkeypatch.setattr(Bench, "_in_time", lambda bench: _in_time(ticks[bench.seed]))
     two = conduct(tmp_path / "x", budget_s=60.0)
     assert (two.verdict, two.facts["seeds"], two.facts["doubts"]) == ("supported", 2, [])
-    assert "(1m 00s were over after 2 of 3 seeds.)" in two.sentence
+    assert re.search(r"\b1m 00s\D*\b2\b\D*\b3\b", two.sentence)
     ticks[1] = 99.0
     one = conduct(tmp_path / "y", budget_s=60.0)
     assert one.verdict == "undecided"
-    assert "One seed cannot tell" in one.sentence
+    assert "--seeds" in one.sentence
+    assert re.search(r"\b1m 00s\D*\b1\b\D*\b3\b", one.sentence)
 
 
 def _in_time(now: float) -> None:
@@ -219,20 +227,20 @@ def test_fewer_seeds_than_are_there_do_not_take_a_verdict_back(
     assert main(["lab", "planted", "--seeds", "1", "--out", str(tmp_path / "x")]) == 0
     shown = capsys.readouterr()
     assert "supported" in shown.out
-    assert "quick, 4 seeds" in shown.out
-    assert "4 seeds are measured in" in shown.err
+    assert re.search(r"\bquick\b.*\b4 seeds\b", shown.out)
+    assert re.search(r"\b4 seeds\b", shown.err)
     assert main(["lab", "planted", "--seeds", "1", "--out", str(tmp_path / "y")]) == 0
-    assert "quick, 1 seed," in capsys.readouterr().out
+    assert re.search(r"\bquick\b.*\b1 seed\b", capsys.readouterr().out)
 
 
 def test_a_folder_in_which_nothing_was_measured_is_free(planted: Planted, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    with pytest.raises(DataError, match="cannot read"):  # a text file was meant
+    with pytest.raises(DataError, match="/folder"):  # a text file was meant
         conduct(tmp_path / "x", data=tmp_path / "folder")
     text = tmp_path / "t.txt"
     text.write_text("a\n" * 100)
     assert conduct(tmp_path / "x", data=text).verdict == "supported"
-    with pytest.raises(FolderError, match="of another data"):
+    with pytest.raises(FolderError, match=r"(?=.*--out)(?=.*/t\.txt)"):
         conduct(tmp_path / "x")
 
 
@@ -250,25 +258,25 @@ def test_one_that_fails_does_not_end_the_others(
     assert main(["lab", "--all", "--out", str(tmp_path / "lab"), "--json"]) == 2
     said = capsys.readouterr()
     assert [one.get("verdict") for one in json.loads(said.out)] == [None, "supported"]
-    assert "1 of 2 failed: planted (no such luck)" in said.err
+    assert re.search(r"\b1\b.*\b2\b.*\bplanted\b.*no such luck", said.err)
 
 
-def test_a_folder_of_something_else_is_refused(planted: Planted, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_an_error(planted: Planted, tmp_path: Path) -> None:
     conduct(tmp_path / "x", seeds=1)
-    with pytest.raises(FolderError, match="holds the experiment 'planted', not 'other'"):
+    with pytest.raises(FolderError, match=r"'planted'.*'other'"):
         run_experiment("other", tmp_path / "x", quiet=True)
-    with pytest.raises(FolderError, match="of another size: quick then, full now"):
+    with pytest.raises(FolderError, match=r"\bquick\b.*\bfull\b"):
         conduct(tmp_path / "x", full=True)
     (tmp_path / "t.txt").write_text("a")
-    with pytest.raises(FolderError, match="of another data: its own then"):
+    with pytest.raises(FolderError, match=r"(?=.*--out)(?=.*/t\.txt)"):
         conduct(tmp_path / "x", data=tmp_path / "t.txt")
-    with pytest.raises(FolderError, match="not empty and holds no experiment"):
+    with pytest.raises(FolderError, match=rf"{re.escape(str(tmp_path))} .*--out"):
         conduct(tmp_path)
-    with pytest.raises(FolderError, match="is a file"):
+    with pytest.raises(FolderError, match=r"/t\.txt .*--out"):
         conduct(tmp_path / "t.txt")
-    with pytest.raises(UserError, match=r"takes no --data"):
+    with pytest.raises(UserError, match=r"'other'.*--data"):
         run_experiment("other", tmp_path / "y", data=tmp_path / "t.txt")
-    with pytest.raises(FolderError, match="there is no"):
+    with pytest.raises(FolderError, match=r"/nowhere.*--data"):
         conduct(tmp_path / "y", data=tmp_path / "nowhere")
 
 
@@ -276,11 +284,11 @@ def test_what_was_kept_and_is_damaged_is_named(planted: Planted, tmp_path: Path)
     conduct(tmp_path / "x", seeds=1)
     seed = tmp_path / "x" / "seed-1"
     (seed / "seed.json").write_text("{")
-    with pytest.raises(FolderError, match=r"seed.json is damaged .*Delete it"):
+    with pytest.raises(FolderError, match=r"/seed\.json"):
         conduct(tmp_path / "x", seeds=1)
     (seed / "seed.json").unlink()
     (seed / "measured" / "first.json").write_text("{")
-    with pytest.raises(FolderError, match=r"first.json is damaged .*Delete it"):
+    with pytest.raises(FolderError, match=r"/first\.json"):
         conduct(tmp_path / "x", seeds=1)
 
 
@@ -296,9 +304,9 @@ def test_an_unknown_one_is_answered_with_the_nearest(
 ) -> None:
     assert main(["lab", "plantd"]) == 2
     said = capsys.readouterr().err
-    assert "there is no experiment 'plantd'. Did you mean 'planted'?" in said
+    assert re.search("'plantd'.*'planted'", said)
     assert main(["lab", "99"]) == 2
-    assert "numbers go from 1 to 2" in capsys.readouterr().err
+    assert re.search(r"'99'.*\b1\b.*\b2\b", capsys.readouterr().err)
 
 
 def test_the_command_lists_runs_and_makes_an_index(
@@ -312,7 +320,7 @@ def test_the_command_lists_runs_and_makes_an_index(
     assert "1h 00m" in listed
     assert main(["lab", "planted"]) == 0
     shown = capsys.readouterr()
-    assert "supported: It is so, by 1.02 nats" in shown.out
+    assert re.search(r"\bsupported\b.*\b1\.02 nats", shown.out)
     assert (tmp_path / "lab" / "planted" / "lab.html").is_file()
     measured = len(planted.measured)
     assert main(["lab", "--all", "--json"]) == 0
@@ -327,38 +335,40 @@ def test_the_command_lists_runs_and_makes_an_index(
     assert main(["lab", "--all", "--data", "x"]) == 2
 
 
-def test_ctrl_c_says_how_to_go_on(
+def test_ctrl_c_prints_how_to_resume(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted.fails_at = 1
     assert main(["lab", "planted", "--out", str(tmp_path / "x")]) == 130
-    assert "`headway lab planted` with the same options goes on" in capsys.readouterr().err
+    assert "lab planted" in capsys.readouterr().err
     planted.fails_at = None
     assert main(["lab", "planted", "--out", str(tmp_path / "x")]) == 0
     assert planted.measured == [0, 1, 2, 3, 4]
 
 
-def test_full_without_a_gpu_says_how_long_and_goes_on(
+def test_full_without_a_gpu_prints_how_long_it_takes_and_continues(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lab", "1", "--full", "--device", "cpu", "--out", str(tmp_path / "x")]) == 0
-    assert "no GPU here: planted --full takes about 1h 00m on two cores" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search("planted --full.*1h 00m.*5m 00s", said)
     assert main(["lab", "2", "--full", "--device", "cpu", "--out", str(tmp_path / "y")]) == 0
     said = capsys.readouterr().err
-    assert "other --full takes about 12s on two cores, and a GPU does not help" in said
+    assert re.search("other --full.*12s", said)
+    assert "5m 00s" not in said  # a GPU does not help
 
 
 @pytest.mark.parametrize(
     ("word", "near"),
-    [("position", "'shift' or 'frequencies' or 'concatenate' or 'slow-tail' or 'order'"),
-     ("residual", "'residuals'"),
-     ("overfiting", "'overfitting'"), ("bert", ""), ("at", "")],
+    [("position", ["shift", "frequencies", "concatenate", "slow-tail", "order"]),
+     ("residual", ["residuals"]), ("overfiting", ["overfitting"]), ("bert", []), ("at", [])],
 )  # fmt: skip
-def test_nearest_are_words_of_a_question_before_names_that_look_alike(word: str, near: str) -> None:
+def test_nearest_are_words_of_a_question_before_names_that_look_alike(
+    word: str, near: list[str]
+) -> None:
     with pytest.raises(UserError) as error:
         find(word)
-    assert (f"Did you mean {near}?" in str(error.value)) == bool(near)
-    assert ("Did you mean" in str(error.value)) == bool(near)
+    assert re.findall(r"'([\w-]+)'", str(error.value)) == [word, *near]
 
 
 def test_every_experiment_is_there_and_complete() -> None:
@@ -379,15 +389,16 @@ def test_a_text_of_ones_own_must_be_long_enough(tmp_path: Path) -> None:
     path.write_text("a short line\n" * 100)
     bench = Bench(folder=tmp_path, seed=0, quick=True, data=path)
     assert bench.text(lambda: "usual").startswith("a short line")
-    assert bench.doubts == ["mine.txt has 1,299 letters, and 100,000 are needed"]
+    [doubt] = bench.doubts
+    assert re.search(r"mine\.txt.*\b1,299\b.*\b100,000\b", doubt)
     assert Bench(folder=tmp_path, seed=0, quick=True).text(lambda: "usual") == "usual"
-    with pytest.raises(DataError, match="too short: 800 are needed"):
+    with pytest.raises(DataError, match=r"\b5\b.*\b800\b"):
         beds.speeches(10, 1, size=400, text="short")
-    with pytest.raises(DataError, match="cannot read"):
+    with pytest.raises(DataError, match="/nowhere"):
         bench.lines(tmp_path / "nowhere", 1, "lines")
 
 
-def test_a_training_of_the_bench_goes_on_and_is_opened_when_done(tmp_path: Path) -> None:
+def test_a_training_of_the_bench_resumes_and_is_opened_when_done(tmp_path: Path) -> None:
     texts = {"text": [f"the {a} sat by the {b} door" for a in "abcdefg" for b in "hijklm"]}
     settings = {
         "model.d_model": 8, "model.n_heads": 1, "model.d_ff": 8, "model.n_layers": 1,

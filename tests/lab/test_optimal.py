@@ -72,7 +72,7 @@ def test_the_verdict_follows_the_planted_truth(given: list[dict[str, Any]], verd
     assert all(figure.data() for figure in EXPERIMENT.figures(given))
 
 
-def test_who_is_half_as_fast_gets_half_of_the_steps() -> None:
+def test_a_model_half_as_fast_gets_half_of_the_steps() -> None:
     one = seed(2.0)
     one["seconds"]["single"] = 0.2
     found = at_equal_time(one)

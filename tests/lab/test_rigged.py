@@ -122,7 +122,7 @@ def test_an_arm_that_is_known_to_be_worse_decides(
      (lambda length: 2.0 + 16 / length, "refuted")],
     ids=["a recurrence waits for each token", "it is faster", "it is slower, yet catches up"],
 )  # fmt: skip
-def test_the_lead_is_that_of_a_clock_which_is_told_what_to_say(
+def test_the_lead_is_that_of_a_planted_clock(
     waits: Callable[[int], float], verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]

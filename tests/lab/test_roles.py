@@ -86,7 +86,7 @@ def test_the_verdict_follows_the_planted_truth(found: list[Any], verdict: str) -
     assert len(EXPERIMENT.figures(found)[0].data()["bars"]) == len(ARMS)
 
 
-def test_sources_stand_to_the_part_that_they_are_about() -> None:
+def test_sources_are_compared_with_the_part_that_they_are_about() -> None:
     verdict = EXPERIMENT.judge(seeds(values=0.4))
     assert verdict.verdict == "refuted"
     assert verdict.parts == {"queries": "supported", "values": "refuted"}
@@ -100,7 +100,7 @@ def crossed(kind: type[Attention], x_MD: torch.Tensor, x_ND: torch.Tensor) -> to
     return attention(x_ND, TARGET, Memory(x_MD, SOURCE)).detach()
 
 
-def test_values_from_the_decoder_say_nothing_of_the_source_but_where_and_nothing_ahead() -> None:
+def test_values_from_the_decoder_carry_only_places_of_the_source_and_no_later_rows() -> None:
     x_MD, x_ND = torch.randn(8, 8), torch.randn(6, 8)
     out = crossed(ValuesFromDecoder, x_MD, x_ND)
     assert out.shape == (6, 8)

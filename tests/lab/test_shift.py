@@ -57,7 +57,9 @@ def test_the_code_of_a_model_is_the_formula_in_single_precision() -> None:
     assert torch.allclose(of_model(300, 16), expected, atol=1e-6)
 
 
-def test_where_anything_can_be_shifted_nothing_is_said(found: list[dict[str, Any]]) -> None:
+def test_if_random_codes_can_be_shifted_the_verdict_is_undecided(
+    found: list[dict[str, Any]],
+) -> None:
     other = [{"128": {**one["128"], "random": 0.0}} for one in found]
     assert EXPERIMENT.judge(other).verdict == "undecided"
 

@@ -42,7 +42,7 @@ def command(
     try:
         for line in process.stderr:
             said.append(line)
-            if "a page to try it on" in line:
+            if re.search(r"http://[\d.:]+/$", line):  # the page, in the last line
                 break
         found = re.search(r"http://[\d.]+:\d+", "".join(said))
         assert found, said
@@ -66,14 +66,14 @@ def own_log() -> Iterator[None]:
     log.propagate = True
 
 
-def test_it_says_where_it_is_answers_its_own_line_and_drains(tmp_path: Path) -> None:
+def test_it_prints_its_address_answers_its_own_line_and_drains(tmp_path: Path) -> None:
     with command("stories", "serve.drain=20") as (process, url, said):
         line = next(one for one in said if one.strip().startswith("curl"))
         words = shlex.split(line)
         body = json.loads(words[words.index("-d") + 1])
         client = httpx2.Client(base_url=url, timeout=60)
         assert client.post("/v1/predict", json=body).status_code == 200  # when the line is there
-        secret = "a word that nobody else says"
+        secret = "a word that occurs nowhere else"
         options = {"max_len": 120, "min_len": 110, "beam": 1, "sample": False}
         long = {"model": "stories", "input": secret, "stream": True, "options": options}
         found: list[Any] = []
@@ -155,7 +155,7 @@ def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
         for thread in threads:
             thread.join(10)
         assert set(codes) == {503}
-        assert "stopped." in "".join(said)
+        assert "Traceback" not in "".join(said)
 
 
 BUSY = """
@@ -192,7 +192,7 @@ def seconds_to_end(program: Path) -> float:
         took = time.monotonic() - began
         asking.join(10)
         assert found == [503]
-        assert "stopped." in "".join(said)
+        assert "Traceback" not in "".join(said)
         return took
 
 
@@ -225,23 +225,23 @@ def test_a_second_signal_ends_it_at_once() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say what to serve"),
+        ([], "headway models"),
         (["nothing-here"], "nothing-here"),
-        (["stories", "--host", "0.0.0.0"], "would let everybody in"),
-        (["stories", "--key-file", "none.txt"], "cannot read the keys"),
-        (["stories", "--port", "70000"], "0 to 65535"),
-        (["stories", "serve.queu=3"], "Did you mean 'queue'?"),
-        (["stories", "serve.queue=0"], "leaves nothing"),
-        (["stories", "stories"], "two runs are called 'stories'"),
-        (["tatoeba-de-en", "--languages", "stories=de-en"], "write RUN=de-en"),
+        (["stories", "--host", "0.0.0.0"], r"0\.0\.0\.0.*--key-file"),
+        (["stories", "--key-file", "none.txt"], r"\bnone\.txt"),
+        (["stories", "--port", "70000"], "70000.*65535"),
+        (["stories", "serve.queu=3"], "queu'.*'queue'"),
+        (["stories", "serve.queue=0"], r"serve\.queue=0"),
+        (["stories", "stories"], "'stories'"),
+        (["tatoeba-de-en", "--languages", "stories=de-en"], "stories=de-en.*tatoeba-de-en"),
         (["stories", "--new-key", "me"], "--key-file"),
     ],
 )
-def test_what_cannot_be_served_is_said(
+def test_what_cannot_be_served_is_an_error(
     words: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *words]) == 2
-    assert message in capfd.readouterr().err
+    assert re.search(message, capfd.readouterr().err)
 
 
 def test_a_model_that_cannot_be_read_ends_the_server(
@@ -255,7 +255,7 @@ def test_a_model_that_cannot_be_read_ends_the_server(
     weights.write_bytes(data)
     assert main(["serve", str(folder), "--port", "0"]) == 2
     said = capfd.readouterr().err
-    assert "damaged cannot be read" in said
+    assert re.search(r"\bdamaged\b", said)  # its name
     assert "Traceback" not in said
     assert "curl" not in said
 
@@ -268,11 +268,11 @@ def test_a_key_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert out not in path.read_text()
 
 
-def test_without_the_extra_one_line_says_so(
+def test_without_the_extra_one_line_names_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette", None)
     for words in (["serve", "stories"], ["look", "stories", "--text", "a", "--serve"]):
         assert main(words) == 2
-        assert "pip install 'headway[serve]'" in capfd.readouterr().err
+        assert "headway[serve]" in capfd.readouterr().err
     assert needs("json", "serve") is json

@@ -167,7 +167,7 @@ def test_translations_that_wait_together_are_one_batch(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_who_leaves_is_computed_no_further(
+def test_requests_of_disconnected_clients_are_cancelled(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     with slow_steps(monkeypatch, 0.03) as rows:
@@ -186,7 +186,7 @@ def test_who_leaves_is_computed_no_further(
         assert len(rows) < left + 60  # 190 steps were asked for
 
 
-def test_a_translation_that_nobody_waits_for_ends(
+def test_a_translation_without_a_waiting_client_ends(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headway.decode.steps import Seq2SeqSteps
@@ -228,7 +228,7 @@ def slow_batches(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[li
         yield seen
 
 
-def test_of_many_long_texts_that_nobody_waits_for_no_further_batch_is_computed(
+def test_no_further_batch_of_long_texts_is_computed_without_a_waiting_client(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with slow_batches(monkeypatch, 0.1) as seen:
@@ -317,7 +317,7 @@ def test_five_hundred_clients_that_leave(here: Here, runs: dict[str, Run]) -> No
 # S10, S6: too much
 
 
-def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
+def test_a_full_queue_rejects_at_once_with_retry_after(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(runs["stories"], limits=Limits(queue=3)) as here:
@@ -367,7 +367,7 @@ def heard(raw: socket.socket) -> tuple[int, dict[str, str], bytes]:
     return int(lines[0].split()[1]), given, body
 
 
-def test_who_is_refused_before_he_is_read_hears_the_same_and_keeps_his_connection(
+def test_a_request_rejected_unread_gets_the_same_answer_and_keeps_its_connection(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -413,7 +413,7 @@ def test_who_is_refused_before_he_is_read_hears_the_same_and_keeps_his_connectio
         assert 'headway_requests_total{path="/v1/predict",status="429"} 5' in counted
 
 
-def test_a_full_server_refuses_who_has_no_key_for_that(runs: dict[str, Run]) -> None:
+def test_a_full_server_rejects_requests_without_a_key_for_that(runs: dict[str, Run]) -> None:
     keys = Keys.of("secret")
     with (
         serving(runs["stories"], limits=Limits(queue=1), keys=keys) as here,
@@ -460,7 +460,7 @@ def test_of_many_that_come_at_once_as_many_are_read_as_there_is_room_for(
             raw.close()
 
 
-def test_an_answer_ends_the_rest_between_refusals(
+def test_an_answer_ends_the_rest_between_rejections(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "REST", 300.0)
@@ -491,7 +491,7 @@ def test_a_request_that_takes_too_long_is_given_up(
         assert settled(here)
 
 
-def test_what_is_above_a_limit_is_refused_quickly(here: Here) -> None:
+def test_requests_over_a_limit_are_rejected_quickly(here: Here) -> None:
     for body in (
         {"model": "stories", "input": "a" * 30_000},
         {"model": "stories", "inputs": ["a"] * 1000},
@@ -592,7 +592,7 @@ def test_media_have_limits(runs: dict[str, Run]) -> None:
 # S8: what breaks
 
 
-def test_a_request_that_breaks_the_model_breaks_nobody_else(
+def test_a_request_that_breaks_the_model_breaks_no_other(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = runs["stories"].tokenizer
@@ -656,7 +656,7 @@ def test_an_input_that_breaks_a_batch_is_found(
 
 
 @pytest.mark.parametrize("place", ["member", "joined", "predictor"])
-def test_a_request_that_breaks_beside_the_steps_breaks_nobody_else(
+def test_a_request_that_breaks_beside_the_steps_breaks_no_other(
     here: Here, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     from headway.serve.worker import Worker
@@ -684,7 +684,7 @@ def test_a_request_that_breaks_beside_the_steps_breaks_nobody_else(
     assert settled(here)
 
 
-def test_a_worker_that_dies_begins_anew_and_who_waited_is_answered(
+def test_a_worker_that_dies_restarts_and_answers_waiting_requests(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(runs["stories"]) as here:
@@ -748,7 +748,7 @@ def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
     assert "someone" not in caplog.text + said.text
 
 
-def test_a_stream_that_nobody_begins_to_read_is_given_up() -> None:
+def test_a_stream_that_is_never_read_is_given_up() -> None:
     from headway.serve.service import Events
 
     class Open:
@@ -904,7 +904,7 @@ def test_two_hundred_slow_clients_at_once(runs: dict[str, Run]) -> None:
     assert busy[m] <= max(2 * quiet[n], 0.02), (quiet[n], busy[m])
 
 
-def test_who_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
+def test_a_client_that_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
     with serving(runs["stories"], limits=Limits(send_seconds=1.0)) as here:
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -917,7 +917,7 @@ def test_who_never_reads_is_cut_off(runs: dict[str, Run]) -> None:
         raw.close()
 
 
-def test_an_answer_that_nobody_takes_does_not_keep_its_connection(
+def test_an_answer_that_is_not_read_does_not_keep_its_connection(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, lost = Patient.connection_lost, []

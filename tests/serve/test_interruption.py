@@ -165,7 +165,7 @@ def test_what_cannot_be_done_before_the_deadline_is_rejected_at_once(
         assert worker._expected == 0
 
 
-def test_what_would_wait_beyond_the_deadline_is_told_when_to_come_again(
+def test_a_request_that_would_wait_beyond_the_deadline_gets_retry_after(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(runs[NAME], limits=Limits(seconds=20)) as here:

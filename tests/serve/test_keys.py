@@ -81,15 +81,15 @@ def test_keys_are_made_once_and_kept_as_hashes(tmp_path: Path) -> None:
     assert (keys.name_of(mine), keys.name_of(yours)) == ("me", "you@work")
     assert keys.name_of("") is None
     assert keys.name_of(mine[:-1]) is None
-    with pytest.raises(UserError, match="has a key 'me' already"):
+    with pytest.raises(UserError, match=r"/keys\.txt.*'me'"):
         new_key(path, "me")
-    with pytest.raises(UserError, match="no name of a key"):
+    with pytest.raises(UserError, match="'a b'"):
         new_key(path, "a b")
     path.write_text("me: secret\n")
-    with pytest.raises(UserError, match="line 1 is no key"):
+    with pytest.raises(UserError, match=r"/keys\.txt.*\b1\b"):
         Keys.read(path)
     path.write_text("# nothing\n")
-    with pytest.raises(UserError, match="there is no key"):
+    with pytest.raises(UserError, match=r"^(?!.*\bline 1\b).*\bkeys?\b"):
         Keys.read(path)
     with pytest.raises(UserError, match="--new-key"):
         Keys.read(tmp_path / "none.txt")

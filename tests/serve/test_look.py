@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def test_only_this_machine_is_listened_on(closed: Here) -> None:
 def test_a_name_that_was_pointed_here_is_refused(closed: Here, host: str, path: str) -> None:
     said = closed.get(path, headers={"Host": host})
     assert said.status_code == 403
-    assert "answers to" in said.json()["error"]["message"]
+    assert "localhost" in said.json()["error"]["message"]
 
 
 def test_localhost_is_a_name_of_this_server(closed: Here) -> None:
@@ -65,7 +66,7 @@ def test_pages_of_other_sites_are_refused(closed: Here) -> None:
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
         said = closed.post("/v1/look", {"text": "a"}, headers={"Origin": origin})
         assert said.status_code == 403, origin
-        assert "other sites" in said.json()["error"]["message"]
+        assert "localhost" not in said.json()["error"]["message"]  # the host is right
     cross = {"Sec-Fetch-Site": "cross-site"}
     assert closed.get("/v1/models", headers=cross).status_code == 403
     link = {**cross, "Sec-Fetch-Mode": "navigate"}  # which may lead to the page, and no further
@@ -107,30 +108,30 @@ def test_a_medium_is_kept_for_the_next_question(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "has no text"),
-        ({"text": 3}, "text must be a text"),
-        ({"text": "a", "beams": 3}, "unknown key 'beams'. Did you mean 'beam'?"),
-        ({"text": "a" * MOST_TEXT}, "tokens"),
-        ({"text": "a", "beam": 0}, "beam must be a whole number from 1 to 32"),
-        ({"text": "a", "beam": True}, "beam must be a whole number"),
-        ({"text": "a", "new": 10_000_000}, "new must be a whole number"),
-        ({"text": "a", "temperature": "hot"}, "temperature must be a number"),
-        ({"text": "a", "hidden": [["source"]]}, '["source", 3]'),
-        ({"text": "a", "hidden": "all"}, "hidden must be a list"),
-        ({"text": "a", "off": ["cross.1"]}, "'cross.1' names no head"),
-        ({"text": "a", "off": ["cross.-1.0"]}, "names no head"),
-        ({"text": "a", "walk": ["cross", 1, 2]}, '["cross", 0, 3, 2]'),
-        ({"text": "a", "walk": []}, "walk must be kind, layer, head and row"),
-        ({"text": "a", "maps": 1}, "maps must be true or false"),
-        ({"text": "a", "alpha": 10**400}, "alpha must be a number"),
-        ({"text": "a", "off": [f"cross.{'9' * 5000}.0"]}, "names no head"),
+        ({}, r"\btext\b"),
+        ({"text": 3}, r"\btext\b.*\btext\b"),
+        ({"text": "a", "beams": 3}, "'beams'.*'beam'"),
+        ({"text": "a" * MOST_TEXT}, r"\d,\d\d\d tokens"),
+        ({"text": "a", "beam": 0}, r"\bbeam\b.*\b32\b"),
+        ({"text": "a", "beam": True}, r"\bbeam\b.*\b32\b"),
+        ({"text": "a", "new": 10_000_000}, r"\bnew\b.*\d"),
+        ({"text": "a", "temperature": "hot"}, "temperature"),
+        ({"text": "a", "hidden": [["source"]]}, r'\["source", 3\]'),
+        ({"text": "a", "hidden": "all"}, "hidden"),
+        ({"text": "a", "off": ["cross.1"]}, r"'cross\.1'"),
+        ({"text": "a", "off": ["cross.-1.0"]}, r"'cross\.-1\.0'"),
+        ({"text": "a", "walk": ["cross", 1, 2]}, r'\bwalk\b.*\["cross", 0, 3, 2\]'),
+        ({"text": "a", "walk": []}, r"\bwalk\b"),
+        ({"text": "a", "maps": 1}, r"\bmaps\b.*\btrue\b.*\bfalse\b"),
+        ({"text": "a", "alpha": 10**400}, "alpha"),
+        ({"text": "a", "off": [f"cross.{'9' * 5000}.0"]}, r"'cross\.999"),
     ],
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
-def test_mistakes_are_named_in_a_sentence(closed: Here, keys: Any, message: str) -> None:
+def test_invalid_requests_name_the_key_or_its_value(closed: Here, keys: Any, message: str) -> None:
     said = look(closed, **keys)
     assert said.status_code == 422
-    assert message in said.json()["error"]["message"]
+    assert re.search(message, said.json()["error"]["message"])
 
 
 def test_one_page_is_made_at_a_time_and_few_wait(
@@ -161,7 +162,7 @@ def test_one_page_is_made_at_a_time_and_few_wait(
     assert codes == [200, 200]
 
 
-def test_a_page_that_nobody_waits_for_is_not_made(
+def test_a_page_without_a_waiting_client_is_not_made(
     closed: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, made = threading.Event(), []

@@ -83,7 +83,7 @@ def test_what_is_drawn_is_drawn_again_by_its_seed(client: openai.OpenAI) -> None
 
 
 @pytest.mark.parametrize(("n", "echo"), [(1, False), (2, False), (2, True)])
-def test_a_stream_says_what_the_whole_says(client: openai.OpenAI, n: int, echo: bool) -> None:
+def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, n: int, echo: bool) -> None:
     said: dict[str, Any] = {
         "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0.8, "seed": 3,
         "n": n, "stop": ["."], "echo": echo,
@@ -147,7 +147,7 @@ def test_what_has_a_clear_meaning_is_taken(
     assert [one.text for one in once] == [one.text for one in again]
 
 
-def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
+def test_a_null_equals_a_missing_field(client: openai.OpenAI) -> None:
     found = client.completions.create(
         model="stories", prompt=PROMPT, temperature=0, extra_body={"max_tokens": None, "n": None}
     )
@@ -158,25 +158,25 @@ def test_a_null_is_as_if_it_were_not_said(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("said", "error", "message"),
     [
-        ({"n": 9}, openai.BadRequestError, "n must be"),
-        ({"max_tokens": 10**9}, openai.BadRequestError, "max_tokens must be"),
-        ({"max_tokens": -1}, openai.BadRequestError, "max_tokens must be"),
-        ({"temperature": 2.1}, openai.BadRequestError, "temperature must be from 0 to 2"),
-        ({"prompt": "a " * 9000}, openai.BadRequestError, "tokens"),
-        ({"prompt": "a" * 20_001}, openai.BadRequestError, "characters"),
-        ({"temperature": -1}, openai.BadRequestError, "temperature must be"),
-        ({"logprobs": 6}, openai.BadRequestError, "logprobs must be"),
-        ({"best_of": 3}, openai.BadRequestError, "best_of must be n"),
-        ({"top_p": 2, "temperature": 0}, openai.BadRequestError, "top_p must be"),
-        ({"seed": 2**60}, openai.BadRequestError, "from 0 to 9,007,199,254,740,992"),
-        ({"prompt": 5}, openai.BadRequestError, "prompt must be a text"),
-        ({"prompt": {"text": "a"}}, openai.BadRequestError, "prompt must be a text"),
-        ({"presence_penalty": 1}, openai.BadRequestError, "presence_penalty is not"),
-        ({"prompt": [99_999_999]}, openai.BadRequestError, "tokens must be"),
-        ({"prompt": ["a"] * 99}, openai.APIStatusError, "1 to 32 prompts"),
-        ({"model": "gpt-4"}, openai.NotFoundError, "no model 'gpt-4'"),
-        ({"model": "tatoeba-de-en"}, openai.NotFoundError, "Those do: stories"),
-        ({"extra_body": {"foo": 1}}, openai.BadRequestError, "no field 'foo'"),
+        ({"n": 9}, openai.BadRequestError, r"\bn\b.*\b8\b"),
+        ({"max_tokens": 10**9}, openai.BadRequestError, r"max_tokens.*\b2,048\b"),
+        ({"max_tokens": -1}, openai.BadRequestError, r"max_tokens.*\b2,048\b"),
+        ({"temperature": 2.1}, openai.BadRequestError, r"temperature.*\b2\b"),
+        ({"prompt": "a " * 9000}, openai.BadRequestError, r"\b9,002\b.*\b512\b"),
+        ({"prompt": "a" * 20_001}, openai.BadRequestError, r"\b20,001\b.*\b20,000\b"),
+        ({"temperature": -1}, openai.BadRequestError, r"temperature.*\b2\b"),
+        ({"logprobs": 6}, openai.BadRequestError, r"logprobs.*\b5\b"),
+        ({"best_of": 3}, openai.BadRequestError, r"best_of.*\bn\b"),
+        ({"top_p": 2, "temperature": 0}, openai.BadRequestError, r"top_p.*\b1\b"),
+        ({"seed": 2**60}, openai.BadRequestError, "seed.*9,007,199,254,740,992"),
+        ({"prompt": 5}, openai.BadRequestError, r"\bprompt\b"),
+        ({"prompt": {"text": "a"}}, openai.BadRequestError, r"\bprompt\b"),
+        ({"presence_penalty": 1}, openai.BadRequestError, "presence_penalty"),
+        ({"prompt": [99_999_999]}, openai.BadRequestError, r"\b2,048\b"),
+        ({"prompt": ["a"] * 99}, openai.APIStatusError, r"\b32\b"),
+        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4'"),
+        ({"model": "tatoeba-de-en"}, openai.NotFoundError, "'tatoeba-de-en'.*stories"),
+        ({"extra_body": {"foo": 1}}, openai.BadRequestError, "'foo'"),
     ],
 )
 def test_mistakes_are_errors_of_the_client(
@@ -222,7 +222,7 @@ def test_embeddings(client: openai.OpenAI, runs: dict[str, Run], form: Any) -> N
         np.testing.assert_allclose(value, runs["base-en"](text).vector, atol=1e-5)
         np.testing.assert_allclose(same.embedding, value, atol=1e-6)
     assert usual.usage.prompt_tokens > 4
-    with pytest.raises(openai.BadRequestError, match="dimensions must be"):
+    with pytest.raises(openai.BadRequestError, match=r"dimensions.*\b384\b"):
         client.embeddings.create(model="base-en", input="a", dimensions=7)
 
 
@@ -258,9 +258,9 @@ def test_transcriptions(client: openai.OpenAI, runs: dict[str, Run]) -> None:
     # This model has no token for windows without speech.
     assert "no_speech_prob" not in segment.model_dump(exclude_unset=True)
     assert 4 < whole.duration < 5
-    with pytest.raises(openai.BadRequestError, match="cannot be read as sound"):
+    with pytest.raises(openai.BadRequestError, match=r"\ba\.wav\b"):
         made(model="digits", file=("a.wav", b"RIFF"))
-    with pytest.raises(openai.NotFoundError, match="Those do: digits"):
+    with pytest.raises(openai.NotFoundError, match=r"'stories'.*\bdigits\b"):
         made(model="stories", file=data)
 
 
@@ -268,7 +268,7 @@ MESSAGES: Any = [{"role": "user", "content": "Tell me a story."}]
 
 
 def test_a_chat_needs_a_template(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="no model that has a chat template"):
+    with pytest.raises(openai.NotFoundError, match=r"'stories'.*/v1/predict"):
         client.chat.completions.create(model="stories", messages=MESSAGES)
 
 
@@ -304,7 +304,7 @@ def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
         again = {**said, "messages": [{"role": "user", "content": parts}]}
         assert client.chat.completions.create(**again).choices[0].message.content == want
         long: Any = [{"role": "user", "content": "a" * 30_000}]
-        with pytest.raises(openai.APIStatusError, match="30,000 characters"):
+        with pytest.raises(openai.APIStatusError, match=r"\b30,000\b.*\b20,000\b"):
             client.chat.completions.create(**{**said, "messages": long})
         wrong: Any = [{"role": "system", "content": "x"}]
         with pytest.raises(openai.BadRequestError, match="no system"):

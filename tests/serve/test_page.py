@@ -90,7 +90,7 @@ def test_translate_with_alternatives_and_lines_that_work(
     said = here.post("/v1/predict", content=body, headers=kind).json()
     assert said["answer"]["outputs"][0]["text"] == want.text
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
-    page.click("[aria-label='copy the curl lines']")  # as on a page that came without TLS
+    page.click("div:has(> [data-serve=curl]) > header button")  # as on a page that came without TLS
     assert shlex.split(page.evaluate("String(getSelection())")) == words
     code = page.inner_text("[data-serve=python]")
     assert f'headway.load("tatoeba-de-en")("{text}", n_best=3)' in code
@@ -125,17 +125,18 @@ def test_embed_has_one_box_and_texts_stay_with_their_model(
     assert page.input_value("[data-serve=input]") == ""
     page.fill("[data-serve=input]", "a small house")
     size = len(runs["base-en"]("a small house").vector)
-    assert there.send() == f"{size} numbers"
+    assert re.match(rf"{size}\b", there.send())
     there.picture("embed")
     there.choose("tatoeba-de-en")
     assert page.input_value("[data-serve=input]") == "Guten Tag."
 
 
-def test_nothing_is_asked_about_nothing(there: There) -> None:
+def test_an_empty_input_sends_no_request(there: There) -> None:
     page = there.page
     for button in ("go", "look"):
+        page.reload()
         page.click(f"[data-serve={button}]")
-        page.get_by_text("type a text first").wait_for()
+        page.wait_for_selector("[data-serve=wrong]")
         assert len(there.context.pages) == 1
     assert not any("v1/predict" in url or "v1/look" in url for url in there.asked)
     page.fill("[data-serve=input]", "Ja.")
@@ -143,7 +144,7 @@ def test_nothing_is_asked_about_nothing(there: There) -> None:
     assert page.locator("[data-serve=wrong]").count() == 0
 
 
-def test_boxes_stay_as_they_are_while_one_asks(there: There) -> None:
+def test_boxes_keep_their_state_during_a_request(there: There) -> None:
     page = there.page
     page.fill("[data-serve=input]", "Guten Tag.")
     page.click("summary")
@@ -156,7 +157,7 @@ def test_boxes_stay_as_they_are_while_one_asks(there: There) -> None:
     ]  # fmt: skip
     assert page.evaluate("document.querySelector('[data-serve=options]').open")
     assert page.locator(".option label").first.inner_text().startswith("n best")
-    assert page.get_by_text("Outputs a line").is_visible()  # also where nothing can be hovered
+    assert page.locator("#help-n_best").is_visible()  # also where nothing can be hovered
 
 
 def test_by_keyboard(there: There) -> None:
@@ -196,7 +197,8 @@ def test_complete_appears_as_it_is_written_and_can_be_stopped(
         there.picture("complete-growing")
         page.wait_for_selector("[data-serve=latency]")
     assert page.inner_text("[data-serve=text]") == "Once upon a time" + want
-    assert "first token after" in page.inner_text("[data-serve=latency]")
+    # Until the end and until the first token.
+    assert len(re.findall(r"\d+ ms", page.inner_text("[data-serve=latency]"))) == 2
     there.picture("complete")
     with slow_steps(monkeypatch, 0.05):
         page.fill("[data-option=max_len]", "250")
@@ -217,7 +219,7 @@ def test_caption_and_transcribe_a_file_that_is_chosen(there: There) -> None:
     there.picture("caption")
     there.choose("digits")
     assert there.send("[data-serve=wrong]") == ""
-    assert "choose a recording" in page.inner_text("[data-serve=wrong]")
+    assert page.inner_text("[data-serve=wrong]")
     page.set_input_files("[data-serve=file]", str(WAV))
     page.wait_for_selector(".drop audio")
     assert there.send("[data-serve=text]") == "three eight six eight four"
@@ -231,7 +233,7 @@ def test_record_from_the_microphone(there: There) -> None:
     there.choose("digits")
     there.context.grant_permissions(["microphone"], origin=there.url)
     page.click("[data-serve=record]")
-    page.wait_for_selector("text=Stop recording")
+    page.wait_for_selector("[data-serve=record]:has-text('■')")
     page.wait_for_timeout(600)
     page.click("[data-serve=record]")
     page.wait_for_selector(".drop audio")
@@ -242,7 +244,7 @@ def test_record_from_the_microphone(there: There) -> None:
 
 
 @pytest.mark.parametrize("how", ["model", "key"])
-def test_the_microphone_is_off_when_something_else_is_wanted(there: There, how: str) -> None:
+def test_the_microphone_is_off_after_another_choice(there: There, how: str) -> None:
     page = there.page
     page.evaluate("""() => {
       const real = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -251,7 +253,7 @@ def test_the_microphone_is_off_when_something_else_is_wanted(there: There, how: 
     there.choose("digits")
     there.context.grant_permissions(["microphone"], origin=there.url)
     page.click("[data-serve=record]")
-    page.wait_for_selector("text=Stop recording")
+    page.wait_for_selector("[data-serve=record]:has-text('■')")
     state = "heard.getTracks().map((track) => track.readyState)"
     assert page.evaluate(state) == ["live"]
     if how == "model":
@@ -261,7 +263,7 @@ def test_the_microphone_is_off_when_something_else_is_wanted(there: There, how: 
         page.wait_for_selector("[data-serve=input]")
     assert page.evaluate(state) == ["ended"]
     there.choose("digits")
-    assert page.inner_text("[data-serve=record]") == "● Record"
+    assert "●" in page.inner_text("[data-serve=record]")
     assert page.locator(".drop audio").count() == 0
 
 
@@ -283,7 +285,7 @@ def test_files_that_are_not_shown_any_more_are_let_go(there: There) -> None:
     assert page.evaluate("kept.size") == 0
 
 
-def test_look_inside_opens_the_page_of_this_very_input(there: There) -> None:
+def test_look_inside_opens_the_page_of_this_input(there: There) -> None:
     page = there.page
     page.fill("[data-serve=input]", "Der Hund schläft.")
     page.click("summary")
@@ -299,7 +301,7 @@ def test_look_inside_opens_the_page_of_this_very_input(there: There) -> None:
     look.fill("[data-live=text]", "Die Katze schläft.")
     look.press("[data-live=text]", "Enter")
     look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)
-    assert "computed in" in look.text_content("[data-live=said]")
+    assert re.search(r"\d+ ms", look.text_content("[data-live=said]"))
 
 
 @pytest.mark.slow
@@ -314,7 +316,7 @@ def test_look_inside_a_picture_that_was_sent(there: There) -> None:
     assert look.locator("[data-tab=picture]").count() == 1
     look.click("[data-live=go]")  # the picture is kept: the page can be asked again
     look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)
-    assert "computed in" in look.text_content("[data-live=said]")
+    assert re.search(r"\d+ ms", look.text_content("[data-live=said]"))
 
 
 def test_classify_a_text_and_labels_that_are_markup(browser: Any, tmp_path: Path) -> None:
@@ -356,13 +358,13 @@ def test_markup_in_answers_names_and_errors_stays_text(there: There, tmp_path: P
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Any, runs: dict[str, Run]) -> None:
+def test_the_page_needs_the_key_and_keeps_it_in_the_tab(browser: Any, runs: dict[str, Run]) -> None:
     with serving(runs["tatoeba-de-en"], keys=Keys.of("secret")) as here:
         there = There(browser, here.url)
         page = there.page
         page.fill("[data-serve=key]", "wrong")
         page.press("[data-serve=key]", "Enter")
-        page.get_by_text("not known here").wait_for()
+        page.wait_for_selector(".wrong")
         there.picture("key")
         page.fill("[data-serve=key]", "secret")
         page.press("[data-serve=key]", "Enter")
@@ -377,7 +379,7 @@ def test_the_key_is_asked_for_and_kept_in_the_tab(browser: Any, runs: dict[str, 
         look.fill("[data-live=text]", "Nein.")
         look.press("[data-live=text]", "Enter")
         look.wait_for_selector("[data-live=said][data-answers='1']", timeout=60_000)
-        assert "computed in" in look.text_content("[data-live=said]")
+        assert re.search(r"\d+ ms", look.text_content("[data-live=said]"))
         page.click("[data-tab=api]")
         with page.expect_download() as saved:  # which a link could not, without the key
             page.click("[data-serve=openapi]")
@@ -416,7 +418,7 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
     there.close()
 
 
-def test_the_policy_lets_nothing_inline_run(here: Here) -> None:
+def test_the_policy_blocks_inline_scripts(here: Here) -> None:
     said = here.get("/")
     policy = said.headers["content-security-policy"]
     assert "'unsafe-inline'" not in policy

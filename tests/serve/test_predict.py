@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -102,66 +103,66 @@ def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "message"),
+    ("body", "status", "param", "fact"),
     [
-        ({}, 422, "say which model"),
-        ({"model": "tatoeba-de-em", "input": "a"}, 404, "Did you mean 'tatoeba-de-en'?"),
-        ({"model": "stories"}, 422, "either input, or inputs"),
-        ({"model": "stories", "input": "a", "inputs": ["b"]}, 422, "either input, or inputs"),
-        ({"model": "stories", "inputs": []}, 422, "there is no input"),
-        ({"model": "stories", "inputs": ["a"] * 33}, 413, "at most 32"),
-        ({"model": "stories", "input": 5}, 422, "must be a text"),
-        ({"model": "stories", "input": ["a"]}, 422, "must be a text"),
-        ({"model": "stories", "input": "a" * 20_001}, 413, "20,001 characters"),
-        ({"model": "stories", "input": "a " * 9000}, 422, "tokens"),
-        ({"model": "stories", "input": "a", "option": {}}, 422, "no field 'option'"),
-        ({"model": "stories", "input": "a", "stream": 1}, 422, "stream must be"),
-        ({"model": "stories", "input": "a", "options": []}, 422, "options must be"),
-        ({"model": "shapes", "input": "/etc/passwd"}, 422, "Names of files"),
-        ({"model": "shapes", "input": {"path": "/etc/passwd"}}, 422, "Names of files"),
-        ({"model": "shapes", "input": "http://127.0.0.1/a.png"}, 422, "are not opened"),
-        ({"model": "shapes", "input": {"data": ""}}, 422, "no bytes"),
-        ({"model": "digits", "input": {"data": "AAAA"}}, 422, "cannot be read as sound"),
+        ({}, 422, "model", r"\bstories\b"),
+        ({"model": "tatoeba-de-em", "input": "a"}, 404, "model", "'tatoeba-de-en'"),
+        ({"model": "stories"}, 422, "input", r"\binputs\b"),
+        ({"model": "stories", "input": "a", "inputs": ["b"]}, 422, "input", r"\binputs\b"),
+        ({"model": "stories", "inputs": []}, 422, "input", r"\binputs?\b"),
+        ({"model": "stories", "inputs": ["a"] * 33}, 413, "input", r"\b33\b.*\b32\b"),
+        ({"model": "stories", "input": 5}, 422, "input", r"\btext\b"),
+        ({"model": "stories", "input": ["a"]}, 422, "input", r"\btext\b"),
+        ({"model": "stories", "input": "a" * 20_001}, 413, "input", r"\b20,001\b.*\b20,000\b"),
+        ({"model": "stories", "input": "a " * 9000}, 422, "input", r"\b9,002\b.*\b512\b"),
+        ({"model": "stories", "input": "a", "option": {}}, 422, "option", "'option'"),
+        ({"model": "stories", "input": "a", "stream": 1}, 422, "stream", r"\btrue\b.*\bfalse\b"),
+        ({"model": "stories", "input": "a", "options": []}, 422, "options", r"\boptions\b"),
+        ({"model": "shapes", "input": "/etc/passwd"}, 422, "input", "base64"),
+        ({"model": "shapes", "input": {"path": "/etc/passwd"}}, 422, "input", "base64"),
+        ({"model": "shapes", "input": "http://127.0.0.1/a.png"}, 422, "input", "base64"),
+        ({"model": "shapes", "input": {"data": ""}}, 422, "input", r"\binput\b"),
+        ({"model": "digits", "input": {"data": "AAAA"}}, 422, "input", r"\.npy"),
     ],
     ids=lambda value: json.dumps(value)[:50] if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_asked_is_refused_in_a_sentence(
-    here: Here, body: dict[str, Any], status: int, message: str
+def test_invalid_requests_are_rejected(
+    here: Here, body: dict[str, Any], status: int, param: str, fact: str
 ) -> None:
     said = here.post("/v1/predict", body)
-    assert (said.status_code, message in said.json()["error"]["message"]) == (status, True), (
-        said.text
-    )
+    error = said.json()["error"]
+    assert (said.status_code, error["param"]) == (status, param), said.text
+    assert re.search(fact, error["message"]), said.text
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "fact"),
     [
-        ({"beams": 3}, "Did you mean 'beam'?"),
-        ({"beam": 17}, "from 1 to 16"),
-        ({"beam": 10**400}, "from 1 to 16"),
-        ({"n_best": 9}, "from 1 to 8"),
-        ({"n_best": 3, "beam": 2, "sample": False}, "n_best=3"),
-        ({"max_len": 100_000}, "from 1 to 2,048"),
-        ({"max_len": "5"}, "whole number"),
-        ({"max_len": True}, "whole number"),
-        ({"temperature": 0}, "from 0.0001 to 100"),
-        ({"temperature": 1e400}, "no JSON"),
-        ({"repetition_penalty": -1}, "from 0.01"),
-        ({"stop": [""]}, "1 to 500 characters"),
-        ({"stop": 3}, "list of texts"),
-        ({"batch_tokens": 1}, "no option 'batch_tokens'"),
-        ({"draft": "stories"}, "no option 'draft'"),
-        ({"shots": "/etc/passwd"}, "list of at most"),
-        ({"unknown": "what"}, "one of keep, ban, copy"),
+        ({"beams": 3}, "'beam'"),
+        ({"beam": 17}, r"\bbeam\b.*\b16\b"),
+        ({"beam": 10**400}, r"\bbeam\b.*\b16\b"),
+        ({"n_best": 9}, r"\bn_best\b.*\b8\b"),
+        ({"n_best": 3, "beam": 2, "sample": False}, r"n_best=3\b.*\bbeam=2\b"),
+        ({"max_len": 100_000}, r"\bmax_len\b.*\b2,048\b"),
+        ({"max_len": "5"}, r"\bmax_len\b"),
+        ({"max_len": True}, r"\bmax_len\b"),
+        ({"temperature": 0}, r"\btemperature\b.*\b0\.0001\b.*\b100\b"),
+        ({"temperature": 1e400}, "JSON.*Infinity"),
+        ({"repetition_penalty": -1}, r"\brepetition_penalty\b.*\b0\.01\b"),
+        ({"stop": [""]}, r"\bstop\b.*\b16\b.*\b500\b"),
+        ({"stop": 3}, r"\bstop\b"),
+        ({"batch_tokens": 1}, "'batch_tokens'"),
+        ({"draft": "stories"}, "'draft'"),
+        ({"shots": "/etc/passwd"}, r"\bshots\b.*\b64\b"),
+        ({"unknown": "what"}, r"\bunknown\b.*\bkeep, ban, copy\b"),
     ],
 )
-def test_options_have_kinds_and_bounds(here: Here, options: Any, message: str) -> None:
+def test_options_have_kinds_and_bounds(here: Here, options: Any, fact: str) -> None:
     body = {"model": "stories", "input": "a", "options": options}
     text = json.dumps(body)
     said = here.post("/v1/predict", content=text, headers={"Content-Type": "application/json"})
     assert said.status_code in (400, 422), said.text
-    assert message in said.json()["error"]["message"]
+    assert re.search(fact, said.json()["error"]["message"])
 
 
 def test_every_option_is_declared_with_a_kind(here: Here, runs: dict[str, Run]) -> None:
@@ -238,7 +239,7 @@ def test_answers_have_an_id_and_no_cross_site_headers(here: Here) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_a_stream_that_cannot_be_answered_is_refused_as_others_are(here: Here, beam: int) -> None:
+def test_an_invalid_stream_is_rejected_like_other_requests(here: Here, beam: int) -> None:
     asked = {"model": "stories", "input": "The dog " * 2000, "options": {"beam": beam}}
     plain, stream = (
         here.post("/v1/predict", {**asked, "stream": stream}) for stream in (False, True)
@@ -298,7 +299,7 @@ def test_what_is_wrong_is_named(here: Here) -> None:
     form = {"model": (None, "shapes"), "options": (None, "{"), "file": PNG.read_bytes()}
     said = here.post("/v1/predict", files=form)
     assert (said.status_code, said.json()["error"]["param"]) == (400, "options")
-    assert said.json()["error"]["message"].startswith("options is no JSON")
+    assert "JSON" in said.json()["error"]["message"]
     said = here.post("/v1/look", {"model": "tatoeba-de-en", "text": " "})
     assert (said.status_code, said.json()["error"]["param"]) == (422, "text")
     assert "--text" not in said.text
@@ -314,7 +315,7 @@ def test_the_application_takes_runs_and_names(runs: dict[str, Run]) -> None:
         assert [*service_of(headway.serve.app(given)).workers] == ["stories"]
 
 
-def test_counters_begin_with_nothing(runs: dict[str, Run]) -> None:
+def test_counters_begin_at_zero(runs: dict[str, Run]) -> None:
     with serving(runs["stories"]) as here:
         before = here.get("/metrics").text
         for name in ("tokens", "prompt_tokens", "broken", "given_up"):
@@ -325,7 +326,7 @@ def test_counters_begin_with_nothing(runs: dict[str, Run]) -> None:
         assert 'headway_prompt_tokens_total{model="stories"} 3\n' in after
 
 
-def test_what_a_model_costs_is_told(here: Here, runs: dict[str, Run]) -> None:
+def test_the_cost_of_a_model_is_reported(here: Here, runs: dict[str, Run]) -> None:
     """Weights in fp32, and packed copies of those of linear layers."""
     metrics = here.get("/metrics").text
     for name in ("stories", "tatoeba-de-en"):

@@ -89,7 +89,7 @@ def test_baselines_are_the_usual_set_and_the_mean() -> None:
     values = SEVERAL.values(shares_NC, truth)
     assert values["exact"] == 50.0
     assert np.isfinite(values["loss"])
-    assert SEVERAL.remark(SEVERAL.truth(train)) == "always 'art'"
+    assert "'art'" in SEVERAL.remark(SEVERAL.truth(train))
     numbers_N = np.array([1.0, 3.0], np.float32)
     [(name, shares_NC)] = NUMBER.guesses(numbers_N, 2).items()
     assert (name, shares_NC.tolist()) == ("mean", [[2.0], [2.0]])
@@ -109,7 +109,7 @@ def settings(*words: str) -> RunSettings:
     return load_run_settings(None, list(words), {"task": "classify", "data.text": ["a.tsv"]})
 
 
-def test_the_answer_says_which_row_it_is() -> None:
+def test_the_answer_selects_the_row() -> None:
     assert spec_of(settings()).answers == "label"
     labels, number = (spec_of(settings(f"classify.answer={one}")) for one in ("labels", "number"))
     assert (labels.answers, labels.scores[0], labels.labelled) == ("labels", "micro_f1", True)
@@ -119,23 +119,21 @@ def test_the_answer_says_which_row_it_is() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["classify.answer=labels", "classify.balance=true"], "have no class"),
-        (["classify.answer=number", "classify.balance=true"], "have no class"),
-        (["classify.answer=number", "train.smoothing=0.1"], "smoothing has no effect on numbers"),
-        (["classify.answer=label", "classify.std=2.0"], "classify.std is of numbers"),
-        (["classify.answer=number", "classify.std=0.0"], "must be positive"),
+        (["classify.answer=labels", "classify.balance=true"], r"\.balance.*\.answer=labels"),
+        (["classify.answer=number", "classify.balance=true"], r"\.balance.*\.answer=number"),
+        (["classify.answer=number", "train.smoothing=0.1"], r"train\.smoothing"),
+        (["classify.answer=label", "classify.std=2.0"], r"classify\.std.*classify\.answer=label"),
+        (["classify.answer=number", "classify.std=0.0"], "std=0"),
     ],
 )
-def test_what_has_no_effect_on_an_answer_is_refused(words: list[str], said: str) -> None:
+def test_settings_without_effect_on_an_answer_are_an_error(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         settings(*words)
 
 
 def test_a_scale_has_no_effect_without_a_margin() -> None:
     given = {"task": "identify", "data.media": ["a"]}
-    with pytest.raises(
-        ConfigError, match=r"identify\.scale has no effect without identify\.margin"
-    ):
+    with pytest.raises(ConfigError, match=r"identify\.scale.*identify\.margin"):
         load_run_settings(None, ["identify.scale=20.0"], given)
     assert load_run_settings(None, ["identify.scale=20.0", "identify.margin=0.2"], given)
 

@@ -129,7 +129,7 @@ def test_every_head_learns_from_the_teacher(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_a_teacher_that_says_the_same_costs_nothing(tiny: Any, name: str) -> None:
+def test_a_teacher_with_equal_outputs_adds_no_loss(tiny: Any, name: str) -> None:
     made = tiny(name)
     made.model.eval()
     given = made.task.vary(made.model, batch_of(made.task))
@@ -156,10 +156,10 @@ def test_rdrop_costs_what_two_readings_differ_by(tiny: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["embed", "fill pictures"])
-def test_what_has_no_probabilities_is_refused(name: str) -> None:
+def test_terms_on_probabilities_are_an_error_without_any(name: str) -> None:
     given = {"task": name.split()[0], **({"data.media": ["x"]} if "pictures" in name else {})}
     for word in ("train.rdrop=1", "distil.temperature=3"):
-        with pytest.raises(ConfigError, match=r"no effect on the task \w+: .+ no probabilities"):
+        with pytest.raises(ConfigError, match=rf"{word.split('=')[0]}.*\b{given['task']}\b"):
             load_run_settings(None, [word], {**given, "distil.teacher": "x"})
 
 
@@ -167,16 +167,16 @@ def test_a_student_is_not_read_twice_as_well() -> None:
     given = {"distil.teacher": "x"}
     for name, spec in SPECS.items():
         if spec.is_likely and not spec.by_sequence:
-            with pytest.raises(ConfigError, match="no effect on a student"):
+            with pytest.raises(ConfigError, match=r"train\.rdrop.*\bteacher"):
                 load_run_settings(None, ["train.rdrop=1"], {"task": name, **given})
     assert load_run_settings(None, ["train.rdrop=1"], {"task": "translate", **given})
 
 
-def test_terms_without_a_teacher_or_beside_its_writing_are_refused() -> None:
+def test_terms_without_a_teacher_or_beside_its_writing_are_an_error() -> None:
     settings = load_run_settings(None, ["distil.soft=1"], {"task": "classify"})
-    with pytest.raises(ConfigError, match=r"distil.soft has no effect without a teacher"):
+    with pytest.raises(ConfigError, match=r"distil\.soft.*--teacher"):
         check_beginning(settings)
-    with pytest.raises(ConfigError, match=r"distil.soft has no effect on the task translate"):
+    with pytest.raises(ConfigError, match=r"distil\.soft.*\btranslate\b"):
         load_run_settings(None, ["distil.soft=1"], {"task": "translate", "distil.teacher": "x"})
     given = {"task": "translate", "distil.teacher": "x"}
     assert load_run_settings(None, ["distil.layers=1"], given)
@@ -214,6 +214,6 @@ def test_a_student_reads_as_its_teacher_does(tiny: Any, tmp_path: Path) -> None:
     assert given["identify.margin"] == 0.2
     assert given["identify.scale"] == 20.0
     settings = replace(made.settings, distil=DistilSettings(teacher=str(teacher)))
-    with pytest.raises(ConfigError, match=r"Leave identify\.margin, identify\.scale out"):
+    with pytest.raises(ConfigError, match=r"identify\.margin.*identify\.scale"):
         load_teacher(settings, CPU)
     load_teacher(replace(settings, identify=angles), CPU)

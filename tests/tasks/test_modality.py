@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import wave
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def made(folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("task", ["classify", "fill"])
-def test_the_first_file_says_what_all_are(task: str, tmp_path: Path) -> None:
+def test_the_first_file_sets_the_modality_of_all(task: str, tmp_path: Path) -> None:
     for name, (path, what) in made(tmp_path).items():
         assert row_of(settings(task, path)).modality == what, name
 
@@ -105,7 +106,7 @@ def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:
         assert kind.row.modality == what
 
 
-def test_data_in_memory_is_looked_at_when_it_lies_in_files(tmp_path: Path) -> None:
+def test_data_in_memory_is_inspected_if_it_is_in_files(tmp_path: Path) -> None:
     manifest = tmp_path / "rows.jsonl"
     training = Training(settings=settings("classify", manifest), out=tmp_path, device="cpu")
     listed(manifest, path=str(sound(tmp_path / "a.wav")), label=1)
@@ -113,17 +114,17 @@ def test_data_in_memory_is_looked_at_when_it_lies_in_files(tmp_path: Path) -> No
     assert training.task.row.modality == "sounds"
     noise = np.random.default_rng(0).standard_normal((12, 200)).astype(np.float32)
     data = {"audio": [(0.1 * one, 8000) for one in noise], "label": list("ab") * 6}
-    assert "12 recordings" in str(headway.check("classify", data))
+    assert "12 " in str(headway.check("classify", data))
 
 
-def test_a_run_says_what_its_test_data_must_be(tmp_path: Path) -> None:
+def test_a_run_sets_the_modality_of_its_test_data(tmp_path: Path) -> None:
     """An imported one has no data of its own to tell it by."""
     folder = str(picture(tmp_path / "x" / "a.png").parents[1])
     with in_files("classify", folder, what="pictures") as found:
         assert found == {"media": [folder]}
     names = {"path": ["a.png"], "label": ["x"]}
     assert given("classify", names, what="pictures").files == "media"
-    with pytest.raises(ConfigError, match="which column is the text"):
+    with pytest.raises(ConfigError, match=r"text=.*'path'"):
         given("classify", names, what="text")
     assert given("classify", names, {"text": "path"}, what="text").files == "text"
 
@@ -135,19 +136,19 @@ def test_a_run_says_what_its_test_data_must_be(tmp_path: Path) -> None:
         ("classify.teacher", "x", "sounds"),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_on_the_files_is_refused_when_they_say_what_they_are(
+def test_settings_without_effect_on_the_files_are_an_error_once_their_modality_is_known(
     tmp_path: Path, key: str, value: object, files: str
 ) -> None:
     media = sound(tmp_path / "a" / "1.wav") if files == "sounds" else picture(tmp_path / "1.png")
     given = {"task": "classify", "data.media": [str(media.parent)], key: value}
     run = Training(settings=load_run_settings(None, [], given), out=tmp_path / "run", device="cpu")
-    with pytest.raises(UserError, match=f"{key} .*no effect"):
+    with pytest.raises(UserError, match=re.escape(key)):
         run.train()
 
 
-def test_what_has_no_effect_is_named_where_it_stands(tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_reported_with_its_line(tmp_path: Path) -> None:
     media, recipe = sound(tmp_path / "a" / "1.wav").parent, tmp_path / "r.toml"
     recipe.write_text(f'task = "classify"\ndata.media = ["{media}"]\n[augment]\nflip = true\n')
     settings = load_run_settings(recipe, [], is_recipe=True)
-    with pytest.raises(UserError, match=r"r\.toml, line 4: augment\.flip"):
+    with pytest.raises(UserError, match=r"r\.toml.*\b4\b.*augment\.flip"):
         Training(settings=settings, out=tmp_path / "run", device="cpu").train()

@@ -61,7 +61,7 @@ def said(run: Opened) -> Tensor:
     return x_ND
 
 
-def test_weights_are_read_when_they_are_wanted_and_once_whoever_asks(
+def test_weights_are_read_once_and_not_before_they_are_needed(
     runs: Path, reads: list[Path]
 ) -> None:
     run = open_run(runs / "complete", device="cpu")
@@ -124,7 +124,7 @@ def test_a_twin_of_rounded_weights_reads_those_of_the_folder(runs: Path) -> None
     assert torch.equal(said(whole), said(rounded.twin()))
 
 
-def test_precision_is_the_runs_own_unless_someone_says_another(runs: Path, tmp_path: Path) -> None:
+def test_precision_is_that_of_the_run_unless_given(runs: Path, tmp_path: Path) -> None:
     text = (runs / "complete" / "config.toml").read_text()
     assert open_run(runs / "complete", device="cpu").precision == "fp32"
     for name in ("model.safetensors", "tokenizer.json"):
@@ -134,11 +134,11 @@ def test_precision_is_the_runs_own_unless_someone_says_another(runs: Path, tmp_p
     assert {weight.dtype for weight in run.model.parameters()} == {torch.bfloat16}
     plain = open_plain(tmp_path)
     assert {weight.dtype for weight in plain.model.parameters()} == {torch.float32}
-    with pytest.raises(UserError, match=r"precision has no choice 'int4'.*int8"):
+    with pytest.raises(UserError, match=r"precision.*'int4'.*int8"):
         open_run(tmp_path, precision="int4")
 
 
-def test_another_model_stands_in_the_place_of_the_runs_own(runs: Path, reads: list[Path]) -> None:
+def test_another_model_replaces_that_of_the_run(runs: Path, reads: list[Path]) -> None:
     run = open_run(runs / "complete", device="cpu")
     model = nn.Identity()
     assert run.with_model(model).model is model
@@ -152,24 +152,24 @@ def test_several_runs_answer_together_only_if_they_can(runs: Path, tmp_path: Pat
         len(open_run(runs / name, device="cpu").model.stack.blocks)  # type: ignore[union-attr, arg-type]
         for name in ("complete", "other")
     ]
-    with pytest.raises(UserError, match="only if their task is the same"):
+    with pytest.raises(UserError, match=r"\bfill\b.*\bcomplete\b"):
         open_run(runs / "complete", runs / "fill")
-    with pytest.raises(FolderError, match="is not the vocabulary of"):
+    with pytest.raises(FolderError, match=r"\bstories/tokenizer\.json\b.*/complete\b"):
         open_run(runs / "complete", "stories")
-    with pytest.raises(FolderError, match="an empty list of runs"):
+    with pytest.raises(FolderError):
         open_run()
 
 
-def test_a_tokenizer_that_does_not_fit_and_a_run_without_weights_are_refused_at_once(
+def test_a_tokenizer_that_does_not_fit_and_missing_weights_are_an_error_at_once(
     runs: Path, tmp_path: Path
 ) -> None:
     for name in ("config.toml", "tokenizer.json"):
         (tmp_path / name).write_bytes((runs / "complete" / name).read_bytes())
-    with pytest.raises(FolderError, match=r"no model\.safetensors"):
+    with pytest.raises(FolderError, match=r"\bmodel\.safetensors\b"):
         open_run(tmp_path)
     text = (tmp_path / "config.toml").read_text()
     (tmp_path / "config.toml").write_text(re.sub("vocab_size = .*", "vocab_size = 50", text))
-    with pytest.raises(FolderError, match=r"does not fit the model beside it.*and the model 50"):
+    with pytest.raises(FolderError, match=r"/tokenizer\.json\b.*\b50\b"):
         open_run(tmp_path)
 
 
@@ -201,7 +201,7 @@ def answers(opened: Opened, decode: dict[str, Any], options: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("task", ASKED)
-def test_what_one_call_asks_for_says_nothing_to_the_next(
+def test_options_of_one_call_do_not_change_the_next(
     runs: Path, reads: list[Path], task: str
 ) -> None:
     """Each answers as if it were alone, and the weights are read once for all."""
@@ -237,7 +237,7 @@ def test_a_draft_is_read_once_too(runs: Path, reads: list[Path]) -> None:
     assert reads == [runs / "complete", runs / "other"]
 
 
-def test_searches_are_kept_for_who_decodes_in_the_same_way(runs: Path) -> None:
+def test_searchers_are_reused_for_equal_settings(runs: Path) -> None:
     opened = open_run(runs / "translate", device="cpu")
     settings = opened.settings.decode
     one, same = (writer_of(opened, settings) for _ in range(2))

@@ -17,9 +17,9 @@ def test_scores_are_a_mapping_of_names_to_numbers() -> None:
     assert dict(scores) == {"accuracy": 91.25, "loss": 0.5}
     assert scores["accuracy"] == 91.25
     assert repr(scores) == "Scores(accuracy 91.25 %, loss 0.500)"
-    with pytest.raises(KeyError, match="'bleu'; there are accuracy, loss"):
+    with pytest.raises(KeyError, match=r"'bleu'.*\baccuracy, loss\b"):
         scores["bleu"]
-    with pytest.raises(AssertionError, match="no record"):
+    with pytest.raises(AssertionError, match="politeness"):
         Scores({"politeness": 1.0})
 
 

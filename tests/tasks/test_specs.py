@@ -80,7 +80,7 @@ def test_the_settings_of_a_task_are_read_from_the_section_of_its_name(task: str)
     assert f"[{task}]" in resolved_toml(RunSettings(task=task))
     for other in TASKS:
         if other != task:
-            with pytest.raises(ConfigError, match="have no effect on the task"):
+            with pytest.raises(ConfigError, match=rf"'{task}'.*'{other}'"):
                 load_run_settings(None, [], {"task": other, f"{task}.{fields(kind)[0].name}": 1})
 
 
@@ -144,30 +144,30 @@ def test_what_counts_mistakes_is_better_when_it_is_less() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_score_of_another_task_is_refused_before_any_file_is_read(task: str) -> None:
+def test_a_score_of_another_task_is_an_error_before_any_file_is_read(task: str) -> None:
     names = SPECS[task].scores
     for name in METRICS:
         given = {"task": task, "data.text": ["nowhere.txt"], "train.metric": name}
         if name in names:
             assert load_run_settings(None, [], given).train.metric == name
         else:
-            with pytest.raises(ConfigError, match=f"{name!r} is no score of the task {task}"):
+            with pytest.raises(ConfigError, match=rf"train\.metric='{name}'.*\b{task}\b"):
                 load_run_settings(None, [], given)
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_typing_mistake_gets_the_nearest_name(task: str) -> None:
     for name in SPECS[task].scores:
-        with pytest.raises(ConfigError, match=f"Did you mean '{name}'"):
+        with pytest.raises(ConfigError, match=f"'{name}s'.*'{name}'"):
             load_run_settings(None, [f"train.metric={name}s"], {"task": task})
 
 
 def test_fill_has_other_scores_for_pictures_than_for_text() -> None:
     text, media = {"task": "fill"}, {"task": "fill", "data.media": ["pictures"]}
-    with pytest.raises(ConfigError, match="'explained' is no score"):
+    with pytest.raises(ConfigError, match=r"'explained'.*ppl"):
         load_run_settings(None, ["train.metric=explained"], text)
     assert load_run_settings(None, ["train.metric=explained"], media).train.metric == "explained"
-    with pytest.raises(ConfigError, match="'ppl' is no score"):
+    with pytest.raises(ConfigError, match=r"'ppl'.*explained"):
         load_run_settings(None, ["train.metric=ppl"], media)
 
 
@@ -220,16 +220,16 @@ def test_what_a_run_wrote_in_old_words_is_read_in_new_ones(word: str) -> None:
     assert values["task"] == word  # what was given is left as it was
 
 
-def test_a_mistake_in_an_old_section_is_named_where_it_stands(tmp_path: Path) -> None:
+def test_a_mistake_in_an_old_section_is_reported_with_its_line(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('task = "see"\n\n[see]\nbalance = 3\n')
-    with pytest.raises(ConfigError, match=r"recipe.toml, line 4: .*balance"):
+    with pytest.raises(ConfigError, match=r"recipe\.toml.*\b4\b.*balance"):
         load_run_settings(recipe, [])
-    with pytest.raises(ConfigError, match="'see' is a section"):
+    with pytest.raises(ConfigError, match="'see'"):
         load_run_settings(None, ["see=3"], {"task": "see"})
 
 
-def test_a_wish_in_an_old_section_has_its_line(tmp_path: Path) -> None:
+def test_a_setting_in_an_old_section_has_its_line(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text('task = "see"\n\n[see]\nbalance = true\n')
     asked = load_run_settings(recipe, [], is_recipe=True).asked
@@ -243,14 +243,14 @@ def test_a_student_is_given_what_its_teacher_is(teacher: str, tmp_path: Path) ->
     media = Asked({"data.media": ["x.png"]})
     settings = settings_for("distil", media, teacher=str(tmp_path), quiet=True)
     assert spec_of(settings).modality == spec_of(load_run(tmp_path)).modality
-    with pytest.raises(ConfigError, match="Give FILES behind the task"):
+    with pytest.raises(ConfigError, match=r"\bFILES\b"):
         settings_for("distil", Asked({"data.text": ["x"]}), teacher=str(tmp_path), quiet=True)
 
 
 def test_only_pictures_have_a_teacher_of_their_token() -> None:
     for what in ("text", "videos", "sounds"):
         given = {"task": "classify", "classify.what": what, "classify.teacher": "run"}
-        with pytest.raises(ConfigError, match=r"classify\.teacher has no effect on"):
+        with pytest.raises(ConfigError, match=rf"classify\.teacher.*\b{what}\b"):
             load_run_settings(None, [], given)
     given = {"task": "classify", "classify.what": "pictures", "classify.teacher": "run"}
     assert load_run_settings(None, [], given).classify.teacher == "run"

@@ -26,7 +26,7 @@ def test_a_tree_comes_back_with_its_arrays_in_their_places() -> None:
     assert back["c"].shape == (2, 3)
 
 
-def test_attention_in_eight_bits_is_off_by_no_more_than_it_says() -> None:
+def test_attention_in_eight_bits_stays_within_its_stated_error() -> None:
     weights = attention(4, 40, 40)
     back = unpack(pack({"u8": Array(weights), "sqrt8": Array(weights, "sqrt8")}))
     error = {kind: np.abs(back[kind] - weights.numpy()) for kind in back}
@@ -60,12 +60,12 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 @pytest.mark.parametrize(
     ("tree", "said"),
     [
-        ([Array(np.zeros(2), "u4")], "unknown kind"),
-        ([Array(np.array([0.0, np.nan]))], "not finite"),
-        ({"$": 1}, "stands for an array"),
+        ([Array(np.zeros(2), "u4")], "'u4'"),
+        ([Array(np.array([0.0, np.nan]))], r"\bu8\b"),
+        ({"$": 1}, r"'\$'"),
     ],
 )
-def test_what_cannot_travel_is_refused(tree: object, said: str) -> None:
+def test_values_that_cannot_be_packed_are_an_error(tree: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         pack(tree)
 
