@@ -1,7 +1,7 @@
-"""What is kept of numbers, and how two results differ, said so that one sees what and where.
+"""Reduce numbers to a few that can be stored, and list how two results differ.
 
-Whole numbers and words must be the same. Numbers that were computed may differ a little: sums in
-another order, by another processor.
+Words and integers must be equal. Computed numbers may differ slightly, because processors sum in
+different orders.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from .integers import fractions
 
 DIGITS = 7
 CLOSE, NEAR_ZERO = 1e-3, 1e-4
-"""How far computed numbers may be apart: a share of their size, and what is always allowed."""
-
-IN_EIGHT_BITS = 5e-3
-"""The latter for sums of what a page holds in eight bits each."""
+"""Tolerances for computed numbers: relative and absolute."""
 
 
 def digest(*parts: bytes) -> str:
@@ -32,8 +29,10 @@ def digest(*parts: bytes) -> str:
 
 
 def array_facts(values: Any) -> str | dict[str, Any]:
-    """Whole numbers by their hash; others by three sums, one of them with signs by chance, so that
-    numbers that trade places are seen."""
+    """A hash of an integer array; shape, mean, RMS and a random projection of a float array.
+
+    The projection changes when values trade places.
+    """
     array = np.ascontiguousarray(values)
     if array.dtype.kind in "biuS":
         whole = array.astype("<i8") if array.dtype.kind in "iu" else array
@@ -59,13 +58,9 @@ def rounded(value: float) -> float:
 
 
 def plain(value: Any) -> Any:
-    """As JSON will have it, with rounded numbers."""
+    """A JSON value with its numbers rounded."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return array_facts(value)
-    if isinstance(value, np.generic):
-        return plain(value.item())
     if isinstance(value, str) or value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -75,7 +70,7 @@ def plain(value: Any) -> Any:
 
 
 def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
-    """A line for each value that is not the same: where, what it was, what it is."""
+    """One line per value that differs: its place, the old and the new value."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in [*old, *(key for key in new if key not in old)]:
             place = f"{where}.{key}" if where else str(key)
@@ -91,18 +86,18 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
             return
         for number, (one, other) in enumerate(zip(old, new, strict=True)):
             yield from differences(one, other, f"{where}[{number}]")
-    elif not same(old, new, IN_EIGHT_BITS if ".page." in where else NEAR_ZERO):
+    elif not same(old, new):
         yield f"{where}: {shown(old)} → {shown(new)}"
 
 
-def same(old: Any, new: Any, allowed: float = NEAR_ZERO) -> bool:
+def same(old: Any, new: Any) -> bool:
     numbers = (int, float)
     if isinstance(old, numbers) and isinstance(new, numbers):
         if isinstance(old, bool) or isinstance(new, bool) or old == new:
             return old == new and type(old) is type(new)
         if isinstance(old, int) and isinstance(new, int):
             return False
-        return math.isclose(old, new, rel_tol=CLOSE, abs_tol=allowed)
+        return math.isclose(old, new, rel_tol=CLOSE, abs_tol=NEAR_ZERO)
     return type(old) is type(new) and bool(old == new)
 
 

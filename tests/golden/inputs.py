@@ -1,4 +1,4 @@
-"""Tiny data of every kind, the same bytes on every machine, written into the working folder."""
+"""Writers of tiny datasets into the working folder, with the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from .integers import below, choice, choices, whole_numbers
 
-Given = dict[str, Any]
-"""Settings by dotted keys."""
+Settings = dict[str, Any]
+"""By dotted keys."""
 
 RATE = 8000
 WORDS = ("film", "plot", "the", "a", "actor", "music", "scene", "and", "of", "long")
@@ -24,15 +24,15 @@ PLACES = ("Paris", "Rome", "Lagos", "Lima")
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (40, 40, 230)}
 SIDES = ("left", "right", "top")
 TONES = {"a": 16, "b": 10, "c": 6, "d": 4}
-"""Half a period in samples."""
+"""Half a period of each letter's tone, in samples."""
 
 N = 48
 
 
-def sentences(n: int = N, name: str = "texts") -> list[tuple[str, str]]:
-    """Texts whose label hangs on one word of theirs."""
+def sentences(name: str = "texts") -> list[tuple[str, str]]:
+    """Texts with a label that depends on one of their words."""
     found = []
-    for i in range(n):
+    for i in range(N):
         label = tuple(MOODS)[i % 3]
         own = f"{name} {i}"
         words = choices(WORDS, own, 2 + below(7, f"{own} length", 1)[0])
@@ -50,39 +50,22 @@ def objects(path: str, every: list[dict[str, Any]]) -> list[str]:
     return lines(path, [json.dumps(one) for one in every])
 
 
-def pairs() -> Given:
-    """Words that lose their first letter."""
+def pairs() -> Settings:
+    """Translate by removing the first letter of every word."""
     texts = [text for text, _ in sentences()]
     other = [" ".join(word[1:] or word for word in text.split()) for text in texts]
     return {"data.source": lines("a.txt", texts), "data.target": lines("b.txt", other)}
 
 
-def texts() -> Given:
+def texts() -> Settings:
     return {"data.text": lines("texts.txt", [text for text, _ in sentences()])}
 
 
-def labelled() -> Given:
+def labelled() -> Settings:
     return {"data.text": lines("labelled.tsv", ["\t".join(row) for row in sentences()])}
 
 
-def labelled_pairs() -> Given:
-    """Whether the second text is about the first one's last word."""
-    every = []
-    for (one, _), (other, _) in zip(sentences(), sentences(name="others"), strict=True):
-        label = "yes" if one.split()[-1] in other.split() else "no"
-        every.append({"text": one, "other": other, "label": label})
-    return {"data.text": objects("pairs.jsonl", every), "data.other_field": "other"}
-
-
-def documents(label: bool) -> Given:
-    every = [
-        {"name": text.split()[0], "body": text, **({"label": mood} if label else {})}
-        for text, mood in sentences()
-    ]
-    return {"data.text": objects("documents.jsonl", every), "data.fields": ["name", "body"]}
-
-
-def tagged() -> Given:
+def tagged() -> Settings:
     found = []
     for i in range(N):
         plain = choices(("went", "saw", "and", "then", "the", "river"), f"tags {i}", 1 + i % 3)
@@ -95,7 +78,7 @@ def tagged() -> Given:
     return {"data.text": ["tagged.conll"]}
 
 
-def two_columns() -> Given:
+def two_columns() -> Settings:
     unique = dict.fromkeys(text for text, _ in sentences())
     return {"data.pairs": lines("two.tsv", [f"{text}\t{text[::-1]}" for text in unique])}
 
@@ -105,15 +88,14 @@ def noise(name: str, shape: tuple[int, ...], most: int) -> NDArray[np.uint8]:
     return drawn.reshape(shape).astype(np.uint8)
 
 
-def pictures(size: int = 8) -> Given:
-    """One half is bright; a folder a class."""
+def pictures() -> Settings:
+    """Images of which one half is bright, in one folder per class."""
     from PIL import Image
 
-    halves = {"left": np.s_[:, : size // 2], "right": np.s_[:, size // 2 :]}
-    halves["top"] = np.s_[: size // 2]
+    halves: dict[str, Any] = {"left": np.s_[:, :4], "right": np.s_[:, 4:], "top": np.s_[:4]}
     for number in range(N):
         side = SIDES[number % len(SIDES)]
-        pixels = noise(f"picture {number}", (size, size), 60)
+        pixels = noise(f"picture {number}", (8, 8), 60)
         pixels[halves[side]] += 150
         folder = Path("pictures") / side
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,21 +103,20 @@ def pictures(size: int = 8) -> Given:
     return {"data.media": ["pictures"]}
 
 
-def videos(text: bool = False) -> Given:
-    """They become brighter or darker."""
+def videos() -> Settings:
+    """Videos that become brighter or darker."""
     stack, every = [], []
     for number in range(N):
         light = np.array([0, 60, 120, 180], np.uint8)[:: 1 if number % 2 else -1]
         stack.append(noise(f"video {number}", (4, 8, 8), 60) + light[:, None, None])
-        said = "brighter" if number % 2 else "darker"
-        told = {"text": f"it becomes {said}"} if text else {"label": said}
-        every.append({"path": "videos.npy", "index": number, **told})
+        label = "brighter" if number % 2 else "darker"
+        every.append({"path": "videos.npy", "index": number, "label": label})
     np.save("videos.npy", np.stack(stack))
     return {"data.media": objects("videos.jsonl", every)}
 
 
-def scenes() -> Given:
-    """Two coloured squares, and which is where."""
+def scenes() -> Settings:
+    """Images of two coloured squares, with captions that name both."""
     stack, every = [], []
     for number in range(N):
         one, other = choices(tuple(COLOURS), f"scene {number}", 2)
@@ -149,7 +130,7 @@ def scenes() -> Given:
 
 
 def tone(half: int, n: int, name: str) -> NDArray[np.int64]:
-    """A triangle wave with a little noise: whole numbers, which sines would not be."""
+    """A triangle wave with a little noise. Integers only: sines depend on the processor."""
     phase = np.arange(n) % (2 * half)
     wave_n = 9000 * np.abs(phase - half) // half * 2 - 9000
     return wave_n + noise(name, (n,), 200).astype(np.int64) - 100
@@ -161,8 +142,8 @@ def write_wav(path: str, samples: NDArray[np.int64]) -> None:
         file.writeframes(samples.astype("<i2").tobytes())
 
 
-def speakers() -> Given:
-    """Each hums a tone of their own; a folder each."""
+def speakers() -> Settings:
+    """Recordings in one folder per speaker, each speaker with a tone of their own."""
     for n, name in enumerate("abcdef"):
         folder = Path("speakers") / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,8 +153,8 @@ def speakers() -> Given:
     return {"data.media": ["speakers"]}
 
 
-def said(text: str) -> NDArray[np.int64]:
-    """Every letter is a tone, every space a pause."""
+def audio_of(text: str) -> NDArray[np.int64]:
+    """Audio of a text: every letter is a tone, every space a pause."""
     parts = [np.zeros(240, np.int64)]
     for number, letter in enumerate(text):
         own = f"{text} {number}"
@@ -182,8 +163,8 @@ def said(text: str) -> NDArray[np.int64]:
     return np.concatenate([*parts, np.zeros(240, np.int64)])
 
 
-def spoken() -> list[str]:
-    """No letter stands beside itself."""
+def transcripts() -> list[str]:
+    """Texts without repeated letters, which CTC could not separate."""
     found = []
     for number in range(36):
         text = ""
@@ -194,10 +175,10 @@ def spoken() -> list[str]:
     return found
 
 
-def speech() -> Given:
+def speech() -> Settings:
     every, sounds, at = [], [], 0
-    for text in spoken():
-        sounds.append(said(text))
+    for text in transcripts():
+        sounds.append(audio_of(text))
         end = at + len(sounds[-1])
         every.append({"path": "said.wav", "start": at / RATE, "end": end / RATE, "text": text})
         at = end
@@ -205,11 +186,8 @@ def speech() -> Given:
     return {"data.media": objects("said.jsonl", every)}
 
 
-WRITERS: dict[str, Callable[[], Given]] = {
-    "pairs": pairs, "texts": texts, "labelled": labelled, "labelled pairs": labelled_pairs,
-    "documents": lambda: documents(False), "labelled documents": lambda: documents(True),
-    "tagged": tagged, "two columns": two_columns, "pictures": pictures,
-    "large pictures": lambda: pictures(16), "wide pictures": lambda: pictures(32),
-    "huge pictures": lambda: pictures(96), "videos": videos,
-    "told videos": lambda: videos(True), "scenes": scenes, "speakers": speakers, "speech": speech,
+WRITERS: dict[str, Callable[[], Settings]] = {
+    "pairs": pairs, "texts": texts, "labelled": labelled, "tagged": tagged,
+    "two columns": two_columns, "pictures": pictures, "videos": videos, "scenes": scenes,
+    "speakers": speakers, "speech": speech,
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Chance that is the same on every machine: whole numbers hashed, no generator of any library.
+"""Pseudorandom numbers that are the same on every machine: hashed integers, no library's generator.
 
-Torch's random numbers differ from processor to processor, and numpy's may from version to version.
+Torch's random numbers differ between processors, and numpy's may differ between versions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def whole_numbers(name: str, n: int) -> NDArray[np.uint64]:
-    """So many of 64 bits each, that follow from a name (splitmix64)."""
+    """`n` integers of 64 bits (splitmix64), with a hash of the name as seed."""
     start = np.frombuffer(sha256(name.encode()).digest()[:8], "<u8")[0]
     with np.errstate(over="ignore"):
         x = start + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -26,7 +26,7 @@ def whole_numbers(name: str, n: int) -> NDArray[np.uint64]:
 
 
 def fractions(name: str, n: int) -> NDArray[np.float64]:
-    """Between -1 and 1, each a multiple of 2^-15: exact in every float of 16 bits and more."""
+    """Numbers in [-1, 1), multiples of 2^-15: exact in float16, float32 and float64."""
     return (whole_numbers(name, n) >> np.uint64(48)).astype(np.float64) / 2.0**15 - 1.0
 
 

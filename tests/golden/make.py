@@ -1,8 +1,8 @@
-"""Write golden files, or those of them that are named:
+"""Renew the expected values of all pieces, or of those that are named:
 
-    python -m tests.golden.make --only answers/classify --only 'page/*'
+    python -m tests.golden.make --only answers/classify --only 'weights/*'
 
-Only what is meant to change is renewed, each with a line in CHANGES.md that says why.
+Renew only what was changed on purpose, and give the reason in CHANGES.md.
 """
 
 from __future__ import annotations
@@ -17,37 +17,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import shipped
 from .cells import CELLS
-from .pieces import Tiny, pieces_of
+from .pieces import TinyRun, pieces_of
 
 WIDTH = 120
 EXPECTED = Path(__file__).parent / "expected"
+SUBJECTS = (*CELLS, *shipped.MODELS)
 
 Makers = dict[str, Callable[[Path], Any]]
-"""By the names of the pieces, `answers` and so on; each is given a folder to work in."""
+"""Functions that compute a piece (`answers`, `loss`, `weights`) in an empty folder, by name."""
 
 
-def makers(subject: str, slow: bool = False) -> Makers:
-    """Of a tiny run, which makes itself once for all of its pieces."""
-    from . import recipes, shipped, words
-
-    if subject in CELLS:
-        made: dict[Path, Tiny] = {}
-
-        def of_run(make: Callable[[Tiny], Any], root: Path) -> Any:
-            return make(made.setdefault(root, Tiny(subject, root)))
-
-        return {name: partial(of_run, make) for name, make in pieces_of(subject, slow).items()}
+def makers(subject: str) -> Makers:
+    """The pieces of a subject. All pieces of a tiny run share one run per folder."""
     if subject in shipped.MODELS:
-        return shipped.makers(subject, slow)
-    found: Makers = {**recipes.MAKERS, **words.MAKERS}
-    return {} if slow or subject not in found else {"": found[subject]}
+        return {"answers": partial(shipped.answers, subject)}
+    runs: dict[Path, TinyRun] = {}
 
+    def of_run(make: Callable[[TinyRun], Any], root: Path) -> Any:
+        return make(runs.setdefault(root, TinyRun(subject, root)))
 
-def subjects() -> list[str]:
-    from . import recipes, shipped, words
-
-    return [*CELLS, *shipped.MODELS, *recipes.MAKERS, *words.MAKERS]
+    return {name: partial(of_run, make) for name, make in pieces_of(subject).items()}
 
 
 def path_of(subject: str) -> Path:
@@ -60,17 +51,12 @@ def expected(subject: str) -> dict[str, Any]:
     return found
 
 
-def key_of(piece: str, subject: str) -> str:
-    return f"{piece}/{subject}" if piece else subject
-
-
 def write(subject: str, pieces: Mapping[str, Any]) -> None:
-    EXPECTED.mkdir(exist_ok=True)
     path_of(subject).write_text(folded(pieces) + "\n", encoding="utf-8")
 
 
 def folded(value: Any, indent: str = "") -> str:
-    """JSON with a line for whatever fits into one, so that one can read what has changed."""
+    """JSON in which every value that fits is on one line, which keeps diffs readable."""
     whole = json.dumps(value, ensure_ascii=False)
     if len(indent) + len(whole) <= WIDTH or not isinstance(value, dict | list) or not value:
         return whole
@@ -82,38 +68,31 @@ def folded(value: Any, indent: str = "") -> str:
     return "{\n" + ",\n".join(items) + f"\n{indent}}}"
 
 
-def renew(subject: str, only: list[str], slow: bool) -> list[str]:
-    """The names of what was made."""
-    every = makers(subject) | (makers(subject, slow=True) if slow else {})
-    wanted = {
-        piece: make
-        for piece, make in every.items()
-        if not only or any(fnmatch(key_of(piece, subject), pattern) for pattern in only)
-    }
-    if not wanted:
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        made = {piece: make(Path(folder)) for piece, make in wanted.items()}
-    if "" in made:
-        write(subject, made[""])
-    else:
-        old = expected(subject)
-        known = [*makers(subject), *makers(subject, slow=True)]
-        write(subject, {n: made.get(n, old.get(n)) for n in known if n in made or n in old})
-    return [key_of(piece, subject) for piece in wanted]
+def renew(subject: str, only: list[str]) -> list[str]:
+    """Recompute the pieces that match a pattern and store them. Returns their names."""
+    known = makers(subject)
+    names = {name: f"{name}/{subject}" for name in known}
+    chosen = [name for name in known if not only or any(fnmatch(names[name], one) for one in only)]
+    if chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            pieces = expected(subject) | {name: known[name](Path(folder)) for name in chosen}
+        write(subject, {name: pieces[name] for name in known if name in pieces})
+    return [names[name] for name in chosen]
 
 
 def main(words: list[str] | None = None) -> int:
     import torch
 
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(prog="python -m tests.golden.make", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden.make", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.add_argument("--only", action="append", default=[], metavar="PIECE/SUBJECT")
-    parser.add_argument("--slow", action="store_true", help="also the pieces of slow tests")
-    asked = parser.parse_args(words)
-    made = [name for subject in subjects() for name in renew(subject, asked.only, asked.slow)]
-    sys.stdout.write("".join(f"{name}\n" for name in made) or "nothing has that name\n")
-    return 0 if made else 1
+    only = parser.parse_args(words).only
+    renewed = [name for subject in SUBJECTS for name in renew(subject, only)]
+    sys.stdout.write("".join(f"{name}\n" for name in renewed) or "no piece matches\n")
+    return 0 if renewed else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A difference is seen, and said where it is."""
+"""`compare` finds a difference, names its place, and tolerates rounding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_differences_name_the_place_and_both_values() -> None:
     ]
 
 
-def test_computed_numbers_may_differ_a_little_and_whole_ones_not() -> None:
+def test_computed_numbers_have_a_tolerance_and_integers_have_none() -> None:
     assert not list(differences([1.0, 1e-6], [1.0005, -1e-6]))
     assert list(differences([1000], [1001]))
     assert list(differences([1], [True]))
@@ -28,7 +28,7 @@ def test_computed_numbers_may_differ_a_little_and_whole_ones_not() -> None:
     assert list(differences([1, 2], [1]))
 
 
-def test_facts_of_an_array_tell_values_that_trade_places() -> None:
+def test_array_facts_depend_on_order_and_shape() -> None:
     x = np.arange(6.0)
     assert list(differences(array_facts(x), array_facts(x[::-1])))
     assert list(differences(array_facts(x), array_facts(x.reshape(2, 3))))
@@ -37,9 +37,6 @@ def test_facts_of_an_array_tell_values_that_trade_places() -> None:
     assert array_facts(whole) != array_facts(whole[::-1])
 
 
-def test_chance_is_the_same_everywhere() -> None:
-    assert whole_numbers("a", 2).tolist() == WHOLE
+def test_pseudorandom_numbers_are_the_same_everywhere() -> None:
+    assert whole_numbers("a", 2).tolist() == [12137942361386574506, 4504528965725572720]
     assert fractions("a", 3).tolist() == fractions("a", 4)[:3].tolist()
-
-
-WHOLE = [12137942361386574506, 4504528965725572720]

@@ -1,0 +1,64 @@
+"""Every shipped recipe resolves to complete settings on a CPU and on a GPU."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from headway.settings.asked import flat
+from headway.settings.facts import DeviceFacts, Facts, Origin, Survey
+from headway.settings.model import PictureSettings, SoundSettings
+from headway.settings.recipes import recipe_names, recipe_path
+from headway.settings.run import (
+    Resolved,
+    RunSettings,
+    load_run_settings,
+    read_resolved,
+    resolved_toml,
+)
+from headway.training.resolve import resolve
+
+CPU = DeviceFacts()
+GPU = DeviceFacts(type="cuda", free_bytes=130 << 30, bf16=True)
+PARENTS = {"debian-detect": "debian-fields", "sentiment-distil": "sentiment-pretrain"}
+"""Recipes for a run that starts from, or learns from, the run of another recipe."""
+
+
+def loaded(name: str) -> RunSettings:
+    return load_run_settings(recipe_path(name), [], is_recipe=True)
+
+
+def resolved(name: str, device: DeviceFacts) -> Resolved:
+    settings = loaded(name)
+    parent = None
+    if name in PARENTS:
+        model = resolved(PARENTS[name], device).model
+        parent = Origin(name=PARENTS[name], task=loaded(PARENTS[name]).task, model=model)
+    front = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
+    has_text = front is None or settings.task in ("caption", "transcribe")
+    facts = Facts(
+        n=20_000, n_tokens=1_000_000, longest=60, longest_text=12, labels=("a", "b", "c"),
+        vocab_size=8192 if has_text else 0, front=front, stored=stored_as(front), begun=parent,
+    )  # fmt: skip
+    return resolve(settings, facts, device)
+
+
+def stored_as(front: PictureSettings | SoundSettings | None) -> Survey:
+    if isinstance(front, PictureSettings):
+        return Survey(height=front.height, width=front.width, channels=front.channels,
+                      frames=front.frames)  # fmt: skip
+    return Survey(rate=front.rate if front else 0)
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_resolves(name: str, device: DeviceFacts) -> None:
+    found = resolved(name, device)
+    assert read_resolved(resolved_toml(found)) == found
+    assert None not in (found.train.steps, found.train.batch_tokens, found.train.lr)
+    written = flat(tomllib.loads(resolved_toml(found)))
+    asked = {key: value for key, value in loaded(name).asked.items() if key in written}
+    assert asked
+    assert {key: written[key] for key in asked} == asked
+    assert loaded(name).asked.keys() - asked.keys() <= {"model.preset"}
