@@ -21,6 +21,7 @@ import torch
 from benchmarks import machine, report, run
 from headway.cli.main import main as headway
 from headway.interop.importing import import_run
+from tests.facts import missing, naming
 from tests.inside.browser import chromium
 from tests.interop.test_whisper import whisper_folder
 
@@ -37,7 +38,7 @@ Words = Callable[[Path], list[str]]
 
 
 def speakers(folder: Path) -> list[str]:
-    """Two prompts as Asterisk has them, and one that nobody speaks."""
+    """Two prompts as Asterisk has them, and one without speech."""
     draw = np.random.default_rng(0)
     for name in ("hello", "beep", "bye"):
         samples_S = draw.normal(size=4000) * 0.1
@@ -278,7 +279,7 @@ def test_a_system_that_failed_in_one_case_has_an_empty_cell_there() -> None:
                                                                "peer": slow}}  # fmt: skip
     made = report.case_table({"machine": facts, "cases": cases, "failed": {"static, one": "E"}})
     assert "| one | 20 (2.00×) | 10 (1.00×) | – |" in made
-    assert "static, one did not run: E" in made
+    assert [line for line in made.splitlines() if not missing(line, "static one E")]
 
 
 def check_systems(result: dict[str, Any]) -> None:
@@ -290,7 +291,7 @@ def check_systems(result: dict[str, Any]) -> None:
         assert all(value > 0 for row in result["systems"].values() for value in rates(row))
         assert "| headway" in report.table(result)
     if "memory_of_gpt2_bytes" in result:
-        assert "| memory of GPT-2 124M |" in report.case_table(result)
+        assert "GPT-2 124M" in report.case_table(result)
 
 
 def rates(row: dict[str, Any]) -> list[float]:
@@ -308,7 +309,7 @@ class Understood(Exception):
 
 
 @pytest.mark.parametrize("device", run.JOBS)
-def test_what_make_bench_asks_is_understood(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arguments_of_make_bench_parse(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parse = argparse.ArgumentParser.parse_args
 
     def only(parser: argparse.ArgumentParser, given: Any = None) -> Any:
@@ -338,7 +339,7 @@ def test_texts_are_read_with_and_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text('"quoted\tA\n')
     for name in "ab":
         assert texts.read(tmp_path / f"{name}.tsv") == (['"quoted'], ["A"])
-    with pytest.raises(SystemExit, match="has none of these: train"):
+    with pytest.raises(SystemExit, match=naming(tmp_path, "train")):
         texts.Labelled.at(tmp_path)
 
 
@@ -351,11 +352,11 @@ def test_work_side_by_side_has_cores_of_its_own_and_all_is_done() -> None:
     assert [i for i, _ in seen] == list(range(5))
     assert all(cores < before or len(before) == 1 for _, cores in seen)
     assert os.sched_getaffinity(0) == before
-    with pytest.raises(SystemExit, match="more than the"):
+    with pytest.raises(SystemExit, match=naming(len(before) + 1, len(before))):
         machine.side_by_side([], lanes=len(before) + 1, cores=1)
 
 
-def test_bodies_that_were_measured_are_not_made_again_and_others_go_on(
+def test_measured_bodies_are_not_measured_again_and_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = importlib.import_module("benchmarks.bodies")
@@ -379,7 +380,7 @@ def test_bodies_that_were_measured_are_not_made_again_and_others_go_on(
     monkeypatch.setattr(bodies, "prepared", lambda task, options: None)
     words = [str(tmp_path), "--work", str(tmp_path / "work"), "--sets", "sst2", "--device", "cpu"]
     fixed = False
-    with pytest.raises(SystemExit, match="not measured: sst2-lstm-minutes-1, sst2-lstm-tokens-1"):
+    with pytest.raises(SystemExit, match=naming("sst2-lstm-minutes-1 sst2-lstm-tokens-1")):
         bodies.main(words)
     first = len(asked)
     assert "sst2-gru-tokens-1" in asked  # others went on
@@ -403,7 +404,7 @@ def test_bodies_that_were_measured_are_not_made_again_and_others_go_on(
     assert len(asked) == n_asked  # other seeds are remembered, too
 
 
-def test_equal_minutes_on_a_gpu_are_had_by_one_set_at_a_time() -> None:
+def test_equal_minutes_on_a_gpu_are_measured_one_set_at_a_time() -> None:
     bodies = importlib.import_module("benchmarks.bodies")
     sets = ["multi30k", "tinyshakespeare"]
     for device, stages in (("cuda", 2), ("cpu", 1)):

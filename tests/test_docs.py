@@ -39,10 +39,10 @@ SESSIONS = [
     for path in PAGES
     for match in SESSION.finditer(path.read_text())
 ]
-SPEED = re.compile(r"[\d,]+ a second")
+SPEED = re.compile(r"[\d,]+ \w+ second\b")
 NUMBER = re.compile(r"-?\d+\.\d+")
-WAITED = re.compile(r"^\S.*  (?:\? left|\d.* (?:left|so far))\n", re.MULTILINE)
-"""What a slow machine says besides."""
+WAITED = re.compile(r"^\S.*  (?:\?|\d+[dhms])(?: \d+[dhms])*(?: [a-z]+)*\n", re.MULTILINE)
+"""Lines of progress, which only a slow machine prints: they end with a time."""
 
 
 @pytest.mark.parametrize(("text", "command", "output"), SESSIONS)
@@ -63,7 +63,7 @@ def assert_alike(printed: str, shown: str) -> None:
     """Equal, but for speeds, and for what another processor may do to the last digits."""
     texts, numbers = [], []
     for text in (printed, shown):
-        text = SPEED.sub("… a second", text)
+        text = SPEED.sub("…", text)
         texts.append(NUMBER.sub("…", text))
         numbers.append([float(number) for number in NUMBER.findall(text)])
     assert texts[0] == texts[1], printed
@@ -74,11 +74,9 @@ def test_the_documentation_shows_commands() -> None:
     assert len(SESSIONS) >= 8
 
 
-def test_every_page_is_in_the_navigation_and_on_the_first_page() -> None:
+def test_every_page_is_in_the_navigation() -> None:
     named = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
-    first = (DOCS / "index.md").read_text()
-    assert [page for page in named if f"]({page})" not in first] == ["index.md"]
 
 
 def test_the_documentation_is_built_without_a_broken_link(tmp_path: Path) -> None:
@@ -122,41 +120,37 @@ def test_the_tables_of_bodies_are_those_of_the_saved_results() -> None:
 
 OURS, EAGER, COMPILED = "headway", "headway eager", "headway compiled + CUDA graph"
 GREEDY = "greedy, batch {}, bf16"
-QUICKEST = "H200, each at its quickest"
 SPEEDS = (
-    ("train-step-small-cpu", "", EAGER, "the quickest of four peers"),
-    ("encode-bert-base-cpu", "", OURS, "Hugging Face, sorted by length"),
-    ("train-step-base-cuda", "", EAGER, "the quicker of two peers"),
-    ("train-step-graphs-cuda", "", COMPILED, "`nn.Transformer`, the same"),
-    ("gpt2-train-cuda", "", COMPILED, "plain code, the quicker of two"),
-    ("gpt2-decode-cuda", GREEDY.format(1), OURS, "Hugging Face `generate`, static cache"),
-    ("gpt2-decode-cuda", GREEDY.format(64), OURS, "Hugging Face `generate`, static cache"),
-    ("vit-speed-cuda", "", OURS, "Hugging Face at its quickest"),
-    ("encode-bert-base-cuda", "", OURS, "Hugging Face, sorted by length"),
-    ("encode-bert-base-cuda", "", OURS, "Hugging Face, sorted by length, compiled"),
+    ("train-step-small-cpu", "", EAGER, False),
+    ("encode-bert-base-cpu", "", OURS, False),
+    ("train-step-base-cuda", "", EAGER, False),
+    ("train-step-graphs-cuda", "", COMPILED, False),
+    ("gpt2-train-cuda", "", COMPILED, False),
+    ("gpt2-decode-cuda", GREEDY.format(1), OURS, True),
+    ("gpt2-decode-cuda", GREEDY.format(64), OURS, True),
+    ("vit-speed-cuda", "", OURS, False),
+    ("encode-bert-base-cuda", "", OURS, False),
+    ("encode-bert-base-cuda", "", OURS, True),
 )
-"""Each row of speeds in the README: result file, case in it, our system, and the peer's name."""
+"""Each row of speeds in the README: result file, case in it, our system, and whether it is compared
+with all peers, not only with those that run as ours does (eager or compiled)."""
 
 
-def test_every_speed_in_the_readme_is_the_measured_one_beside_the_quickest_like_it() -> None:
+def test_every_speed_in_the_readme_is_the_measured_ratio_to_the_fastest_peer() -> None:
     text = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| (.*) \| (.*) \| (.*) \| (.*)× \| `(python -m .*)` \|$", text, re.M)
     page = report.PAGE.read_text()
-    assert len(rows) == len(SPEEDS) == len(re.findall(r"\d×", text)), "a figure nothing checks"
-    for (_, where, beside, figure, command), (name, case, ours, words) in zip(
-        rows, SPEEDS, strict=True
-    ):
+    assert len(rows) == len(SPEEDS) == len(re.findall(r"\d×", text)), "a figure without a check"
+    for (_, where, _, figure, command), (name, case, ours, every) in zip(rows, SPEEDS, strict=True):
         rates = measured(name, case)
-        # A compiled peer is beside us where we replay compiled steps or the row says so.
-        every = bool(case) or where == QUICKEST
         peers = [
             rate for peer, rate in rates.items()
             if not peer.startswith("headway") and (every or way(peer) == way(ours))
         ]  # fmt: skip
-        assert (beside, figure) == (words, f"{rates[ours] / max(peers):.1f}")
+        assert figure == f"{rates[ours] / max(peers):.1f}"
         assert way(ours) in (None, where.split(", ")[1])
         assert ("H200" in where) == name.endswith("cuda")
-        assert command in page, "no claim without a command that is explained"
+        assert command in page, "the command is not explained"
 
 
 def way(system: str) -> str | None:
@@ -173,7 +167,7 @@ def measured(name: str, case: str = "") -> dict[str, float]:
     }
 
 
-def test_what_is_said_first_names_no_command_that_is_missing() -> None:
+def test_introductions_name_no_missing_command() -> None:
     commands = {command.name or command.callback.__name__ for command in app.registered_commands}
     firsts = {
         "README.md": (ROOT / "README.md").read_text().split("```")[0],
@@ -197,7 +191,7 @@ def test_every_proof_that_is_named_exists() -> None:
     assert not {name for name in named if f"def {name}(" not in sources}
 
 
-def test_the_reference_is_what_the_declarations_say() -> None:
+def test_the_reference_matches_the_declarations() -> None:
     """Else run `python docs/reference.py`."""
     spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
     assert spec is not None
@@ -209,7 +203,7 @@ def test_the_reference_is_what_the_declarations_say() -> None:
         assert said == page().rstrip() + "\n", "run `python docs/reference.py`"
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_every_setting_has_a_description() -> None:
     for kind in (*SETTINGS.values(), *FAMILY_SETTINGS.values()):
         missing = [one.name for one in fields(kind) if one.name not in documented(kind)]
         assert not missing, kind.__name__
@@ -224,7 +218,7 @@ def test_a_page_that_explains_a_command_has_the_lines_of_python() -> None:
     assert [page.name for page in asked if "```py" not in page.read_text()] == []
 
 
-def test_what_pages_call_in_python_is_there() -> None:
+def test_python_names_on_pages_exist() -> None:
     """Those that need files of their own are not run: so much is checked."""
     for page in PAGES:
         for program in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.M | re.S):

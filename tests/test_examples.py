@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from headway.cli.main import main as headway
+from tests.facts import missing
 
 FOLDER = Path(__file__).parents[1] / "examples"
 STORY = "Once upon a time there was a dog named Spot who liked Anna. " * 3
@@ -51,11 +53,11 @@ def cifar10(folder: Path) -> tuple[list[str], str]:
     for name, n in (("data_batch_1", 2), ("data_batch_2", 2), ("test_batch", 1)):
         Image.new("RGB", (1024, n), "red").save(folder / f"{name}.png")
     write(folder, **{"train_lables.json": "[3, 0, 9, 3]", "test_lables.json": "[1]"})
-    return [str(folder), str(folder / "out")], "train: 4 pictures"
+    return [str(folder), str(folder / "out")], "train: 4"
 
 
 def debian_records(folder: Path) -> tuple[list[str], str]:
-    return [str(folder / "out")], "train 1, test 0, valid 0"
+    return [str(folder / "out")], "train 1 test 0 valid 0"
 
 
 def detector_data(folder: Path) -> tuple[list[str], str]:
@@ -68,11 +70,11 @@ def entities(folder: Path) -> tuple[list[str], str]:
     (folder / "wnut17/wnut17train.conll").write_text("Anna\tB-person\nruns\tO\n")
     (folder / "wikiann-en").mkdir()
     (folder / "wikiann-en/en.train").write_text("en:Paris\tB-LOC\n")
-    return [str(folder), str(folder / "out")], "text: 6 lines"
+    return [str(folder), str(folder / "out")], "text: 6"
 
 
 def reactions(folder: Path) -> tuple[list[str], str]:
-    return [str(folder / "reactions.smi")], "60 reactions"
+    return [str(folder / "reactions.smi")], "60"
 
 
 def ruletaker(folder: Path) -> tuple[list[str], str]:
@@ -83,7 +85,7 @@ def ruletaker(folder: Path) -> tuple[list[str], str]:
             place = folder / f"depth-{depth}" / f"{part}.jsonl"
             place.parent.mkdir(exist_ok=True)
             place.write_text(line)
-    return [str(folder), str(folder / "out")], "test-5-by-0: 1 questions"
+    return [str(folder), str(folder / "out")], "test-5-by-0: 1"
 
 
 def sentiment(folder: Path) -> tuple[list[str], str]:
@@ -94,18 +96,18 @@ def sentiment(folder: Path) -> tuple[list[str], str]:
     for place in ("rt-polarity.all", "mr/rt-polarity.all"):
         (folder / place).parent.mkdir(exist_ok=True)
         (folder / place).write_text(reviews, encoding="latin-1")
-    return [str(folder), str(folder / "out")], "text: "
+    return [str(folder), str(folder / "out")], "text:"
 
 
 def stories(folder: Path) -> tuple[list[str], str]:
     names = ("ts_10k.txt", "ts_smallgpt.txt", "tinystories_slice.txt")
     for number, name in enumerate(names):
         (folder / name).write_text(STORY + f"The {'end ' * (number + 1)}.\n")
-    return [str(folder), str(folder / "out")], "train: "
+    return [str(folder), str(folder / "out")], "train:"
 
 
 def toy_grammar(folder: Path) -> tuple[list[str], str]:
-    return [str(folder / "toy"), "copy"], "for test"
+    return [str(folder / "toy"), "copy"], "test"
 
 
 def trim_vocabulary(folder: Path) -> tuple[list[str], str]:
@@ -124,7 +126,7 @@ def trim_vocabulary(folder: Path) -> tuple[list[str], str]:
     write(folder, model__config="{}", text="cats a cat\n")
     (folder / "model" / "config").rename(folder / "model" / "config.json")
     words = [str(folder / "model"), str(folder / "text"), "--keep", "9"]
-    return [*words, "--out", str(folder / "out")], "9 pieces"
+    return [*words, "--out", str(folder / "out")], "9"
 
 
 EXAMPLES: dict[str, Callable[[Path], tuple[list[str], str]]] = {
@@ -144,12 +146,12 @@ def test_an_example_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words, said = EXAMPLES[name](tmp_path)
+    words, facts = EXAMPLES[name](tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *words])
     monkeypatch.setattr(sys, "stdin", io.StringIO(RECORD))
     main = load(name).main
     main(*words) if name in ("reactions", "toy_grammar") else main()
-    assert said in capsys.readouterr().out
+    assert not missing(capsys.readouterr().out, facts)
 
 
 def test_a_trimmed_vocabulary_keeps_its_vectors(
@@ -183,14 +185,16 @@ def test_splitting_tatoeba_and_the_slice_of_the_demo(tmp_path: Path) -> None:
 
 def test_the_first_forward_pass(capsys: pytest.CaptureFixture[str]) -> None:
     load("first_forward")  # which is read from top to bottom, and has no main
-    assert "token by token differs by" in capsys.readouterr().out
+    differences = [float(x) for x in re.findall(r"\b\d\.\de[-+]\d+\b", capsys.readouterr().out)]
+    assert len(differences) == 2  # of a sentence alone, and of decoding token by token
+    assert max(differences) < 1e-5
 
 
 def test_the_demo_ends_with_translations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, and in a time that is over before it begins: that is not refused, and
-    something comes of it. How a budget is kept is tested beside the loop."""
+    """In this process, with a budget that is over before the first step: that is not an error, and
+    there are translations. How a budget is kept is tested beside the loop."""
     demo = load("demo")
     with gzip.open(demo.PAIRS, "rt", encoding="utf-8") as file:
         few = [next(file) for _ in range(80)]
@@ -206,11 +210,12 @@ def test_the_demo_ends_with_translations(
     monkeypatch.setattr(demo, "PAIRS", tmp_path / "few.tsv")
     monkeypatch.setattr(sys, "argv", ["demo", "--out", str(tmp_path / "run"), "--budget", "1s"])
     demo.main()
-    printed = capsys.readouterr().out
-    assert printed.count("shipped model") == len(demo.SENTENCES)
+    printed = capsys.readouterr().out.splitlines()
+    for sentence in demo.SENTENCES:  # and below it the outputs before, after and of the model here
+        assert all(printed[printed.index(sentence) + 1 :][:3])
 
 
-def test_the_demo_says_what_went_wrong_without_a_traceback(
+def test_the_demo_exits_with_the_code_of_a_failed_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo = load("demo")

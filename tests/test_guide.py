@@ -1,4 +1,4 @@
-"""The guide is true: every program prints what stands below it, and every picture is there."""
+"""The guide is true: every program prints the output below it, and every picture is there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_PICTURE, MOST_PICTURES = 120_000, 1_500_000
 
 
 @pytest.mark.parametrize(("program", "shown"), PROGRAMS)
-def test_a_program_of_the_guide_prints_what_stands_below_it(
+def test_a_program_of_the_guide_prints_the_output_below_it(
     program: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

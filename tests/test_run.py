@@ -34,6 +34,7 @@ from headway.tasks.answers import (
     TextAnswer,
     VectorAnswer,
 )
+from tests.facts import figures, missing, naming
 
 from .interop.padded_runs import answers, lines_for, media_lines, media_run, tiny_run
 from .once import once
@@ -73,7 +74,7 @@ def test_names_stay_what_they_are_when_every_module_is_imported() -> None:
     assert set(NAMES) <= set(dir(headway))
     assert "tatoeba-de-en" in headway.available()
     assert headway.load("stories").task == headway.load("stories").task == "complete"
-    with pytest.raises(AttributeError, match="no attribute 'loud'"):
+    with pytest.raises(AttributeError, match="'loud'"):
         _ = headway.loud
 
 
@@ -194,34 +195,34 @@ def test_a_row_without_a_text_is_an_error_of_that_row(runs: Path) -> None:
         run({"train": Dataset(text=["ba"]), "test": Dataset(text=["de"])})
 
 
-def test_files_that_are_missing_are_said_at_once(runs: Path, tmp_path: Path) -> None:
+def test_missing_files_are_an_error_of_loading(runs: Path, tmp_path: Path) -> None:
     folder = tiny_run(tmp_path / "run", "classify")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"no model\.safetensors"):
+    with pytest.raises(UserError, match=naming(folder, "model.safetensors")):
         headway.load(folder)
-    with pytest.raises(UserError, match="tatoeba-de-en"):
-        headway.load("nothing-like-it")
-    with pytest.raises(UserError, match="needs a run folder"):
+    with pytest.raises(UserError, match=naming("no-such-run tatoeba-de-en")):
+        headway.load("no-such-run")
+    with pytest.raises(UserError, match=naming("load() tatoeba-de-en")):
         headway.load()
 
 
 @pytest.mark.parametrize(
-    ("names", "options", "said"),
+    ("names", "options", "facts"),
     [
-        (("tatoeba-de-en", "digits"), {}, "task transcribe and .* of the task translate"),
-        (("digits",), {"precision": "fp8"}, "no choice 'fp8'"),
-        (("digits",), {"device": "tpu"}, "unknown device 'tpu'"),
-        (("digits",), {"device": None}, "unknown device None"),
-        (("digits",), {"engine": "jax"}, "no choice 'jax'"),
-        ((["digits", "digits"],), {}, r"arguments of their own: load\(one, other\)"),
-        ((None,), {}, "None is no run folder"),
-        (("",), {}, "'' is no run folder"),
+        (("tatoeba-de-en", "digits"), {}, "/digits transcribe /tatoeba-de-en translate"),
+        (("digits",), {"precision": "fp8"}, "precision fp8 bf16"),
+        (("digits",), {"device": "tpu"}, "tpu cpu cuda"),
+        (("digits",), {"device": None}, "None cpu cuda"),
+        (("digits",), {"engine": "jax"}, "engine jax onnx"),
+        ((["digits", "digits"],), {}, "`['digits', 'digits']` load("),
+        ((None,), {}, "None load("),
+        (("",), {}, "'' load("),
     ],
 )
-def test_what_settings_tell_is_refused_when_it_is_loaded(
-    names: tuple[str, ...], options: dict[str, str], said: str
+def test_wrong_arguments_are_an_error_of_loading(
+    names: tuple[str, ...], options: dict[str, str], facts: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=naming(facts)):
         headway.load(*names, **options)
 
 
@@ -279,20 +280,20 @@ def test_streams_hold_little_and_keep_the_order(runs: Path) -> None:
     assert next(found).id == 0
     assert taken < 300
     assert [one.id for one in found] == list(range(1, 1000))
-    assert found.summary().startswith("1,000 texts")
+    assert figures(found.summary())[0] == "1,000"
 
 
 def test_errors_are_raised_or_kept_in_their_place(runs: Path) -> None:
     run = headway.load(runs / "fill", device="cpu")
     given = ["ba [MASK]", "no gap", {"text": 7, "id": "c"}, "[MASK] de"]
-    with pytest.raises(DataError, match="no gap to fill"):
+    with pytest.raises(DataError, match=naming("2 `'no gap'` [MASK]")):
         run(given)
-    with pytest.raises(DataError, match="input 1 is 7"):
+    with pytest.raises(DataError, match=naming(1, 7)):
         run([7, "ba [MASK]"])
     found = list(run.stream(given, errors="keep"))
     assert [bool(one.error) for one in found] == [False, True, True, False]
-    assert "no gap to fill" in found[1].error
-    assert "input 3" in found[2].error
+    assert not missing(found[1].error, "`'no gap'` [MASK]")
+    assert not missing(found[2].error, 3, 7)
     assert found[2].id == "c"
     assert found[3].text == run("[MASK] de").text
     with pytest.raises(UserError, match="errors='leave'"):
@@ -304,10 +305,10 @@ def test_an_error_of_the_source_comes_after_the_answers_to_what_it_gave(runs: Pa
 
     def lines() -> Iterator[str]:
         yield from ["ba", "de"]
-        raise ValueError("the source broke")
+        raise ValueError("broken")
 
     found = []
-    with pytest.raises(ValueError, match="the source broke"):
+    with pytest.raises(ValueError, match="broken"):
         found.extend(run.stream(lines()))
     assert len(found) == 2
 
@@ -319,31 +320,41 @@ def test_options_are_checked_and_belong_to_one_call(runs: Path) -> None:
     assert len(several.others) == 2
     assert isinstance(several.others[0], TextAnswer)
     assert run("Guten Morgen.").to_dict() == before
-    with pytest.raises(TypeError, match=r"beem= is no option .* Did you mean 'beam'"):
+    with pytest.raises(TypeError, match=naming("beem= tatoeba-de-en beam")):
         run("Guten Morgen.", beem=2)
-    with pytest.raises(UserError, match="beam=0 must be"):
+    with pytest.raises(UserError, match=naming("beam=0 1")):
         run("Guten Morgen.", beam=0)
-    with pytest.raises(UserError, match=r"precision is said once"):
+    with pytest.raises(UserError, match=naming("precision headway.load(")):
         run("Guten Morgen.", precision="int8")
-    with pytest.raises(TypeError, match="beam"):
+    with pytest.raises(TypeError, match=naming("beam= classify")):
         headway.load(runs / "classify", device="cpu")("ba", beam=2)
-    with pytest.raises(AttributeError, match="never changes"):
+    settings = run.settings
+    with pytest.raises(AttributeError, match="'settings'"):
         run.settings = None  # type: ignore[assignment]
+    assert run.settings is settings
     assert "Good" in run("Guten Morgen.", prefix="Good").text
     assert "morning" not in run("Guten Morgen.", banned=["morning"]).text
     assert run("Guten Morgen.", alignments=True).alignment
 
 
 @pytest.mark.parametrize("options", [{"stop": 3}, {"required": 3}, {"banned": [3]}])
-def test_options_of_several_texts_say_so(options: dict[str, object]) -> None:
+def test_options_of_several_texts_take_no_others(options: dict[str, object]) -> None:
     run = shipped("stories" if "stop" in options else "tatoeba-de-en")
-    with pytest.raises(UserError, match="texts are needed"):
+    [(name, value)] = options.items()
+    with pytest.raises(UserError, match=naming(f"{name}={value} {name}=[…]")):
         run("a", **options)
 
 
-@pytest.mark.parametrize("options", [{"beam": None}, {"alpha": "x"}, {"length_penalty": None}])
-def test_options_have_types(options: dict[str, object]) -> None:
-    with pytest.raises(UserError, match=r"must be a|has no choice None"):
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ({"beam": None}, "beam None"),
+        ({"alpha": "x"}, "alpha 'x'"),
+        ({"length_penalty": None}, "length_penalty None gnmt"),
+    ],
+)
+def test_options_have_types(options: dict[str, object], facts: str) -> None:
+    with pytest.raises(UserError, match=naming(facts)):
         shipped("tatoeba-de-en")("a", **options)
 
 
@@ -352,8 +363,8 @@ def test_options_have_types(options: dict[str, object]) -> None:
     [
         ("Give --source FILE, or --pairs FILE (TSV).", "Give source=…, or pairs=… (TSV)."),
         (
-            "another --out, or --restart to begin anew",
-            "another out=, or restart=True to begin anew",
+            "another --out, or --restart to start over",
+            "another out=, or restart=True to start over",
         ),
         ("--device cuda:1: no. Try --device cpu.", 'device="cuda:1": no. Try device="cpu".'),
         ("--out names a folder; leave --from out.", "out= names a folder; leave start= out."),
@@ -363,11 +374,11 @@ def test_options_have_types(options: dict[str, object]) -> None:
         ("a -- b, c--d", "a -- b, c--d"),
     ],
 )
-def test_errors_speak_of_arguments(said: str, in_python: str) -> None:
+def test_errors_in_python_name_arguments(said: str, in_python: str) -> None:
     assert said_in_python(said) == in_python
 
 
-def test_who_is_in_python_is_told_of_no_flags(runs: Path, tmp_path: Path) -> None:
+def test_errors_in_python_name_no_options(runs: Path, tmp_path: Path) -> None:
     run = headway.load(runs / "classify", device="cpu")
     calls: list[Callable[[], object]] = [
         lambda: list(shipped("stories").write("a", beam=3)),
@@ -379,8 +390,9 @@ def test_who_is_in_python_is_told_of_no_flags(runs: Path, tmp_path: Path) -> Non
         lambda: headway.train("distil", out=tmp_path / "a"),
     ]
     for call in calls:
-        with pytest.raises(UserError, match=r"^[^-]*(?:-[^-]+)*$"):
+        with pytest.raises(UserError) as error:
             call()
+        assert "--" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -398,25 +410,26 @@ def test_methods_of_other_libraries_name_what_does_it_here(name: str, here: str)
 
 
 def test_a_missing_attribute_has_a_hint_only_where_there_is_one() -> None:
-    with pytest.raises(AttributeError, match=r"^a run has no attribute 'zzz'\.$"):
+    with pytest.raises(AttributeError, match="'zzz'") as error:
         _ = shipped("stories").zzz
+    assert "(" not in str(error.value)  # as calls that do the same would have
 
 
 def test_an_error_inside_a_property_keeps_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(run: headway.Run) -> None:
-        raise AttributeError("the reason")
+        raise AttributeError("reason")
 
     monkeypatch.setattr(headway.Run, "tokenizer", property(broken))
-    with pytest.raises(AttributeError, match=r"^the reason$"):
+    with pytest.raises(AttributeError, match=r"^reason$"):
         _ = shipped("stories").tokenizer
 
 
-def test_probabilities_are_not_asked_for() -> None:
+def test_probabilities_need_no_option() -> None:
     with pytest.raises(TypeError, match=r"\.probabilities"):
         shipped("stories")("a", proba=True)
 
 
-def test_errors_without_data_speak_python(tmp_path: Path) -> None:
+def test_errors_without_data_show_a_python_call(tmp_path: Path) -> None:
     for task in ("classify", "translate", "caption"):
         with pytest.raises(UserError) as error:
             headway.train(task, out=tmp_path / "a")
@@ -445,8 +458,9 @@ def test_settings_of_training_are_keywords_and_others_are_named(tmp_path: Path) 
 
 
 def test_nothing_can_be_taken_from_a_run() -> None:
-    with pytest.raises(AttributeError, match="never changes"):
+    with pytest.raises(AttributeError, match="'settings'"):
         del shipped("stories").settings
+    assert shipped("stories").settings.task == "complete"
 
 
 def test_scores_are_of_the_model_that_was_kept(runs: Path, tmp_path: Path) -> None:
@@ -485,11 +499,11 @@ def test_pairs_and_fields_are_mappings(runs: Path, tmp_path: Path) -> None:
     pages = run.look({"text": "ba", "other": "de"}), run.look("ba\tde")
     one, other = (page.looks[0]["streams"]["text"]["pieces"] for page in pages)
     assert one == other
-    with pytest.raises(DataError, match="no 'other'; it has 'text'"):
+    with pytest.raises(DataError, match=naming("1 'other' 'text'")):
         run({"text": "ba"})
-    with pytest.raises(DataError, match="compares two"):
+    with pytest.raises(DataError, match=naming("1 {'text': 'other':")):
         run("ba")
-    with pytest.raises(DataError, match=r"reads no 'oter'. Did you mean 'other'"):
+    with pytest.raises(DataError, match=naming("1 'oter' other")):
         run({"text": "ba", "other": "de", "oter": ""})
 
 
@@ -551,40 +565,40 @@ SOUND = np.zeros(800, np.float32)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "why"),
+    ("name", "given", "facts"),
     [
-        ("identify", SOUND, r"samples come with their rate"),
-        ("identify", {"audio": SOUND}, r"samples come with their rate"),
-        ("identify", (np.full(800, np.nan), 8000), "no numbers"),
-        ("identify", (np.zeros((2, 3, 4), np.float32), 8000), "shape"),
-        ("identify", (np.zeros(0, np.float32), 8000), "shape"),
-        ("identify", b"", "no bytes"),
-        ("identify", b"abc", "input 1 cannot be read as sound"),
-        ("identify", "nowhere.wav", "there is no file nowhere.wav"),
-        ("identify", {"audoi": SOUND, "rate": 8000}, "no 'audio'"),
-        ("identify", {"audio": SOUND, "rate": 8000, "start": 0.01}, "give that part alone"),
-        ("see", {"image": np.zeros((9, 9), np.uint8), "box": [0, 0, 4, 4]}, "that part alone"),
-        ("see", {"image": "a.png", "box": 4}, "four whole numbers"),
-        ("see", np.zeros((3, 20, 30), np.uint8), r"colours come last"),
-        ("see", np.zeros((20, 30), np.int64), "int64"),
-        ("see", np.full((20, 30), 2.0), "between 0 and 1"),
-        ("see", np.full((20, 30), np.nan), "between 0 and 1"),
-        ("see", np.zeros(5, np.uint8), "axes"),
-        ("see", np.zeros((0, 30), np.uint8), "shape"),
-        ("watch", np.zeros((20, 30), np.uint8), "axes"),
-        ("classify", b"ba", "decode"),
-        ("classify", Path("some.txt"), r"run\.stream\(open\('some.txt'\)\)"),
+        ("identify", SOUND, "1 (800,) `(samples, 16000)`"),
+        ("identify", {"audio": SOUND}, "1 (800,) `(samples, 16000)`"),
+        ("identify", (np.full(800, np.nan), 8000), "1 800 NaN"),
+        ("identify", (np.zeros((2, 3, 4), np.float32), 8000), "1 `(2, 3, 4)`"),
+        ("identify", (np.zeros(0, np.float32), 8000), "1 (0,)"),
+        ("identify", b"", "1 bytes"),
+        ("identify", b"abc", "1 wav flac .npy"),
+        ("identify", "nowhere.wav", "nowhere.wav"),
+        ("identify", {"audoi": SOUND, "rate": 8000}, "1 'audio' 'audoi' 'rate'"),
+        ("identify", {"audio": SOUND, "rate": 8000, "start": 0.01}, "1 array"),
+        ("see", {"image": np.zeros((9, 9), np.uint8), "box": [0, 0, 4, 4]}, "1 array"),
+        ("see", {"image": "a.png", "box": 4}, "1 box=4"),
+        ("see", np.zeros((3, 20, 30), np.uint8), "1 `(3, 20, 30)` `(H, W, 3)`"),
+        ("see", np.zeros((20, 30), np.int64), "1 int64 uint8"),
+        ("see", np.full((20, 30), 2.0), "1 0 pixels"),
+        ("see", np.full((20, 30), np.nan), "1 0 pixels"),
+        ("see", np.zeros(5, np.uint8), "1 (5,) `Y X [C]`"),
+        ("see", np.zeros((0, 30), np.uint8), "1 `(0, 30)`"),
+        ("watch", np.zeros((20, 30), np.uint8), "1 `(20, 30)` `T Y X [C]`"),
+        ("classify", b"ba", "1 b'ba' .decode()"),
+        ("classify", Path("some.txt"), "1 run.stream(open('some.txt'))"),
     ],
 )
-def test_what_cannot_be_an_input_is_refused_with_the_reason(
-    name: str, given: object, why: str, runs: Path
+def test_a_wrong_input_is_an_error_with_the_reason(
+    name: str, given: object, facts: str, runs: Path
 ) -> None:
-    with pytest.raises(DataError, match=why):
+    with pytest.raises(DataError, match=naming(facts)):
         headway.load(runs / name, device="cpu")(given)
 
 
 def test_an_open_file_of_bytes_is_no_list_of_inputs(runs: Path) -> None:
-    with pytest.raises(TypeError, match="is an open file"):
+    with pytest.raises(TypeError, match=naming("BytesIO .read()")):
         headway.load(runs / "see", device="cpu")(io.BytesIO(b"abc"))
 
 
@@ -596,7 +610,7 @@ def test_arrays_of_pictures_are_several(runs: Path) -> None:
 
 
 def test_a_folder_is_not_one_input(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is a folder"):
+    with pytest.raises(DataError, match=naming(tmp_path, ".iterdir())")):
         headway.load(runs / "see", device="cpu")(tmp_path)
 
 
@@ -609,8 +623,8 @@ def test_text_is_written_in_pieces() -> None:
     left = run.write("Once upon a time", max_len=200)
     next(left)
     left.close()  # type: ignore[attr-defined]
-    assert run("Once", max_len=2, beam=1).text  # nobody holds the model any more
-    with pytest.raises(UserError, match="task translate"):
+    assert run("Once", max_len=2, beam=1).text  # the model is free again
+    with pytest.raises(UserError, match=naming("write() tatoeba-de-en translate")):
         shipped("tatoeba-de-en").write("Guten Morgen.")
 
 
@@ -625,7 +639,7 @@ def test_the_likeliest_of_given_texts_is_chosen() -> None:
             run.choose("Tom", among=among)  # type: ignore[arg-type]
     several = run.choose(["Tom was sad. He began to"], among=["cry", "fly"])
     assert isinstance(several, Answers)
-    with pytest.raises(UserError, match="is no list"):
+    with pytest.raises(UserError, match=naming("among='cry' among=[…]")):
         run.choose("a", among="cry")
     shots = [{"text": "good", "label": "yes"}, {"text": "bad", "label": "no"}]
     assert run("fine", shots=shots).label in ("yes", "no")
@@ -643,7 +657,7 @@ def test_scores_are_of_files_or_of_memory(tmp_path: Path) -> None:
     named = run.evaluate({"de": [de for de, _ in rows], "en": [en for _, en in rows]},
                          source="de", target="en", beam=1)  # fmt: skip
     assert named["loss"] == pytest.approx(by_file["loss"])
-    with pytest.raises(UserError, match="validation set of tatoeba-de-en is not there"):
+    with pytest.raises(UserError, match=naming("tatoeba-de-en run.evaluate(")):
         run.evaluate()
     with pytest.raises(TypeError, match="fiel="):
         run.evaluate(fiel="test.tsv")
@@ -678,7 +692,7 @@ SHORT: dict[str, dict[str, Any]] = {"stories": {"max_len": 8, "sample": False, "
 
 
 def asked_by_threads(n_threads: int, n_calls: int, looked: headway.Run, text: str) -> None:
-    """Every shipped model at once, with someone who looks into one that is asked."""
+    """Every shipped model at once, while a page is made of one of them."""
     runs = {name: shipped(name) for name in QUESTIONS}
     questions = QUESTIONS
     if looked not in runs.values():
@@ -721,7 +735,7 @@ def test_threads_get_them_again_and_again() -> None:
     asked_by_threads(8, 200, shipped("tatoeba-de-en"), "Guten Morgen.")
 
 
-def test_who_gives_the_input_may_ask_the_same_run(runs: Path) -> None:
+def test_the_input_of_a_stream_may_call_the_same_run(runs: Path) -> None:
     run = headway.load(runs / "classify", device="cpu")
 
     def lines() -> Iterator[str]:
@@ -808,7 +822,7 @@ def test_they_do_while_it_is_scored() -> None:
     assert lock.n > together > 2
 
 
-def test_entities_say_where_they_are_in_the_text(runs: Path) -> None:
+def test_entities_have_their_offsets_in_the_text(runs: Path) -> None:
     run = headway.load(runs / "tag")
     text = "  ba, de. "
     answer = run(text)

@@ -62,7 +62,7 @@ def test_what_pip_installs_has_the_models_the_page_and_answers(
     assert said["answer"] == "Good morning."
 
 
-def test_the_installed_command_says_its_version(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
     said = run(tmp_path, str(installed / "bin" / "headway"), "--version", site=installed)
     assert headway.__version__ in said
 

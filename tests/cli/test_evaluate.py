@@ -1,4 +1,4 @@
-"""`headway evaluate`: what it prints is what the parts give, and mistakes are said plainly."""
+"""`headway evaluate`: what it prints is what the parts give; mistakes are errors."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from headway.settings.run import RunSettings, resolved_toml
 from headway.tasks.opened import Opened, open_run
 from headway.tasks.write_answers import writer_of
 from headway.tokens.trainer import train_vocabularies
+from tests.facts import figures, naming
 
 from ..inside.ngram_runs import ngram_run
 
@@ -93,7 +94,7 @@ def test_it_prints_what_the_translator_and_the_metrics_give(
     assert facts["tokens_per_s"] > 0
 
 
-def test_who_waits_for_scores_sees_how_far_they_are(
+def test_progress_of_scoring_is_shown(
     command: Command,
     files: tuple[Path, Path, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -102,9 +103,8 @@ def test_who_waits_for_scores_sees_how_far_they_are(
     monkeypatch.setattr("headway.cli.evaluate.Progress", lambda: slow)
     run, source, target = files
     command(run, "--source", source, "--target", target)
-    said = slow.stream.getvalue()
-    assert "measuring the loss 4/4 pairs" in said
-    assert "translating 4/4 lines" in said
+    done = [line.partition(" 4/4 ") for line in slow.stream.getvalue().splitlines()]
+    assert len({stage for stage, found, _ in done if found}) == 2  # the loss and the translations
 
 
 def test_settings_and_the_beam_reach_the_search(
@@ -129,18 +129,17 @@ def test_a_file_of_outputs_is_scored_without_a_model(
     outputs = ["a Dog ran", "two cats", "", "the man reads a book."]
     path = tmp_path / "hyp.txt"
     path.write_text("\n".join(outputs) + "\n", encoding="utf-8")
-    text = command("--hypotheses", path, "--target", target, "--lowercase", "--tokenised", "en")
+    words = ["--hypotheses", path, "--target", target, "--lowercase", "--tokenised", "en"]
+    text = command(*words)
     assert f"{bleu(outputs, TARGETS, lowercase=True).value:.2f}" in text
     assert f"{chrf(outputs, TARGETS, lowercase=True).value:.2f}" in text
     tokenised = tokenised_bleu(outputs, TARGETS, "en")
     assert f"{tokenised.value:.2f}" in text
-    assert "tokenised lower-cased BLEU" in text
     assert "tok:moses-en" in text
     assert "case:lc" in text
-    assert "95 % interval" in text
-    assert "exact match" in text
+    assert "95 %" in text
     assert "75.00" in text
-    assert "loss" not in text
+    assert json.loads(command(*words, "--json")).get("loss") is None
 
 
 def test_two_systems_are_compared_on_the_same_sentences(
@@ -156,10 +155,10 @@ def test_two_systems_are_compared_on_the_same_sentences(
     assert facts["comparison"]["p_value"] == wanted.p_value
     assert facts["comparison"]["difference"]["value"] == wanted.difference.value > 0
     again = command("--hypotheses", good, "--target", target, "--against", good)
-    assert "p = 1.000: no clear difference" in again
+    assert "1.000" in figures(again)
 
 
-def test_pairs_may_stand_in_one_file(
+def test_pairs_may_be_in_one_file(
     command: Command, files: tuple[Path, Path, Path], tmp_path: Path
 ) -> None:
     run, source, target = files
@@ -174,40 +173,34 @@ def test_pairs_may_stand_in_one_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "facts"),
     [
-        ([], "name a run to evaluate, or give its output with --hypotheses"),
-        (["RUN"], "give a test set: FILES, or --source FILE --target FILE"),
-        (["RUN", "--target", "TARGET"], "the sources are needed to translate them"),
-        (["RUN", "--source", "SOURCE"], "target is missing"),
-        (["RUN", "train.lr=1", "--pairs", "x"], "'train.lr=1' has no effect here"),
-        (
-            ["RUN", "file.txt", "--pairs", "x"],
-            "--pairs and files without an option",
-        ),
-        (["--hypotheses", "SHORT", "--target", "TARGET"], "has 1 lines, but the test set has 4"),
-        (["--hypotheses", "TARGET", "--target", "EMPTY"], "the test set is empty"),
-        (
-            ["--hypotheses", "TARGET", "--target", "TARGET", "--tokenize", "13b"],
-            "Did you mean '13a'",
-        ),
-        (["--hypotheses", "TARGET", "--target", "TARGET", "--tokenised", "xx"], "no Moses rules"),
-        (["--hypotheses", "TARGET", "--target", "TARGET", "--out", "/dev/null/x"], "cannot write"),
-        (["nowhere", "--source", "SOURCE", "--target", "TARGET"], "no run folder nowhere"),
+        ([], "--hypotheses"),
+        (["RUN"], "FILES --source --target"),
+        (["RUN", "--target", "TARGET"], "--source"),
+        (["RUN", "--source", "SOURCE"], "data.target --pairs"),
+        (["RUN", "train.lr=1", "--pairs", "x"], "train.lr=1 decode.*"),
+        (["RUN", "file.txt", "--pairs", "x"], "--pairs file.txt"),
+        (["--hypotheses", "SHORT", "--target", "TARGET"], "/short.txt 1 4"),
+        (["--hypotheses", "TARGET", "--target", "EMPTY"], "empty"),
+        (["--hypotheses", "TARGET", "--target", "TARGET", "--tokenize", "13b"], "13b 13a"),
+        (["--hypotheses", "TARGET", "--target", "TARGET", "--tokenised", "xx"], "'xx' en de fr"),
+        (["--hypotheses", "TARGET", "--target", "TARGET", "--out", "/dev/null/x"], "/dev/null/x"),
+        (["nowhere", "--source", "SOURCE", "--target", "TARGET"], "nowhere tatoeba-de-en"),
     ],
 )
-def test_a_mistake_is_said(
+def test_a_mistake_is_an_error(
     command: Command,
     files: tuple[Path, Path, Path],
     tmp_path: Path,
     words: list[str],
-    message: str,
+    facts: str,
 ) -> None:
     (tmp_path / "short.txt").write_text("one\n")
     (tmp_path / "empty.txt").write_text("")
     names = dict(zip(("RUN", "SOURCE", "TARGET"), files, strict=True))
     names |= {"SHORT": tmp_path / "short.txt", "EMPTY": tmp_path / "empty.txt"}
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=naming(facts)):
         command(*(names.get(word, word) for word in words))
 
 

@@ -1,4 +1,4 @@
-"""`headway factors`: a table on stdout, two files in a folder, and clear refusals."""
+"""`headway factors`: a table on stdout, two files in a folder, and mistakes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from headway.cli.factors import FLAGS, factors
 from headway.cli.flags import declare
 from headway.errors import ConfigError, DataError, FolderError, UserError
 from headway.inside.measure.factors.dictionary import Factors
+from tests.facts import figures, missing, naming
 
 from ..inside.test_factors import LINES
 from ..interop.padded_runs import tiny_run
@@ -31,22 +32,23 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_writes_factors_and_says_how_good_they_are(
+def test_it_writes_factors_and_prints_how_good_they_are(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(str(place / "run"), "--text", str(place / "corpus.txt"), "--method", "topk", *SMALL)
     said = capsys.readouterr()
     found = Factors.load(place / "run" / "factors")
     assert found.n == 12
-    assert f"{found.figures['explained']:.1%}" in said.out
-    for name in ("explained variance", "dead factors", "loss recovered", "layer 2", "embedding"):
-        assert name in said.out
+    shares = [f"{found.figures[name]:.1%}" for name in ("explained", "dead", "recovered")]
+    layers = [f"{layer[name]:.3f}" for layer in found.figures["layers"]
+              for name in ("explained", "loss", "rebuilt", "mean", "zero")]  # fmt: skip
+    assert not missing(said.out, *shares, *layers)
     assert len(found.telling(10)) == 10
-    assert "tokens in 89 texts" in said.err
-    assert "headway look" in said.out
+    assert figures(said.err)[:2] == [str(found.figures["corpus_tokens"]), "89"]
+    assert not missing(said.out, "headway look --factors", place / "run" / "factors")
 
 
-def test_what_is_there_is_not_overwritten_unless_asked(place: Path) -> None:
+def test_a_folder_is_overwritten_only_with_restart(place: Path) -> None:
     words = [str(place / "run"), "--text", str(place / "corpus.txt"), "--method", "topk", *SMALL]
     out = place / "there"
     out.mkdir()
@@ -55,27 +57,27 @@ def test_what_is_there_is_not_overwritten_unless_asked(place: Path) -> None:
         run(*words, "--out", str(out))
     run(*words, "--out", str(out), "--restart")
     assert (out / "factors.json").is_file()
-    with pytest.raises(FolderError, match="is a file"):
+    with pytest.raises(FolderError, match=naming("/corpus.txt")):
         run(*words, "--out", str(place / "corpus.txt"))
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "kind", "said"),
+    ("text", "words", "kind", "facts"),
     [
-        ("", [], DataError, "holds no text"),
-        ("ba de\n" * 10, [], DataError, "too small for 512 factors: tokens 30"),
-        ("ba\tB-x\nde\tO\n", [], DataError, "a tab in every line"),
-        ("ba de\n", ["m=5"], ConfigError, "unknown setting 'm'"),
-        ("ba de\n", ["corpus.txt"], UserError, "do not go together"),
-        ("ba de\n", ["--method", "pca"], ConfigError, "method"),
-        ("ba de\n", ["method=topk"], UserError, "--method"),
-        ("ba de\n", ["n=many"], ConfigError, "whole number"),
+        ("", [], DataError, "/bad.txt"),
+        ("ba de\n" * 10, [], DataError, "/bad.txt 512 30 4,096 10"),
+        ("ba\tB-x\nde\tO\n", [], DataError, "/bad.txt `cut -f1`"),
+        ("ba de\n", ["m=5"], ConfigError, "m method browse"),
+        ("ba de\n", ["corpus.txt"], UserError, "--text corpus.txt"),
+        ("ba de\n", ["--method", "pca"], ConfigError, "method pca topk"),
+        ("ba de\n", ["method=topk"], UserError, "--method topk"),
+        ("ba de\n", ["n=many"], ConfigError, "n many"),
     ],
 )
-def test_mistakes_are_explained(
-    place: Path, text: str, words: list[str], kind: type[UserError], said: str
+def test_mistakes_are_errors(
+    place: Path, text: str, words: list[str], kind: type[UserError], facts: str
 ) -> None:
     (place / "bad.txt").write_text(text)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=naming(facts)):
         run(str(place / "run"), "--text", str(place / "bad.txt"), *words)
     assert not (place / "run" / "factors").exists()

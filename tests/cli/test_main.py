@@ -1,7 +1,8 @@
-"""The command: quick help, results on stdout, mistakes in one plain line on stderr with code 2."""
+"""The command: quick help, results on stdout, mistakes in one line on stderr with code 2."""
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import subprocess
@@ -15,11 +16,12 @@ import pytest
 import headway
 import headway.settings.folder
 from headway.cli.main import main
+from tests.facts import missing
 
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run a command that must fail as a user's mistake does, and return what stderr says."""
+    """Run a command that must fail as a user's mistake does, and return stderr."""
 
     def run(*words: str) -> str:
         assert main(list(words)) == 2
@@ -88,30 +90,29 @@ def test_running_the_package_is_running_the_command() -> None:
         [sys.executable, "-m", "headway", "inf"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("headway: error: No such command 'inf'. Did you mean 'info'?")
+    assert done.stderr.startswith("headway: error: ")
+    assert not missing(done.stderr, "inf info")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "command", "facts"),
     [
-        (
-            ["info", "gtp2"],
-            "headway info: error: 'gtp2' is no preset, run folder, shipped model or ",
-        ),
-        (["info", "gpt2", "model.n_head=3"], "headway info: error: unknown setting 'model.n_head'"),
-        (["info", "gpt2", "n_layers"], "headway info: error: override 'n_layers' is not key=value"),
-        (["info"], "headway info: error: Missing argument 'MODEL'. See `headway info --help`."),
-        (["info", "gpt2", "--batch-tokens", "0"], "headway info: error: Invalid value for"),
-        (["presets", "--family", "dec"], "headway presets: error: unknown family 'dec'. Did you"),
-        (["--nothing"], "headway: error: No such option: --nothing. See `headway --help`."),
+        (["info", "gtp2"], "headway info", "gtp2 gpt2"),
+        (["info", "gpt2", "model.n_head=3"], "headway info", "model.n_head n_heads"),
+        (["info", "gpt2", "n_layers"], "headway info", "n_layers model.n_layers=4"),
+        (["info"], "headway info", "MODEL `headway info --help`"),
+        (["info", "gpt2", "--batch-tokens", "0"], "headway info", "--batch-tokens 1 --help"),
+        (["presets", "--family", "dec"], "headway presets", "dec decoder"),
+        (["--nothing"], "headway", "--nothing `headway --help`"),
     ],
 )
-def test_a_mistake_is_one_plain_line_on_stderr(
-    fails: Callable[..., str], words: list[str], message: str
+def test_a_mistake_is_one_line_on_stderr(
+    fails: Callable[..., str], words: list[str], command: str, facts: str
 ) -> None:
-    said = fails(*words)
-    assert said.startswith(message)
-    assert said.count("\n") == 1
+    error = fails(*words)
+    assert error.startswith(f"{command}: error: ")
+    assert not missing(error, facts)
+    assert error.count("\n") == 1
 
 
 def test_a_long_message_is_not_wrapped(
@@ -122,19 +123,23 @@ def test_a_long_message_is_not_wrapped(
 
 
 @pytest.mark.parametrize("words", [["--debug", "info", "gtp2"], ["info", "gtp2", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(
+def test_debug_shows_the_traceback_in_any_place(
     fails: Callable[..., str], words: list[str]
 ) -> None:
     said = fails(*words)
     assert said.startswith("Traceback (most recent call last):")
-    assert said.splitlines()[-1].startswith("headway info: error: 'gtp2'")
+    last = said.splitlines()[-1]
+    assert last.startswith("headway info: error: ")
+    assert "'gtp2'" in last
 
 
-def test_debug_behind_two_dashes_is_a_plain_word(fails: Callable[..., str]) -> None:
-    assert fails("info", "--", "--debug").startswith("headway info: error: '--debug' is no preset")
+def test_debug_after_two_dashes_is_an_argument(fails: Callable[..., str]) -> None:
+    error = fails("info", "--", "--debug")
+    assert error.startswith("headway info: error: ")
+    assert "'--debug'" in error
 
 
-def test_an_interrupt_exits_with_130_and_says_nothing(
+def test_an_interrupt_exits_with_130_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -168,8 +173,8 @@ def test_a_lack_of_memory_is_one_line_with_the_way_out(
         return
     assert main(["info", "gpt2"]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("headway info: error: out of memory (")
-    assert "decode.batch_tokens=1024" in said
+    assert said.startswith("headway info: error: ")
+    assert not missing(said, "decode.batch_tokens=1024 train.micro_tokens=512")
     assert said.count("\n") == 1
 
 
@@ -188,7 +193,7 @@ def with_stdout(stdout: int, command: str, unbuffered: str) -> subprocess.Comple
 @pytest.mark.parametrize(
     ("command", "unbuffered"), [("recipes", ""), ("--help", ""), ("--help", "1")]
 )
-def test_a_reader_who_leaves_early_is_no_error(command: str, unbuffered: str) -> None:
+def test_a_closed_pipe_is_not_an_error(command: str, unbuffered: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = with_stdout(writing, command, unbuffered)
@@ -199,12 +204,14 @@ def test_a_reader_who_leaves_early_is_no_error(command: str, unbuffered: str) ->
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_disk_is_said_in_one_line(unbuffered: str) -> None:
+def test_a_full_disk_is_an_error_in_one_line(unbuffered: str) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     done = with_stdout(full, "--version", unbuffered)
     os.close(full)
     assert done.returncode == 1
-    assert done.stderr == "headway: error: [Errno 28] No space left on device\n"
+    assert done.stderr.startswith("headway: error: ")
+    assert f"[Errno {errno.ENOSPC}]" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_narrow_terminal_loses_no_digit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,8 +272,8 @@ def test_every_command_finds_runs_by_the_same_names(
     """What one place knows (a folder, one in `runs`, one that ships), all know: they ask it."""
     monkeypatch.chdir(tmp_path)
     Path("text").write_text("a b c\nd e f\n")
-    said = fails(*(word.format("nothing") for word in words))
-    assert "there is no run folder nothing, and no model of that name comes with headway" in said
+    error = fails(*(word.format("nosuch") for word in words))
+    assert not missing(error, "nosuch stories tatoeba-de-en")
     monkeypatch.setattr(headway.settings.folder, "RUNS", tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "mine").mkdir(parents=True)
     (tmp_path / "elsewhere" / "mine" / "config.toml").write_text("task = 3\n")

@@ -17,6 +17,7 @@ import pytest
 from headway.cli.main import main
 from tests.decode.test_writer import save_run as save_translator
 from tests.decode.writing import save_run as save_writer
+from tests.facts import missing
 
 Output = pytest.CaptureFixture[str]
 
@@ -59,26 +60,27 @@ def test_text_is_streamed_and_settings_change(
     assert err == "decode.beam=1 decode.max_len=1\n"
 
 
-def test_a_mistake_ends_nothing(
+def test_play_continues_after_a_mistake(
     translator: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     lines = "/help\n/sett\n/set model.d_model=3\n/set decode.beem=2\n/set decode.beam=0\n//\ngo\n"
     out, err = played([str(translator)], lines, monkeypatch, capsys)
     assert out.splitlines()[1:] == ["go"]
-    assert "Type a line" in err
-    assert "no command /sett. Did you mean '/set'?" in err
-    assert "'model.d_model=3' has no effect here" in err
-    assert "Did you mean 'beam'?" in err
-    assert "beam=0 must be at least 1" in err
+    *_, command, other, unknown, value = err.splitlines()
+    assert not missing(err, "/help /quit decode.temperature=0.7")
+    assert not missing(command, "/sett /set")
+    assert not missing(other, "model.d_model=3 decode.*")
+    assert not missing(unknown, "decode.beem beam")
+    assert not missing(value, "decode.beam=0 1")
 
 
-def test_what_cannot_be_loaded_is_said_before_the_first_line(
+def test_errors_of_loading_come_before_the_first_line(
     tmp_path: Path, translator: Path, capsys: Output
 ) -> None:
     assert main(["play", str(tmp_path / "nowhere")]) == 2
-    assert "there is no folder" in capsys.readouterr().err
+    assert str(tmp_path / "nowhere") in capsys.readouterr().err
     assert main(["play", str(translator), "beam=2"]) == 2
-    assert "only decode.* settings" in capsys.readouterr().err
+    assert not missing(capsys.readouterr().err, "beam=2 decode.*")
 
 
 def in_terminal(run: Path, typed: list[bytes], *, interrupt: bool = False) -> tuple[str, int]:
@@ -117,7 +119,7 @@ def in_terminal(run: Path, typed: list[bytes], *, interrupt: bool = False) -> tu
 
 def test_a_terminal_has_a_prompt_and_both_ways_out_are_clean(translator: Path) -> None:
     shown, code = in_terminal(translator, [b"fi ko ga\n"])
-    assert "translate with" in shown
+    assert not missing(shown, "translate /help", translator)
     assert shown.count("fi ko ga") == 2  # as typed, and the answer
     assert code == 0
     shown, code = in_terminal(translator, [], interrupt=True)

@@ -18,6 +18,7 @@ from headway.settings.folder import load_run
 from headway.tasks.opened import open_plain
 from headway.tasks.task import find_task
 from headway.web.pack import unpack
+from tests.facts import figures, missing
 
 from ..interop.padded_runs import LABELS, media_lines, media_run
 
@@ -52,9 +53,8 @@ def test_heads_of_a_run_that_sees_or_hears_are_taken_out(
     words = ["--heads", "2", "--out", str(out), "--media", str(listed), "--json"]
     assert main(["prune", str(run), *words]) == 0
     said = capsys.readouterr()
-    what = {"pictures": "pictures", "videos": "videos", "sounds": "recordings"}
     spec = open_plain(run).spec
-    assert f"importance of the heads from 12 {what[spec.modality]}" in said.err
+    assert figures(said.err.splitlines()[0]) == ["12"]
     lines = {line["name"]: line for line in json.loads(said.out)["lines"]}
     assert lines["heads"]["after"] == lines["heads"]["before"] - 2
     assert {"loss", spec.headline.axis, "forward"} <= lines.keys()
@@ -80,14 +80,14 @@ def test_a_run_is_studied_on_its_own_validation_data(
         assert corpus.targets == ("ba de",) * 12
     assert main(["factors", str(run), *SMALL]) == 0
     said = capsys.readouterr()
-    assert f"in 12 {corpus.unit}" in said.err
-    assert "--file …" in said.out
+    assert figures(said.err.splitlines()[0])[1] == "12"
+    assert not missing(said.out, "headway look --file")
     assert len(Factors.load(run / "factors").entries) == 4
     assert main(["prune", str(run), "--heads", "2", "--out", str(tmp_path / "small")]) == 0
-    assert "the run's validation data" in capsys.readouterr().err
+    assert figures(capsys.readouterr().err.splitlines()[0]) == ["12"]
 
 
-def test_a_page_of_a_picture_has_what_a_corpus_says(tmp_path: Path) -> None:
+def test_the_page_of_a_picture_shows_its_corpus(tmp_path: Path) -> None:
     run, listed = studied(tmp_path, "see")
     first, page = json.loads(listed.read_text().split("\n")[0])["path"], tmp_path / "look.html"
     assert main(["factors", str(run), str(listed), *SMALL]) == 0
@@ -95,7 +95,7 @@ def test_a_page_of_a_picture_has_what_a_corpus_says(tmp_path: Path) -> None:
     assert main(["look", str(run), "--file", first, *words]) == 0
     sections = unpack(page.read_text())["looks"][0]["sections"]
     assert sections["heads"]["n_texts"] == 12
-    assert "12 pictures" in sections["heads"]["scope"]
+    assert figures(sections["heads"]["scope"])[0] == "12"
     assert sections["dictionary"]["total"] == 4
     assert sections["search"]["tokens"]["picture"] > 12
     at, pieces, seen = sections["search"]["texts"][0]
@@ -124,22 +124,22 @@ def test_the_curve_of_a_run_that_sees(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "facts"),
     [
-        (["prune", "--heads", "2", "--text", "x.txt"], "--text has no effect on a run of the task"),
-        (["prune", "--heads", "2"], "keeps no data to judge heads by: give FILES, or --imp"),
-        (["factors", "--text", "x.txt"], "--text has no effect on a run of the task"),
-        (["factors"], "keeps no data of its own to study it on. Give some: FILES"),
+        (["prune", "--heads", "2", "--text", "x.txt"], "--text classify"),
+        (["prune", "--heads", "2"], "run FILES --importance-from"),
+        (["factors", "--text", "x.txt"], "--text classify"),
+        (["factors"], "run FILES"),
         (["factors", "--media", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes(
-    given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], facts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, _ = studied(tmp_path, "see")
     command, *words = given
     out = ["--out", str(tmp_path / "out")]
     assert main([command, str(run), *words, *out]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert not missing(error, facts)
     assert "Traceback" not in error

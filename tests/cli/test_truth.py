@@ -1,4 +1,4 @@
-"""`headway truth` prints what was measured, notes it, and says when there is nothing to measure."""
+"""`headway truth` prints and saves what was measured, or that there is nothing to measure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.head_names import shown
 from headway.cli.truth import truth
 from headway.errors import UserError
 from headway.inside.measure.truth import Truth
 from headway.settings.folder import SHIPPED
+from tests.facts import figures, missing, naming
 
 from ..interop.padded_runs import tiny_run
 
@@ -34,11 +36,9 @@ def test_maps_of_a_translator_are_measured_beside_chance(
     out = tmp_path / "truth.json"
     truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path)}, few=1, out=out)
     printed = capsys.readouterr()
-    assert printed.out.startswith(
-        "names and numbers copied: 5 words in 3 texts; chance is right 0.197"
-    )
-    assert f"wrote {out}" in printed.err
-    assert "only 5 words could be judged: too few" in printed.err
+    assert figures(printed.out.splitlines()[0]) == ["5", "3", "0.197"]
+    assert str(out) in printed.err
+    assert ["5"] in [figures(line) for line in printed.err.splitlines()]  # too few words
     names = [line.partition("  ")[0] for line in printed.out.splitlines() if line[:1].islower()]
     for name in ("occlusion", "norm", "rollout", "cross 2 mean", "random", "diagonal"):
         assert name in names
@@ -47,7 +47,7 @@ def test_maps_of_a_translator_are_measured_beside_chance(
     assert found.best is not None
     _, layer, head = found.best.name.split(".")
     people = f"cross {int(layer) + 1}.{int(head) + 1}"
-    assert f"chosen on one half of the texts: {people}, P@1" in printed.out
+    assert [line for line in printed.out.splitlines() if not missing(line, people, "P@1")]
     assert people in names
     assert "cross.1." not in printed.out
     assert found.maps["cross.1.norm"].p1 > found.maps["random"].random
@@ -58,16 +58,17 @@ def test_maps_of_a_translator_are_measured_beside_chance(
 def test_alignments_that_are_given_are_the_truth(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = (SHIPPED / "tatoeba-de-en" / "truth.json").read_bytes()
     lines = "Er kommt.\tHe comes.\t0-0 1-1\nSie geht.\tShe goes.\t0-0 1-1\n"
     truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path, lines)}, few=0, as_json=True)
     printed = capsys.readouterr()
     facts = json.loads(printed.out)
-    assert (facts["task"], facts["n"]) == ("words with a known alignment", 4)
+    assert (facts["unit"], facts["n"]) == ("words", 4)
     assert facts["maps"]["random"]["random"] == 0.5
-    assert "not written: this model comes with headway" in printed.err
+    assert (SHIPPED / "tatoeba-de-en" / "truth.json").read_bytes() == before
 
 
-def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
+def test_truth_is_saved_in_the_run_folder_but_not_for_a_control(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tiny_run(tmp_path / "run", "translate")
@@ -75,52 +76,62 @@ def test_truth_is_noted_in_the_run_folder_and_not_for_a_control(
     truth(str(folder), named={"pairs": pairs}, few=0, untrained=True)
     assert not (folder / "truth.json").exists()
     truth(str(folder), [str(pairs)], named={}, few=0)
-    assert Truth.load(folder / "truth.json").n == 4
-    assert "best head, chosen on one half of the texts" in capsys.readouterr().out
+    found = Truth.load(folder / "truth.json")
+    assert found.n == 4
+    assert found.best is not None
+    assert shown(found.best.name) in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "embed", "fill"])
-def test_what_nobody_knows_is_not_validated(
+def test_tasks_without_a_known_truth_are_not_validated(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truth(str(tiny_run(tmp_path / "run", task)), named={})
-    assert capsys.readouterr().out.startswith("not validated: nobody knows where a run of the task")
+    folder = tiny_run(tmp_path / "run", task)
+    truth(str(folder), named={})
+    out = capsys.readouterr().out
+    assert task in out
+    assert "P@1" not in out
+    assert not (folder / "truth.json").exists()
 
 
-def test_where_nothing_is_copied_nothing_is_validated(
+def test_texts_without_copies_are_not_validated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    truth(str(tiny_run(tmp_path / "run", "complete")), texts=2, named={})
-    wanted = "not validated: tokens copied from random text: there is none.\n"
-    assert capsys.readouterr().out == wanted
-    truth("tatoeba-de-en", named={"pairs": pairs_file(tmp_path, "Hallo!\tHello!\n")})
-    assert capsys.readouterr().out == "not validated: names and numbers copied: there is none.\n"
+    run = tiny_run(tmp_path / "run", "complete")
+    pairs = pairs_file(tmp_path, "Hallo!\tHello!\n")
+    out = tmp_path / "truth.json"
+    truth(str(run), texts=2, named={}, out=out)
+    truth("tatoeba-de-en", named={"pairs": pairs}, out=out)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert not any("P@1" in line or figures(line) for line in lines)
+    assert not out.exists()
 
 
-def test_mistakes_are_said_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"headway truth tatoeba-de-en pairs\.tsv"):
+def test_mistakes_are_errors_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=naming("`headway truth tatoeba-de-en pairs.tsv`")):
         truth("tatoeba-de-en", named={})
     file = str(pairs_file(tmp_path))
-    with pytest.raises(UserError, match="has no effect: a run of the task complete takes no file"):
+    with pytest.raises(UserError, match=naming(file, "complete")):
         truth("stories", [file], named={})
-    for words, said in (([file, file], "one file at a time"), (["none.tsv"], "there is no file")):
-        with pytest.raises(UserError, match=said):
+    for words, facts in (([file, file], f"2 {file}"), (["none.tsv"], "none.tsv")):
+        with pytest.raises(UserError, match=naming(facts)):
             truth("tatoeba-de-en", words, named={})
-    with pytest.raises(UserError, match=r"--pairs and a file .* do not go together"):
+    with pytest.raises(UserError, match=naming("--pairs", file)):
         truth("tatoeba-de-en", [file], named={"pairs": Path(file)})
-    with pytest.raises(UserError, match="--pairs has no effect on a run of the task complete"):
+    with pytest.raises(UserError, match=naming("--pairs complete")):
         truth("stories", named={"pairs": pairs_file(tmp_path)})
-    with pytest.raises(UserError, match="--reactions has no effect on a run of the task complete"):
+    with pytest.raises(UserError, match=naming("--reactions complete")):
         truth("stories", named={"reactions": tmp_path / "x.smi"})
 
 
-def test_the_unit_of_what_was_judged_is_named_and_noted(
+def test_the_unit_of_what_was_judged_is_named_and_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     truth("stories", texts=30, few=0, methods="mean", out=tmp_path / "stories.json", named={})
-    shown = capsys.readouterr().out
-    assert re.match(r"tokens copied from random text: \d+ tokens in \d+ texts", shown)
-    assert re.search(r"^map +P@1 +AER +tokens$", shown, re.MULTILINE)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert re.search(r"\b\d+ tokens\b.*\b\d+ texts\b", first)
+    assert [line for line in rest if not missing(line, "P@1 AER tokens")]
     assert json.loads((tmp_path / "stories.json").read_text())["unit"] == "tokens"
 
 
@@ -128,7 +139,7 @@ def test_the_unit_of_what_was_judged_is_named_and_noted(
     ("name", "unit"),
     [("stories", "tokens"), ("tatoeba-de-en", "words"), ("tatoeba-en-de", "words")],
 )
-def test_shipped_truth_says_what_it_counts_and_is_as_it_would_be_written(
+def test_shipped_truth_has_its_unit_and_the_current_format(
     name: str, unit: str, tmp_path: Path
 ) -> None:
     path = SHIPPED / name / "truth.json"

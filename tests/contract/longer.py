@@ -45,7 +45,7 @@ class Longer(Label):
     """The task: what a label has, and of its own only how much there is to learn from."""
 
     def describe(self, prepared: Prepared) -> str:
-        return f"{prepared.train.n:,} pairs of recordings"
+        return f"{prepared.train.n:,} duels"
 
 
 ROW = Spec(

@@ -1,4 +1,4 @@
-"""Every option of every row changes something, or is refused; those that only save time change
+"""Every option of every row changes something, or is an error; those that only save time change
 nothing."""
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pytest
 from headway.errors import UserError
 from headway.run import OF_THE_COMMAND, WISHES
 from headway.tasks.specs import Spec
+from tests.facts import naming
 
 from .columns import write
 from .tiny import ANSWERING, Tiny, assert_same, named
@@ -145,19 +146,19 @@ def test_options_are_those_of_the_table_and_all_have_a_way_here(asked: Tiny) -> 
     assert sorted(offered(asked.row) - KNOWN.keys()) == []
 
 
-def test_an_option_of_another_task_is_refused(asked: Tiny) -> None:
+def test_an_option_of_another_task_is_an_error(asked: Tiny) -> None:
     for name in KNOWN.keys() - offered(asked.row):
-        with pytest.raises(TypeError, match=f"{name}= is no option of"):
+        with pytest.raises(TypeError, match=naming(f"{name}=")):
             asked.run(asked.questions[0], **{name: 1})
 
 
 @pairs(OPTIONS)
-def test_an_option_changes_something_or_is_refused(asked: Tiny, name: str, tmp_path: Path) -> None:
+def test_an_option_changes_something_or_is_an_error(asked: Tiny, name: str, tmp_path: Path) -> None:
     try:
         found = any(usual != changed for usual, changed in calls(asked, tmp_path, name))
     except UserError as error:
         found = name in str(error) or name.replace("_", " ") in str(error)
-    assert found, "the answers are the same with it and without it, and it is not refused"
+    assert found, "the answers are the same with it and without it, and it is not an error"
 
 
 @pairs(QUICKER)

@@ -14,6 +14,7 @@ import headway
 from headway.errors import ConfigError, UserError
 from headway.settings.run import load_run_settings
 from headway.tasks.specs import register
+from tests.facts import naming
 
 from . import columns, longer
 from .tiny import SETTINGS, command, printed
@@ -48,7 +49,7 @@ def test_is_this_recording_longer_than_that_one(tmp_path: Path) -> None:
         "model.sound.bands=20", "longer.balance=true",
     )  # fmt: skip
     assert code == 0, wrong
-    assert "pairs of recordings" in wrong
+    assert "duels" in wrong
     duel = str(tmp_path / "files" / "01.duel")
     [answer] = printed("predict", run, duel, "--json", "--device", "cpu")
     loaded = headway.load(run, device="cpu")
@@ -62,16 +63,16 @@ def test_is_this_recording_longer_than_that_one(tmp_path: Path) -> None:
     assert (tmp_path / "look.html").stat().st_size > 10_000
     both = " ".join(str(tmp_path / "files" / name) for name in ("01-0.wav", "01-1.wav"))
     (tmp_path / "three.duel").write_text(both)
-    with pytest.raises(UserError, match=r"three.duel must name two recordings"):
+    with pytest.raises(UserError, match=r"three\.duel"):
         loaded(tmp_path / "three.duel")
 
 
 def test_a_name_is_registered_once() -> None:
-    with pytest.raises(ConfigError, match="there is a task 'longer' already"):
+    with pytest.raises(ConfigError, match="'longer'"):
         register(longer.ROW)
-    with pytest.raises(ConfigError, match=r"unknown setting 'longer.balanse'.*'balance'"):
+    with pytest.raises(ConfigError, match=naming("longer.balanse balance")):
         load_run_settings(None, ["longer.balanse=true"], {"task": "longer", "data.media": ["x"]})
-    with pytest.raises(ConfigError, match="have no effect on the task 'classify'"):
+    with pytest.raises(ConfigError, match=naming("'longer' 'classify'")):
         load_run_settings(None, ["longer.balance=true"], {"task": "classify"})
 
 

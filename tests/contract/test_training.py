@@ -128,9 +128,9 @@ def test_it_has_a_baseline_of_its_own_metric(tiny: Tiny) -> None:
     metric = tiny.task.metric
     for full in (True, False):
         scores = scores_of(tiny, full)
-        assert "baselines" not in vars(scores)  # they cost nothing until someone asks
+        assert "baselines" not in vars(scores)  # they cost nothing until they are read
         found = of_metric(scores.baselines, metric)
-        assert found, "nothing to compare with"
+        assert found, "no baseline"
         given = scores.baselines, scores.ranges, metric, scores.members
         rows = standings(scores[metric.name], *given)
         members = [NEURAL, NGRAMS] if ngrams_of(tiny.model) is not None else []
@@ -195,8 +195,8 @@ def test_a_finished_run_has_the_temperature_that_its_log_names(tiny: Tiny) -> No
     assert_same(dict(scores_of(tiny, full=True)), kept)
 
 
-def test_frequencies_say_what_the_loss_of_training_must_fall_below(tiny: Tiny) -> None:
-    """A fresh model is no better than someone who knows how frequent each answer is."""
+def test_frequencies_give_the_loss_that_training_must_fall_below(tiny: Tiny) -> None:
+    """A fresh model is no better than the frequencies of the answers."""
     from headway.models.build import build_model
 
     frequencies = tiny.task.frequencies()

@@ -9,6 +9,7 @@ import pytest
 from make_digits import NAMES, DigitsSettings, audible, make_digits
 
 from headway.errors import ConfigError, DataError
+from tests.facts import naming
 
 RATE = 1000
 SMALL = {"n": 30, "valid": 5, "test": 10, "rate": RATE}
@@ -116,7 +117,7 @@ def test_the_same_seed_makes_the_same_bytes(recorded: Path, tmp_path: Path) -> N
     assert first["train.npy"] != other["train.npy"]
 
 
-def test_digits_may_overlap_and_noise_is_as_loud_as_asked(recorded: Path, tmp_path: Path) -> None:
+def test_digits_may_overlap_and_noise_has_the_given_level(recorded: Path, tmp_path: Path) -> None:
     folder = made(recorded, tmp_path / "a", overlap=0.1, gap=0.01)
     overlaps = [
         first["end"] - second["start"]
@@ -145,15 +146,16 @@ def test_files_that_do_not_fit_are_named(recorded: Path, tmp_path: Path) -> None
     np.save(tmp_path / "floats.npy", np.zeros(5))
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "text.wav").write_text("no sound")
-    for change, words in [
-        ({"recordings": str(tmp_path / "short.npy")}, "do not belong together"),
-        ({"recordings": str(tmp_path / "floats.npy")}, "not a row of int16"),
-        ({"recordings": str(tmp_path / "none.flac")}, "is no file"),
-        ({"recordings": str(tmp_path / "text.wav")}, "cannot be read as sound"),
-        ({"index": str(tmp_path / "text.npy")}, "cannot be read as an .npy"),
-        ({"index": str(tmp_path / "floats.npy")}, "four whole numbers"),
+    n = len(np.load(recorded / "all.npy"))
+    for change, facts in [
+        ({"recordings": str(tmp_path / "short.npy")}, f"/short.npy {n:,} {n - 1:,}"),
+        ({"recordings": str(tmp_path / "floats.npy")}, "/floats.npy float64 (5,) int16"),
+        ({"recordings": str(tmp_path / "none.flac")}, "/none.flac"),
+        ({"recordings": str(tmp_path / "text.wav")}, "/text.wav"),
+        ({"index": str(tmp_path / "text.npy")}, "/text.npy .npy"),
+        ({"index": str(tmp_path / "floats.npy")}, "/floats.npy float64 speaker digit take"),
     ]:
-        with pytest.raises(DataError, match=words):
+        with pytest.raises(DataError, match=naming(facts)):
             make_digits(tmp_path / "out", DigitsSettings(**{**good, **SMALL, **change}))
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="longest=1"):

@@ -26,6 +26,7 @@ from make_shapes import DIRECTIONS, Held, ShapesSettings, make_shapes
 from numpy.typing import NDArray
 
 from headway.errors import ConfigError, FolderError
+from tests.facts import naming
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = {"n": 150, "valid": 10, "test": 60}
@@ -168,14 +169,14 @@ def test_what_was_made_is_kept_and_never_mixed_with_something_else(tmp_path: Pat
     settings = ShapesSettings(n=3, valid=1, test=1)
     assert make_shapes(out, settings)
     assert not make_shapes(out, settings)
-    with pytest.raises(FolderError, match="other settings"):
+    with pytest.raises(FolderError, match=naming(out, "--out")):
         make_shapes(out, ShapesSettings(n=4, valid=1, test=1))
-    with pytest.raises(FolderError, match="not an empty folder"):
+    with pytest.raises(FolderError, match=naming(tmp_path, "--out")):
         make_shapes(tmp_path, settings)
     assert [path.name for path in out.parent.iterdir()] == ["made"]
 
 
-def test_videos_do_what_their_label_says(moving: Path) -> None:
+def test_videos_show_the_action_of_their_label(moving: Path) -> None:
     videos = np.load(moving / "videos.npy")
     seen = set()
     for row in rows_of(moving / "train.jsonl") + rows_of(moving / "test-unseen.jsonl"):
@@ -248,12 +249,12 @@ def test_a_thing_at_the_rim_or_beyond_is_cut_off_without_a_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "value"),
     [({"n": 0}, "n=0"), ({"size": 8}, "size=8"), ({"test": -1}, "test=-1")],
 )
-def test_impossible_numbers_are_named(settings: dict[str, int], words: str) -> None:
+def test_impossible_numbers_are_named(settings: dict[str, int], value: str) -> None:
     for kind in (ShapesSettings, MovingSettings):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=value):
             kind(**settings)
 
 
@@ -262,9 +263,14 @@ def test_a_program_makes_a_folder_once(
 ) -> None:
     words = ["make_shapes", "--out", str(tmp_path / "s"), "--n", "4", "--valid", "1", "--test", "2"]
     monkeypatch.setattr(sys, "argv", words)
-    for said in ("train.jsonl", "there already"):
+    outputs, times = [], []
+    for _ in range(2):
         runpy.run_path(str(EXAMPLES / "make_shapes.py"), run_name="__main__")
-        assert said in capsys.readouterr().out
+        outputs.append(capsys.readouterr().out)
+        times.append((tmp_path / "s" / "train.jsonl").stat().st_mtime_ns)
+    assert times[0] == times[1]
+    assert outputs[0] != outputs[1]
+    assert all(str(tmp_path / "s") in out and "train.jsonl" in out for out in outputs)
     monkeypatch.setattr(sys, "argv", [*words, "--seed", "1"])
-    with pytest.raises(SystemExit, match="other settings"):
+    with pytest.raises(SystemExit, match=naming(tmp_path / "s", "--out")):
         runpy.run_path(str(EXAMPLES / "make_shapes.py"), run_name="__main__")

@@ -73,7 +73,7 @@ def test_no_held_out_text_shares_eight_words_with_training() -> None:
     assert sum(map(len, groups)) == len(set.union(*groups))
 
 
-def test_held_out_texts_that_stand_elsewhere_are_left_out(tmp_path: Path) -> None:
+def test_held_out_texts_that_occur_elsewhere_are_left_out(tmp_path: Path) -> None:
     texts = [Text(f"it is text {i} and no other text is like this one", "a", "") for i in range(3)]
     (tmp_path / "plain").write_text("He said: It is text 1, and no other text is, he said.\n")
     sets = {"a": {"train": texts, "valid": texts, "test": texts}}
