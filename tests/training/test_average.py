@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,10 +75,10 @@ def test_counters_are_those_of_the_last_and_the_inputs_are_untouched() -> None:
     assert (first["w"].sum(), last["n"].item()) == (2, 9)
 
 
-def test_weights_of_different_models_are_refused_with_the_difference() -> None:
-    with pytest.raises(FolderError, match=r"w: file \(3,\), model \(2,\)"):
+def test_weights_of_different_models_are_an_error_with_the_difference() -> None:
+    with pytest.raises(FolderError, match=r"\bw\b.*\(3,\).*\(2,\)"):
         average([{"w": torch.zeros(2)}, {"w": torch.zeros(3)}])
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError, match="average"):
         average([])
 
 
@@ -96,7 +97,9 @@ def test_the_command_replaces_the_model_of_the_run(
     for name, tensor in weights_of(run).items():
         torch.testing.assert_close(tensor, mean_of(1, 2, 3)[name])
     out = capsys.readouterr().out
-    assert out == f"{run / 'model.safetensors'}: the mean of steps 1, 2, 3\n"
+    path = str(run / "model.safetensors")
+    assert path in out
+    assert re.findall(r"\d+", out.replace(path, "")) == ["1", "2", "3"]
     assert sorted(path.name for path in run.iterdir()) == sorted([*before, "model.safetensors"])
 
 
@@ -108,7 +111,7 @@ def test_the_command_makes_a_complete_folder(run: Path, tmp_path: Path) -> None:
     for name, tensor in weights_of(out).items():
         torch.testing.assert_close(tensor, mean_of(2, 3)[name])
     assert not (run / "model.safetensors").exists()
-    with pytest.raises(FolderError, match="already holds a model"):
+    with pytest.raises(FolderError, match=r"(?=.*new/folder\b)(?=.*--out\b)"):
         command.average(run, last=2, out=out)
 
 
@@ -116,24 +119,23 @@ def test_the_best_is_taken_as_it_is(run: Path, capsys: pytest.CaptureFixture[str
     command.average(run, best=True)
     for name, tensor in weights_of(run).items():
         assert torch.equal(tensor, mean_of(2)[name])
-    assert capsys.readouterr().out.endswith(": the best checkpoint, step 2\n")
-    with pytest.raises(UserError, match="give one"):
+    printed = capsys.readouterr().out.replace(str(run), "")
+    assert re.findall(r"\d+", printed) == ["2"]
+    with pytest.raises(UserError, match=r"(?=.*--best\b)(?=.*--last\b)"):
         command.average(run, last=2, best=True)
 
 
-def test_too_few_checkpoints_are_an_error_that_says_how_many_there_are(
-    run: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(FolderError, match=r"has 3 whole checkpoints, not the 5 .* Use --last 3\."):
+def test_too_few_checkpoints_are_an_error_with_their_number(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"(?=.* 3 )(?=.* 5 )(?=.*--last 3\b)"):
         command.average(run)
     empty = tmp_path / "empty"
     empty.mkdir()
     (empty / "config.toml").write_text(to_toml(SETTINGS))
-    with pytest.raises(FolderError, match="has 0 whole checkpoints"):
+    with pytest.raises(FolderError, match=r"(?=.*/empty\b)(?=.* 0 )(?=.* 5 )"):
         command.average(empty)
-    with pytest.raises(FolderError, match="no best checkpoint"):
+    with pytest.raises(FolderError, match=r"(?=.*/empty\b)(?=.*\bbest\b)(?=.*--last\b)"):
         command.average(empty, best=True)
-    with pytest.raises(FolderError, match="there is no folder"):
+    with pytest.raises(FolderError, match="nowhere"):
         command.average(tmp_path / "nowhere")
 
 
@@ -146,15 +148,15 @@ def test_a_damaged_one_is_left_out_and_named(
     path.write_bytes(content)
     command.average(run, last=2)
     streams = capsys.readouterr()
-    assert streams.out.endswith(": the mean of steps 1, 3\n")
-    assert "step-2 is damaged" in streams.err
-    with pytest.raises(FolderError, match="has 2 whole checkpoints, not the 3"):
+    assert re.findall(r"\d+", streams.out.replace(str(run), "")) == ["1", "3"]
+    assert "step-2" in streams.err
+    with pytest.raises(FolderError, match=r"(?=.* 2 )(?=.* 3 )(?=.*--last 2\b)"):
         command.average(run, last=3)
 
 
-def test_checkpoints_of_another_model_are_refused(run: Path) -> None:
+def test_checkpoints_of_another_model_are_an_error(run: Path) -> None:
     (run / "config.toml").write_text(to_toml(replace(SETTINGS, d_ff=48)))
-    with pytest.raises(FolderError, match="the checkpoints do not fit the model of"):
+    with pytest.raises(FolderError, match=r"(?s)config\.toml.*feed_forward.*\(64,\).*\(48,\)"):
         command.average(run, last=3)
     assert not (run / "model.safetensors").exists()
 
@@ -175,5 +177,5 @@ def test_one_flipped_bit_of_the_written_model_is_found(run: Path) -> None:
         content = bytearray(whole)
         content[place] ^= 16
         path.write_bytes(content)
-        with pytest.raises(FolderError, match="is damaged"):
+        with pytest.raises(FolderError, match=r"model\.safetensors\b"):
             load_model(run)

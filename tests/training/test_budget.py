@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -239,7 +240,7 @@ def test_there_is_a_step_and_a_save_whatever_the_budget(total: float, rehearsed:
 
 
 @pytest.mark.parametrize(("total", "first_step"), [(60.0, 0.05), (600.0, 0.05), (600.0, 30.0)])
-def test_time_is_used_that_nobody_had_for_a_trial(total: float, first_step: float) -> None:
+def test_time_without_a_trial_is_used(total: float, first_step: float) -> None:
     """Preparing took most of it, or a kill came before the first plan: the steps themselves tell
     what they take, and the very first may say little about the others."""
     world = World(
@@ -346,7 +347,7 @@ def test_evaluations_come_when_they_were_asked_for() -> None:
     assert set(range(20, world.steps, 20)) <= set(world.saves)
 
 
-def test_what_was_decided_is_done_again_and_the_rest_anew(tmp_path: Path) -> None:
+def test_recorded_decisions_are_replayed_and_the_rest_is_decided_again(tmp_path: Path) -> None:
     """Killed at step 500 and taken up at step 0: the same plans up to there."""
     path = tmp_path / PLAN
     World(120.0, 0.1, path=path, killed_at=500).run()
@@ -393,10 +394,11 @@ def test_a_torn_line_and_a_flipped_bit_are_found(tmp_path: Path) -> None:
     flipped[place] ^= 1
     path.write_bytes(flipped)
     assert not Journal(path, said.append).plans
-    assert "damaged in line 1" in said[0]
+    assert str(path) in said[0]
+    assert "line 1" in said[0]
 
 
-def test_every_line_says_what_and_when(tmp_path: Path) -> None:
+def test_every_line_has_its_kind_and_time(tmp_path: Path) -> None:
     path = tmp_path / PLAN
     World(60.0, 0.1, path=path).run()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -410,7 +412,7 @@ def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "gone" / PLAN, said.append)
     journal.add("final", 1.0, examples=8, careful=False)
     assert journal.final == Final(examples=8, careful=False)
-    assert "cannot write" in said[0]
+    assert str(tmp_path / "gone" / PLAN) in said[0]
 
 
 def test_half_a_line_on_a_full_disk_does_not_spoil_the_next_one(
@@ -422,7 +424,7 @@ def test_half_a_line_on_a_full_disk_does_not_spoil_the_next_one(
 
     def full(path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-9])
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr("headway.training.budget.sync", full)

@@ -109,7 +109,7 @@ def test_a_run_that_ended_is_not_trained_further(tmp_path: Path) -> None:
     assert torch.equal(weights(first), weights(again))
 
 
-def test_a_run_that_an_earlier_version_began_goes_on_by_its_settings(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_resumes_by_its_settings(tmp_path: Path) -> None:
     """Its checkpoint has no plan, and there is no `plan.jsonl`."""
     before, _ = loop_of(tmp_path, lambda t: 3.0, killed_at=46)
     before.budget = None
@@ -148,7 +148,7 @@ def test_a_warmup_that_was_asked_for_leads_to_the_peak_whatever_was_planned_at_f
         assert rates[-1] < 0.005
 
 
-def test_a_stop_is_heard_in_the_middle_of_a_search() -> None:
+def test_a_stop_is_noticed_during_a_search() -> None:
     stack, passes = Stack([]), [0]
 
     def asked() -> bool:

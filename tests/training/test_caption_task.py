@@ -185,7 +185,7 @@ def test_words_are_hidden_from_the_decoder_in_training_alone(
         plain = float(plain_loss(task)(model.eval(), batch).sum)
         assert float(plain_loss(blind)(model, batch).sum) == plain
         assert float(plain_loss(blind)(model.train(), batch).sum) != plain
-    with pytest.raises(ConfigError, match="hide"):
+    with pytest.raises(ConfigError, match=r"hide=1\.5\b"):
         CaptionSettings(hide=1.5)
 
 
@@ -239,16 +239,16 @@ def test_an_evaluation_scores_writes_samples_and_can_be_stopped(
         assert len(few.samples) == 3
 
 
-def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no pictures with captions"):
+def test_invalid_caption_settings_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"(?=.*\bpath\b)(?=.*\btext\b)"):
         Caption(spec_of("caption")).prepare(RunSettings(task="caption"), tmp_path, SILENT)
     settings = settings_of(write_scenes(tmp_path, 30))
     prepared = Caption(spec_of("caption")).prepare(settings, tmp_path / "run", SILENT)
     mixing = replace(settings, augment=AugmentSettings(mixup=0.2))
-    with pytest.raises(ConfigError, match="two captions cannot be mixed"):
+    with pytest.raises(ConfigError, match=r"augment\.mixup"):
         resolve_run(mixing, prepared, CPU)
     other = replace(settings, train=replace(settings.train, metric="accuracy"))
-    with pytest.raises(ConfigError, match="exact, cider, bleu, chrf, loss"):
+    with pytest.raises(ConfigError, match=r"(?=.*train\.metric='accuracy')(?=.*\bcider\b)"):
         resolve_run(other, prepared, CPU)
 
 
@@ -293,7 +293,7 @@ def test_words_that_fill_a_batch_up_have_a_picture_to_look_at(
                 assert batch.weights_R.sum() == part.n_targets
 
 
-def test_dummy_words_behind_real_captions_change_neither_loss_nor_gradient(
+def test_dummy_words_after_real_captions_change_neither_loss_nor_gradient(
     tmp_path: Path,
 ) -> None:
     """With as many pictures as there is room for, so that no dummy has one of its own."""

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -64,7 +65,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def quiet(line: str) -> None:
-    raise AssertionError(f"nothing was to be said, but: {line}")
+    raise AssertionError(f"unexpected message: {line}")
 
 
 def steps(checkpoints: Checkpoints) -> list[int]:
@@ -290,8 +291,8 @@ def damaged_is_passed_over(run: Path) -> None:
     assert same(Checkpoints(run, keep=2, log=said.append).newest(), snapshot(1))
     (line,) = said
     assert "\n" not in line
+    assert line.startswith("warning: ")
     assert "step-2" in line
-    assert "damaged" in line
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -303,7 +304,7 @@ def test_one_flipped_bit_is_found_and_the_one_before_is_used(run: Path, name: st
     found = 0
     for bit in bits:
         flip(path, bit)
-        with pytest.raises(FolderError, match="damaged"):
+        with pytest.raises(FolderError, match=re.escape(name)):
             verify(path.parent)
         found += 1
         path.write_bytes(whole)
@@ -325,7 +326,7 @@ def test_a_cut_empty_or_missing_file_is_found(run: Path, name: str) -> None:
     path.write_bytes(whole + b"\n")
     damaged_is_passed_over(run)
     if name != "manifest.json":
-        with pytest.raises(FolderError, match=f"{name} has .* bytes, not .*"):
+        with pytest.raises(FolderError, match=rf"{name}\b.*\b{len(whole) + 1}\b.*\b{len(whole)}\b"):
             verify(path.parent)
     path.unlink()
     damaged_is_passed_over(run)
@@ -348,13 +349,13 @@ def test_swapped_files_and_folders_are_found(run: Path) -> None:
     damaged_is_passed_over(run)
 
 
-def test_weights_of_a_damaged_checkpoint_are_refused(run: Path) -> None:
+def test_weights_of_a_damaged_checkpoint_are_an_error(run: Path) -> None:
     path = run / "checkpoints" / "step-2"
     assert Checkpoints.weights(path).keys() == snapshot(2).tensors["model"].keys()
     flip(path / "model.safetensors", 999)
-    with pytest.raises(FolderError, match=r"damaged: the SHA-256 of model\.safetensors"):
+    with pytest.raises(FolderError, match=r"step-2\b.*SHA-256.*\bmodel\.safetensors"):
         Checkpoints.weights(path)
-    with pytest.raises(FolderError, match="cannot be read"):
+    with pytest.raises(FolderError, match="step-77"):
         Checkpoints.weights(run / "checkpoints" / "step-77")
 
 
@@ -364,10 +365,10 @@ def test_one_that_may_not_be_read_is_no_reason_to_fall_back(
     """Older work must not replace newer work because of a right that can be given back."""
 
     def refuse(path: Path, *rest: Any) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr("headway.training.checkpoint.verify", refuse)
-    with pytest.raises(FolderError, match=r"cannot read .*step-2.*Permission denied"):
+    with pytest.raises(FolderError, match=rf"step-2\b.*{os.strerror(errno.EACCES)}"):
         Checkpoints(run, keep=2, log=quiet).newest()
 
 
@@ -486,13 +487,13 @@ def test_an_error_at_any_operation_loses_nothing_and_is_said_in_one_line(
         fail_at(k, OSError(number, os.strerror(number)), partial(made.save, new, best=True))
         assert len(said) <= 1
         assert all(os.strerror(number) in line and line.startswith("warning: ") for line in said)
-        assert len(made.failed) == sum("not saved" in line for line in said)
+        assert made.failed == [new.step] * sum(f"step {new.step} " in line for line in said)
         assert made.newest() is not None  # at once, not only after the next start
         results.add(check_recovery(folder, new))
     assert results == {False, True}
 
 
-def test_a_full_disk_is_a_warning_and_training_goes_on(run: Path) -> None:
+def test_a_full_disk_is_a_warning_and_training_continues(run: Path) -> None:
     """One failure in the middle of the weights, as a disk that fills up gives it."""
     before, said = digest(run), list[str]()
     made = Checkpoints(run, keep=2, log=said.append)
@@ -504,8 +505,9 @@ def test_a_full_disk_is_a_warning_and_training_goes_on(run: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(made.failed) == 1
     assert len(said) == 1
-    assert said[0].startswith("warning: step 3 was not saved: ")
-    assert "File too large" in said[0]
+    assert said[0].startswith("warning: ")
+    assert "step 3" in said[0]
+    assert os.strerror(errno.EFBIG) in said[0]
     assert digest(run) == before
     assert names(run) == ["step-1", "step-2"]
     assert made.save(snapshot(3, size=10_000))
@@ -534,7 +536,7 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     assert saved[0] is not None
     assert saved[-1] is None
     assert len(made.failed) == len(said) == saved.count(None)
-    assert "No space left on device" in said[0]
+    assert os.strerror(errno.ENOSPC) in said[0]
     after = Checkpoints(small_disk / "run", keep=2, log=quiet)
     good = max(step for step, path in enumerate(saved, 1) if path)
     assert same(after.newest(), snapshot(good, size=800))
@@ -548,7 +550,7 @@ def test_a_folder_that_becomes_read_only(small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert made.save(snapshot(2)) is None
     assert len(said) == 1
-    assert "Read-only file system" in said[0]
+    assert os.strerror(errno.EROFS) in said[0]
     assert same(Checkpoints(small_disk / "run", keep=2, log=quiet).newest(), snapshot(1))
 
 
@@ -570,7 +572,7 @@ def test_weights_that_are_not_finite_are_never_written(
     bad.tensors["ema"] = {"a.weight": torch.zeros(4, 4)}
     bad.tensors[file]["a.weight"][2, 1] = value
     assert made.save(bad) is None
-    assert "a.weight is not finite" in said[0]
+    assert "a.weight" in said[0]
     assert len(made.failed) == 1
     assert names(run) == ["step-1", "step-2"]
 

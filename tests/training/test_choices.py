@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -180,7 +181,7 @@ def test_a_change_to_the_model_is_made_to_the_chosen_one() -> None:
 @pytest.mark.parametrize("name", ["vocab_size", "source_vocab_size"])
 @pytest.mark.parametrize("first", [[], ["model.preset=transformer-base"]])
 def test_the_vocabulary_is_the_tokenizers(name: str, first: list[str]) -> None:
-    with pytest.raises(ConfigError, match=rf"model\.{name} follows from the tokenizer"):
+    with pytest.raises(ConfigError, match=rf"model\.{name}\b.*tokenizer\.vocab_size"):
         planned(*first, f"model.{name}=37000")
 
 
@@ -193,19 +194,19 @@ def test_two_vocabularies_make_two_tables() -> None:
     model = model_of(planned(source=111, target=222))
     assert (model.source_vocab, model.vocab_size, model.tie) == (111, 222, "target-softmax")
     assert model_of(planned("model.tie=none", source=111, target=222)).tie == "none"
-    with pytest.raises(ConfigError, match="tie"):
+    with pytest.raises(ConfigError, match=r"tie='all'.*\b111\b.*\b222\b"):
         planned("model.tie=all", source=111, target=222)
 
 
-def test_the_model_is_long_enough_for_the_data_and_what_it_may_say() -> None:
+def test_the_model_is_long_enough_for_the_data_and_its_output() -> None:
     assert model_of(planned("data.max_len=5000")).max_len == 5000 + 1 + 50
     assert model_of(planned("data.max_len=5000", "model.max_len=6000")).max_len == 6000
     ample = preset("transformer-tiny").max_len
     assert model_of(planned("data.max_len=10")).max_len == ample
 
 
-def test_a_model_of_another_family_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"seq2seq family; gpt2 is of another"):
+def test_a_model_of_another_family_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"(?=.*\bseq2seq\b)(?=.*\bgpt2\b)(?=.*transformer-base)"):
         planned("model.preset=gpt2")
 
 
@@ -221,8 +222,8 @@ def test_a_length_of_time_is_understood(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "10 minutes", "-5m", "0s", "1.5h", "5m2h", "ten"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no length of time\. Examples: 90s, 10m"):
+def test_an_invalid_duration_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{re.escape(repr(text))}.*\b10m\b"):
         seconds(text)
 
 
@@ -368,22 +369,27 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["train", "translate", *files, "tokenizer.kind=words", "data.valid_size=10"]
 
 
-def test_a_dry_run_says_what_would_happen_and_leaves_nothing_behind(
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(tmp_path.iterdir())
     assert main([*command, "train.lr=0.002", "train.steps=100", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
-    for said in (
-        "# 400 pairs",
-        " parameters, ",
-        " MiB",
-        "4,000 tokens/s, 0.5 s a step",
-        "100 steps and 20 evaluations: about 1m 30s",
-        "peak rate 0.002 at step 10",
+    facts = "\n".join(line for line in out.splitlines() if line.startswith("# "))
+    for pattern in (
+        r"\b400\b",
+        r"\bMiB\b",
+        r"4,000 tokens/s.*\b0\.5 s\b",
+        r"\b100\b.*\b20\b.*\b1m 30s\b",
+        r"\b0\.002\b.*\b10\b",
     ):
-        assert said in out
+        assert re.search(pattern, facts), pattern
+
+
+def numbers(text: str) -> set[str]:
+    """The whole numbers in a text."""
+    return set(re.findall(r"\d[\d,]*\d|\d", text))
 
 
 def test_a_trial_that_took_long_is_not_made_again(
@@ -399,19 +405,17 @@ def test_a_trial_that_took_long_is_not_made_again(
     words = [*command, "model.preset=transformer-test", "--budget", "1m", "--dry-run"]
     assert main(words) == 0
     out, err = capsys.readouterr()
-    assert "steps of 512 tokens instead of 2,048" in err
-    assert " 3 s a step" in out
+    assert any({"512", "2,048"} <= numbers(line) for line in err.splitlines())
+    assert re.search(r"tokens/s.*\b3 s\b", out)
     assert len(made) == 1
 
 
-def test_only_what_became_smaller_is_said_to_be() -> None:
+def test_only_reduced_settings_are_reported() -> None:
     before = planned("train.batch_tokens=2048")
     fewer = replace(before, model=replace(model_of(before), n_layers=2))
-    assert _what_fits(before, fewer) == "2 layers instead of 4"
+    assert numbers(_what_fits(before, fewer)) == {"2", "4"}
     both = replace(fewer, train=replace(before.train, batch_tokens=512))
-    assert _what_fits(before, both) == (
-        "steps of 512 tokens instead of 2,048, 2 layers instead of 4"
-    )
+    assert numbers(_what_fits(before, both)) == {"512", "2,048", "2", "4"}
 
 
 def printed(words: list[str], capsys: pytest.CaptureFixture[str], to: Path) -> RunSettings:
@@ -443,7 +447,7 @@ def test_what_a_dry_run_prints_is_a_recipe_for_the_same_run(
     assert model_of(printed(changed, capsys, tmp_path / "c")).d_ff == 24
 
 
-def test_a_translator_that_starts_from_another_is_tuned_not_trained_anew() -> None:
+def test_a_translator_that_starts_from_another_is_fine_tuned() -> None:
     """The paper's schedule would climb to a rate at which it forgets what it knows."""
     tuned = planned("start.run=tatoeba-de-en").train
     assert (tuned.optimizer, tuned.schedule, tuned.lr) == ("adamw", "linear", 3e-4)

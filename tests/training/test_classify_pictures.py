@@ -72,7 +72,7 @@ def test_sides_are_learned(learned: Path, pictures: str) -> None:
     assert scores.samples[0]["target"] in SIDES
 
 
-def test_what_nobody_chose_follows_from_the_pictures(pictures: str, tmp_path: Path) -> None:
+def test_defaults_follow_from_the_pictures(pictures: str, tmp_path: Path) -> None:
     settings, prepared = resolved(SEE, asked("classify", pictures), tmp_path)
     model: Any = settings.model
     shape = model.picture
@@ -161,7 +161,7 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(task: str, tmp_pa
     assert same_after_stops(settings, prepared, tmp_path)
 
 
-def test_videos_are_told_apart_by_what_happens(tmp_path: Path) -> None:
+def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
     changes = {"model__picture__frames": 4, "model__picture__tubelet": 1, "train__steps": 60,
                "model__picture__patch": 4, "augment__crop": 0}  # fmt: skip
     settings = asked("watch", write_videos(tmp_path, 80), **changes)
@@ -243,8 +243,8 @@ def test_both_heads_answer_together(learned: Path, pictures: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"classify__teacher": "LEARNED"}, "the model has none"),
-        ({"model__picture__distil_token": True}, "name it with classify.teacher"),
+        ({"classify__teacher": "LEARNED"}, r"classify\.teacher\b.*distil_token=true"),
+        ({"model__picture__distil_token": True}, r"distil_token\b.*classify\.teacher="),
         (
             {"classify__teacher": "LEARNED", **TAUGHT, "model__picture__height": 12},
             "picture.height=8",
@@ -259,17 +259,17 @@ def test_teacher_and_token_must_fit(
         resolved(SEE, asked("classify", pictures, **change), tmp_path)
 
 
-def test_a_teacher_of_other_classes_is_refused(learned: Path, tmp_path: Path) -> None:
+def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -> None:
     other = write_pictures(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
     settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
-    with pytest.raises(ConfigError, match="knows other classes"):
+    with pytest.raises(ConfigError, match=r"(?=.*classify\.teacher=)(?=.*\btop\b)(?=.*\bbottom\b)"):
         resolved(SEE, settings, tmp_path)
 
 
-def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
     write_pictures(tmp_path / "all")
-    with pytest.raises(DataError, match="no folders"):
+    with pytest.raises(DataError, match=r"(?=.*/left\b)(?=.*\blabel\b)"):
         resolved(SEE, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
 
 
@@ -277,9 +277,9 @@ def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
 def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "none.tsv"
     path.write_text(text)
-    with pytest.raises(DataError, match=r"none\.tsv names no pictures\."):
+    with pytest.raises(DataError, match=r"none\.tsv"):
         picture_shape(asked("classify", str(path)))
-    with pytest.raises(DataError, match=r"none\.tsv names no recordings\."):
+    with pytest.raises(DataError, match=r"none\.tsv"):
         sound_shape(asked("identify", str(path)))
 
 
@@ -295,7 +295,7 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     said: list[str] = []
     Worker(settings, prepared, Ranks(), said.append)
     assert settings.labels == ("bottom", "left", "right")
-    assert "fresh: head classes" in said[0]
+    assert "classes" in said[0]
 
 
 def test_pictures_of_what_is_confused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -181,7 +182,7 @@ def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
     plain = plain_loss(task)(model, replace(batch, streams=(replace(stream, segments_N=None),)))
     assert plain.nll.item() != plain_loss(task)(model, batch).nll.item()
     classifier = labeller(model, prepared, settings)
-    with pytest.raises(DataError, match=r"line 2 has one text.*tab"):
+    with pytest.raises(DataError, match=r"line 2\b.*'only one'"):
         list(classifier.answers(["a\tb", "only one"]))
     assert len(list(classifier.answers(["a\tb", "", "c\td\n"]))) == 3
 
@@ -202,13 +203,14 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
     [answer] = classifier.answers([text])
     found = answer.shares
     assert found == pytest.approx(torch.stack(p).mean(0).numpy(), rel=1e-4)
-    assert "1 of them longer than the model reads, in windows" in classifier.summary()
+    assert re.findall(r"\d+", classifier.summary()) == ["1", "1"]  # of one text, one in windows
+    assert "windows" in classifier.summary()
 
 
-def test_long_texts_are_refused_where_windows_are_not_wanted(made: Made, tmp_path: Path) -> None:
+def test_long_texts_without_windows_are_an_error(made: Made, tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
     wanted = asked("classify", text, data__long="error", model__max_len=16)
-    with pytest.raises(DataError, match=r"longer than the 16 tokens.*data\.long=windows"):
+    with pytest.raises(DataError, match=r"\b16\b.*data\.long=windows.*model\.max_len"):
         resolved(CLASSIFY, wanted, tmp_path)
     settings, prepared = made
     assert settings.model is not None
@@ -218,7 +220,7 @@ def test_long_texts_are_refused_where_windows_are_not_wanted(made: Made, tmp_pat
         model=replace(settings.model, max_len=16),
     )
     classifier = labeller(model_of(settings), prepared, strict)
-    with pytest.raises(DataError, match="text 2 has"):
+    with pytest.raises(DataError, match=r"\b2\b.*\b16\b.*data\.long=windows"):
         list(classifier.answers(["fine", "film " * 60]))
 
 
@@ -291,7 +293,7 @@ def test_a_look_on_the_way_reads_the_first_texts_only(made: Made) -> None:
 
 
 @pytest.mark.parametrize("family", ["encoder", "decoder"])
-def test_a_few_steps_learn_what_the_texts_say(tmp_path: Path, family: str) -> None:
+def test_a_few_steps_learn_the_labels_of_the_texts(tmp_path: Path, family: str) -> None:
     """From files to a folder that answers; both families."""
     text = write_tsv(tmp_path / "texts.tsv", sentiments())
     more = {"model__family": "decoder", "model__dropout": 0.0} if family == "decoder" else {}
@@ -326,7 +328,7 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
     names = [name for name, _, _ in found.rows]
     assert names[:2] == ["accuracy", "macro F1"]
-    assert ("texts without a word", "1", "scored like the others") in found.rows
+    assert [value for _, value, _ in found.rows].count("1") == 1  # the text without a word
     assert found.facts["n"] == 31
     assert found.facts["accuracy"] > 90
     low, high = found.facts["intervals"]["accuracy"]
@@ -334,13 +336,14 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
     assert found.facts["baselines"]["bag of words"] > 90
     json.dumps(found.facts)
     bad = write_tsv(tmp_path / "bad.tsv", [("a film", "neg"), ("another", "meh")])
-    with pytest.raises(DataError, match=r"bad\.tsv:2: the label 'meh'.*'neg', 'pos', 'so'"):
+    with pytest.raises(DataError, match=r"bad\.tsv:2\b.*'meh'.*'neg', 'pos', 'so'"):
         CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), replace(run.data, text=(bad,)))
     shutil.rmtree(out / "data")
     found = CLASSIFY.evaluation(Use(open_run(out, device="cpu"), run), files)
     rows = {name: (value, remark) for name, value, remark in found.rows}
-    assert rows["bag of words"][0] == "–"
-    assert "not available" in rows["bag of words"][1]
+    value, remark = rows["bag of words"]
+    assert value == "–"
+    assert remark
     assert "majority class" in found.facts["baselines"]
 
 
@@ -381,19 +384,19 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
         theirs = scores_of(model, stream.values, stream.layout)
     assert ours.shares == pytest.approx(theirs.softmax(-1)[0].numpy(), rel=1e-4)
     assert len(list(classifier.answers([line, "", line]))) == 3
-    with pytest.raises(DataError, match="line 1 is not a line of JSON"):
+    with pytest.raises(DataError, match=r"line 1\b.*JSON"):
         list(classifier.answers(["no json"]))
 
 
 # What cannot be
 
 
-def test_a_single_class_is_refused(tmp_path: Path) -> None:
+def test_a_single_class_is_an_error(tmp_path: Path) -> None:
     rows = [(text, "same") for text, _ in sentiments(40)]
     settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
     with pytest.raises(ImpossibleData) as error:
         CLASSIFY.prepare(settings, tmp_path, SILENT)
-    assert any("label" in f.text for f in error.value.report.findings if f.level == "error")
+    assert any("'same'" in f.text for f in error.value.report.findings if f.level == "error")
 
 
 def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -404,9 +407,9 @@ def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
     assert prepared.train.n + prepared.valid.n == 120
 
 
-def test_a_metric_of_another_task_is_refused(tmp_path: Path) -> None:
+def test_a_metric_of_another_task_is_an_error(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "t.tsv", sentiments())
-    with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*accuracy, f1, loss"):
+    with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*\baccuracy, f1\b"):
         resolved(CLASSIFY, asked("classify", text, train__metric="bleu"), tmp_path)
 
 
@@ -418,5 +421,5 @@ def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path:
         (tmp_path / name).mkdir()
         other = replace(settings, labels=labels)
         (tmp_path / name / "config.toml").write_text(resolved_toml(other))
-    with pytest.raises(ConfigError, match="other labels"):
+    with pytest.raises(ConfigError, match=r"(?=.*/one\b)(?=.*/two\b)(?=.*\blabels\b)"):
         open_run(tmp_path / "one", tmp_path / "two", device="cpu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,26 +333,26 @@ def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
     assert (found.model.positions, found.model.dropout) == ("rotary", 0.2)
     assert (found.train.metric, found.train.optimizer) == ("loss", "muon")
     assert found.decode.sample
-    assert "documents of" in Continue(spec_of("complete")).describe(prepared)
+    assert f"{prepared.train.n:,} " in Continue(spec_of("complete")).describe(prepared)
     assert found.train.steps == 100
     if fields:
         marks = [prepared.tokenizer.special(f"</{name}>") for name in ("title", "date", "body")]
         assert None not in marks
 
 
-def test_settings_that_cannot_work_are_refused(tmp_path: Path, plain: Made) -> None:
+def test_impossible_settings_are_an_error(tmp_path: Path, plain: Made) -> None:
     text = write_lines(tmp_path / "text")
     for more, said in (
-        ({"train__metric": "bleu"}, "train.metric='bleu' is no score of the task complete"),
-        ({"model__family": "encoder"}, "complete needs a model of the decoder family"),
-        ({"model__vocab_size": 7}, "Set tokenizer.vocab_size instead"),
+        ({"train__metric": "bleu"}, r"train\.metric='bleu'.*bits_per_byte"),
+        ({"model__family": "encoder"}, r"(?=.*\bcomplete\b)(?=.*\bdecoder\b)(?=.*\bencoder\b)"),
+        ({"model__vocab_size": 7}, r"model\.vocab_size.*tokenizer\.vocab_size"),
     ):
         with pytest.raises(ConfigError, match=said):
             resolve_run(settings_for(text, **more), plain[1], CPU)
     settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
-    with pytest.raises(ConfigError, match=r"complete.context=40 is more .*model.max_len=16"):
+    with pytest.raises(ConfigError, match=r"complete\.context=40\b.*model\.max_len=16\b"):
         Continue(spec_of("complete")).objective(settings, plain[1])
-    with pytest.raises(ConfigError, match="context=1 must be at least 2"):
+    with pytest.raises(ConfigError, match=r"context=1\b.*\b2\b"):
         settings_for(text, complete__context=1)
 
 
@@ -378,7 +379,9 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
     said: list[str] = []
     fresh = Worker(settings, prepared, Ranks(), said.append).model
     n = prepared.tokenizer.vocab_size
-    assert said == [f"{vectors}: vectors for 6 tokens, {6 / n:.0%} of the vocabulary"]
+    [line] = said
+    assert vectors in line
+    assert re.findall(r"\d+%?", line.replace(vectors, "")) == ["6", f"{6 / n:.0%}"]
     weight_VD = fresh.front.tokens.weight.detach().clone()  # type: ignore[union-attr]
     ids = [prepared.tokenizer.encode(word)[0] for word in WORDS[:6]]
     read_WD = torch.tensor(
@@ -401,5 +404,5 @@ def test_word_vectors_of_another_width_are_refused(tmp_path: Path, vectors: str)
         write_lines(tmp_path / "text"), model__embeddings=vectors, model__d_model=16
     )
     settings, prepared = resolved(Continue(spec_of("complete")), settings, tmp_path)
-    with pytest.raises(DataError, match=r"32 numbers.* model.d_model=16. Set model.d_model=32"):
+    with pytest.raises(DataError, match=r"model\.d_model=16\b.*model\.d_model=32\b"):
         begin(model_of(settings), settings, prepared, lambda text: None)

@@ -58,12 +58,12 @@ def test_every_tensor_is_copied_in_place_also_inside() -> None:
         assert torch.equal(getattr(old.layout, name), getattr(new.layout, name)), name
 
 
-def test_what_is_no_tensor_must_be_what_was_recorded() -> None:
+def test_fields_that_are_not_tensors_must_match_the_recording() -> None:
     old, new = batch([3]), batch([5])
-    with pytest.raises(ValueError, match="name='train' and cannot be given 'valid'"):
+    with pytest.raises(ValueError, match=r"name='train'.*'valid'"):
         copy_into(old, replace(new, name="valid"))
     longer = Layout.fixed([5], n_rows=N_ROWS, n_sequences=12, longest=20)
-    with pytest.raises(ValueError, match="longest=16 and cannot be given 20"):
+    with pytest.raises(ValueError, match=r"longest=16\b.*\b20\b"):
         copy_into(old, replace(new, layout=longer))
     known = Layout.of([16, 16, 16, 16])
     with pytest.raises((ValueError, RuntimeError)):
@@ -71,7 +71,7 @@ def test_what_is_no_tensor_must_be_what_was_recorded() -> None:
     copy_into(old, replace(new, notes=["seen"]))  # what is not compared may differ
 
 
-def test_a_tensor_of_another_shape_is_refused() -> None:
+def test_a_tensor_of_another_shape_is_an_error() -> None:
     old, new = batch([3]), batch([5])
     with pytest.raises(ValueError, match="weights_N"):
         copy_into(old, replace(new, weights_N=torch.ones(1)))

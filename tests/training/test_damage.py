@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -121,7 +122,7 @@ def test_the_header_of_the_weights_is_guarded_too(run: Path) -> None:
         where = data.index(note)
         for at in range(where + 1, where + len(note) - 3):
             path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-            with pytest.raises(FolderError, match=r"model\.safetensors is damaged"):
+            with pytest.raises(FolderError, match=r"model\.safetensors"):
                 load_model(run)
 
 
@@ -145,21 +146,23 @@ def test_damaged_prepared_data_is_found_and_made_again(run: Path, command: list[
     settings = replace(settings, data=replace(settings.data, source=(source,), target=(target,)))
     again = prepare("pairs", settings, run, Progress(stream=said))
     assert again.fingerprint == whole.fingerprint
-    assert "data is damaged: train.source.tokens has 0 bytes" in said.getvalue()
+    assert re.search(r"train\.source\.tokens\b.*\b0\b", said.getvalue())
 
 
-def test_a_run_goes_on_with_what_it_can_make_again(
+def test_a_run_resumes_with_files_that_can_be_rebuilt(
     run: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (run / "tokenizer.json").read_bytes()
     (run / "tokenizer.json").write_bytes(words.replace(b"tree", b"trfe"))
     assert main([*command, "--out", str(run)]) == 0
-    assert "tokenizer.json is damaged, or not the one" in capsys.readouterr().err
+    assert str(run / "tokenizer.json") in capsys.readouterr().err
     assert (run / "tokenizer.json").read_bytes() == words
     config = (run / "config.toml").read_bytes()
     (run / "config.toml").write_bytes(config.replace(b"beam = ", b"beam = 1"))
     assert main([*command, "--out", str(run)]) == 2
-    assert "config.toml has changed since it was written" in capsys.readouterr().err
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert str(run / "config.toml") in last
+    assert "# sha256" in last
 
 
 def test_a_change_by_hand_is_kept_when_its_checksum_is_deleted(run: Path) -> None:
@@ -167,14 +170,14 @@ def test_a_change_by_hand_is_kept_when_its_checksum_is_deleted(run: Path) -> Non
     beam = load_run(run).decode.beam
     text = path.read_text().replace(f"beam = {beam}", "beam = 7")
     path.write_text(text)
-    with pytest.raises(FolderError, match="delete its first line, the one with '# sha256'"):
+    with pytest.raises(FolderError, match=r"/config\.toml\b.*# sha256"):
         load_run(run)
     path.write_text(text.partition("\n")[2])
     assert load_run(run).decode.beam == 7
     file_in(run, "tokenizer.json")  # which has a line of its own
     words = (run / "tokenizer.json").read_text()
     (run / "tokenizer.json").write_text(words + "\n")
-    with pytest.raises(FolderError, match="delete the lines with '# sha256'"):
+    with pytest.raises(FolderError, match=r"/tokenizer\.json\b.*# sha256.*config\.toml"):
         open_plain(str(run))
     path.write_text("".join(f"{x}\n" for x in text.split("\n")[:-1] if "# sha256" not in x))
     open_plain(str(run))  # as runs of older versions have none
@@ -244,7 +247,7 @@ def test_damaged_half_made_data_is_made_again(
             assert made == whole, (path.name, i)
             if len(content) == path.stat().st_size:
                 found = said.getvalue().splitlines()
-                assert any(path.name in line and "made again" in line for line in found), found
+                assert any(path.name in line for line in found), found
 
 
 # One file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
         for number in (1, 0):
             old = old.replace(f"blocks.{number}.", f"blocks.{2 * number}.")
         assert torch.equal(tensor, theirs[old]), name
-    assert all("starts from layers 1, 3 of 4" in line for line in said)
+    assert all(re.search(r"\b1, 3\b.*\b4\b", line) for line in said)
 
 
 def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: Path) -> None:
@@ -124,14 +125,14 @@ def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: P
 
 
 REFUSED: list[tuple[str, str, dict[str, Any], list[str]]] = [
-    ("fill", "complete", {}, ["a run of the task fill, and this one of complete"]),
-    ("fill", "fill", {"asked": Asked({"model.n_heads": 2})}, ["n_heads=4 there, 2 here"]),
-    ("fill", "fill", {"layers": 3}, ["distil.layers=3 is more than the 2"]),
+    ("fill", "complete", {}, [r"\bfill\b", r"\bcomplete\b"]),
+    ("fill", "fill", {"asked": Asked({"model.n_heads": 2})}, [r"\bn_heads=4\b.* 2\b"]),
+    ("fill", "fill", {"layers": 3}, [r"distil\.layers=3\b.* 2\b"]),
 ]
 
 
 @pytest.mark.parametrize(("task", "wanted", "more", "said"), REFUSED)
-def test_what_cannot_be_taught_is_refused_in_words(
+def test_a_teacher_that_does_not_fit_is_an_error(
     tmp_path: Path, task: str, wanted: str, more: dict[str, Any], said: list[str]
 ) -> None:
     shape = EncoderSettings(**SIZES)
@@ -141,8 +142,8 @@ def test_what_cannot_be_taught_is_refused_in_words(
     settings = RunSettings(task=wanted, distil=distil_, **more)
     with pytest.raises(ConfigError) as error:
         student_model(origin(settings), settings)
-    for text in said:
-        assert text in str(error.value)
+    for pattern in said:
+        assert re.search(pattern, str(error.value)), pattern
 
 
 def batch_of(task: str) -> Any:
@@ -334,8 +335,9 @@ def test_both_are_compared_in_size_speed_and_score(
     assert one["scores"]["loss"] < other["scores"]["loss"]
     assert facts["kept"] == pytest.approx(one["scores"]["loss"] / other["scores"]["loss"])
     line = comparison_line(facts)
-    assert f"student {other['parameters']:,} parameters" in line
-    assert "times as fast" in line
+    assert f"{other['parameters']:,}" in line
+    assert f"{one['parameters']:,}" in line
+    assert f"{facts['faster']:.2f}" in line
     asked = []
 
     def evaluate(self: Masking, one: Pass) -> Scores:
@@ -357,13 +359,13 @@ def test_probabilities_of_both_use_the_same_temperature() -> None:
         assert float(found.detach()) == pytest.approx(0, abs=1e-4)
 
 
-def test_other_labels_than_the_teachers_are_refused(tmp_path: Path) -> None:
+def test_other_labels_than_the_teachers_are_an_error(tmp_path: Path) -> None:
     shape = EncoderSettings(**SIZES, heads=("classes",), n_labels=2)
     folder = saved(tmp_path / "teacher", shape, "classify")
     labels = RunSettings(task="classify", model=shape, labels=("bad", "good"))
     replace_text(folder / CONFIG, resolved_toml(labels))
     settings = run_settings("classify", folder, model=shape, labels=("no", "yes"))
-    with pytest.raises(ConfigError, match="knows the labels bad, good, and the data has no, yes"):
+    with pytest.raises(ConfigError, match=r"(?=.*\bbad, good\b)(?=.*\bno, yes\b)"):
         load_teacher(settings, CPU)
     load_teacher(replace(settings, labels=("bad", "good")), CPU)
 
@@ -384,7 +386,7 @@ def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Pa
     student, said = build_model(model, seed=9), []
     start_student(student, settings, said.append)
     assert student.front.tokens.weight.shape[1] == 8
-    assert "the 8 directions" in said[-1]
+    assert re.search(r"\b8\b", said[-1])
     tokens_N, layout = torch.arange(24), Layout.of([24])
     with torch.no_grad():
         theirs, own = (one.eval().front(tokens_N, layout) for one in (teacher, student))
@@ -393,5 +395,5 @@ def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Pa
     assert float(like.mean()) > 0.9
     assert float(unlike.mean()) < 0.5
     wide = run_settings("embed", folder, asked=Asked({"model.d_embedding": 99}))
-    with pytest.raises(ConfigError, match="d_embedding=99 is wider than the layers"):
+    with pytest.raises(ConfigError, match=r"d_embedding=99\b.*d_model=32\b"):
         student_model(origin(wide), wide)

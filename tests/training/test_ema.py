@@ -76,7 +76,7 @@ def test_a_run_in_two_halves_is_the_whole_run_bit_for_bit() -> None:
     assert all(torch.equal(value, ema.tensors()[name]) for name, value in second.tensors().items())
 
 
-def test_the_average_of_another_model_is_refused() -> None:
+def test_the_average_of_another_model_is_an_error() -> None:
     ema = Ema(model(), 0.9)
-    with pytest.raises(FolderError, match=r"does not fit this model: 1\.bias and 2 more"):
+    with pytest.raises(FolderError, match=r"\b1\.bias\b.*\b2\b"):
         ema.load({"0.weight": torch.zeros(3, 3)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_the_fixed_form_costs_the_same(
     assert len(shapes) == 1
 
 
-def test_copies_of_a_partner_are_not_told_apart() -> None:
+def test_copies_of_a_partner_are_not_negatives() -> None:
     like_BB = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     apart_BB = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
     found = contrastive(like_BB, apart_BB, torch.ones(3))
@@ -370,11 +371,12 @@ def test_vectors_go_into_a_file(run: tuple[Path, RunSettings], tmp_path: Path) -
     found = np.load(path, allow_pickle=False)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert made.summary() == f"7 vectors in {path}"
+    assert str(path) in made.summary()
+    assert re.findall(r"\d+", made.summary().replace(str(path), "")) == ["7"]
     bad = EMBED.predictor(
         Use(open_run(run[0], device="cpu"), run[1], {"to": str(tmp_path / "no" / "v.npy")})
     )
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match=r"no/v\.npy"):
         list(bad.answers(lines))
 
 
@@ -400,18 +402,16 @@ def test_the_nearest_lines_of_a_file_are_found(
     assert right >= 15
 
 
-def test_options_that_contradict_each_other_are_refused(
-    run: tuple[Path, RunSettings], tmp_path: Path
-) -> None:
+def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
     for options, said in (
-        ({"to": "a", "nearest": "b"}, "one of them at a time"),
-        ({"top": 3}, "give both"),
-        ({"nearest": "b", "top": 0}, "at least 1"),
+        ({"to": "a", "nearest": "b"}, r"--to\b.*--nearest\b"),
+        ({"top": 3}, r"--top\b.*--nearest\b"),
+        ({"nearest": "b", "top": 0}, r"--top 0\b.*\b1\b"),
     ):
         with pytest.raises(UserError, match=said):
             EMBED.predictor(Use(open_run(run[0], device="cpu"), run[1], options))
-    with pytest.raises(DataError, match="holds nothing to compare with"):
+    with pytest.raises(DataError, match="/empty"):
         EMBED.predictor(
             Use(open_run(run[0], device="cpu"), run[1], {"nearest": str(tmp_path / "empty")})
         )
@@ -425,21 +425,21 @@ def test_the_evaluation_has_a_baseline_beside_it(run: tuple[Path, RunSettings]) 
     assert found.facts["accuracy"] > found.facts["baseline"]["accuracy"]
 
 
-def test_settings_that_cannot_work_are_refused(
+def test_impossible_settings_are_an_error(
     prepared: Prepared, alone: Prepared, tmp_path: Path
 ) -> None:
     asked = Asked({"model.dropout": 0.0, "train.steps": 5, "embed.drop_words": 0.0})
     settings = settings_of(tmp_path, pairs=False, asked=asked, train=TrainSettings(steps=5))
-    with pytest.raises(ConfigError, match=r"model.dropout=0 makes both readings"):
+    with pytest.raises(ConfigError, match=r"model\.dropout=0\b.*embed\.drop_words="):
         resolve_run(settings, alone, CPU)
     settings = settings_of(tmp_path, embed=EmbedSettings(drop_words=0.2), train=TrainSettings())
-    with pytest.raises(ConfigError, match=r"embed.drop_words has no effect on pairs"):
+    with pytest.raises(ConfigError, match=r"embed\.drop_words\b.*\bpairs\b"):
         resolve_run(settings, prepared, CPU)
     found = resolve_run(settings_of(tmp_path, pairs=False, train=TrainSettings()), alone, CPU)
     assert found.embed.drop_words == 0.3
     asked = Asked({"train.micro_tokens": 100, "train.batch_tokens": 500})
     train = TrainSettings(steps=5, micro_tokens=100, batch_tokens=500)
-    with pytest.raises(ConfigError, match=r"cannot be less than train.batch_tokens=500"):
+    with pytest.raises(ConfigError, match=r"train\.micro_tokens=100\b.*train\.batch_tokens=500\b"):
         resolve_run(settings_of(tmp_path, asked=asked, train=train), prepared, CPU)
     found = resolve_run(settings_of(tmp_path, train=TrainSettings()), prepared, CPU)
     assert found.train.batch_tokens == found.train.micro_tokens

@@ -165,21 +165,21 @@ def kind(what: str = "pictures") -> Contrast:
     return Contrast(next(row for row in SPECS["embed"].rows if row.modality == what))
 
 
-def test_what_leaves_nothing_to_learn_is_refused(tmp_path: Path) -> None:
+def test_settings_that_leave_nothing_to_learn_are_an_error(tmp_path: Path) -> None:
     task = task_of(SEES, Columns({"image": pictures()}))
-    with pytest.raises(ConfigError, match=r"without \[augment\].*both readings of pictures"):
+    with pytest.raises(ConfigError, match=r"(?=.*augment)(?=.*model\.dropout=0\b)"):
         kind().check(task.settings, task.prepared)
     changed = replace(task.settings, augment=AugmentSettings(crop=2))
     kind().check(changed, task.prepared)  # type: ignore[arg-type]
     given = {"task": "embed", "data.media": [str(tmp_path)], "embed.what": "pictures"}
     mixed = load_run_settings(None, [], {**given, "augment.mixup": 0.2})
-    with pytest.raises(ConfigError, match=r"augment.mixup mixes two pictures and their labels"):
+    with pytest.raises(ConfigError, match=r"augment\.mixup\b"):
         kind().prepare(mixed, tmp_path / "run", None)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"drop_words has no effect"):
+    with pytest.raises(ConfigError, match=r"embed\.drop_words\b"):
         load_run_settings(None, [], {**given, "embed.drop_words": 0.2})
 
 
-def test_items_say_what_their_rows_are() -> None:
+def test_items_describe_their_rows() -> None:
     task = task_of(SEES, Columns({"image": pictures(3)}))
     items = task.train_items
     assert isinstance(items, Pairs)
@@ -209,7 +209,7 @@ def pair_settings(path: Path) -> RunSettings:
     return load_run_settings(None, [], given)
 
 
-def test_pairs_of_pictures_stand_on_the_lines_of_a_list(tmp_path: Path) -> None:
+def test_pairs_of_pictures_are_read_from_the_lines_of_a_list(tmp_path: Path) -> None:
     path = write_pairs(tmp_path)
     prepared = kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
     assert kind().describe(prepared) == f"{prepared.train.n} pairs"
@@ -232,12 +232,12 @@ def test_pairs_of_pictures_stand_on_the_lines_of_a_list(tmp_path: Path) -> None:
 
 def test_pairs_that_are_none_are_named(tmp_path: Path) -> None:
     path = write_pairs(tmp_path, 12)
-    with pytest.raises(DataError, match=r"is no list.*columns first and second"):
+    with pytest.raises(DataError, match=r"(?=.*\bfirst\b)(?=.*\bsecond\b)"):
         kind().prepare(pair_settings(tmp_path), tmp_path / "run", SILENT)
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("b3.png", ""), encoding="utf-8")
-    with pytest.raises(DataError, match=r"line 5 names no file \('second'\)"):
+    with pytest.raises(DataError, match=r"line 5\b.*'second'"):
         kind().prepare(pair_settings(path), tmp_path / "run", SILENT)
     path.write_text(text.replace("b3.png", "gone.png"), encoding="utf-8")
-    with pytest.raises(DataError, match=r"1 file is missing: .*gone.png"):
+    with pytest.raises(DataError, match=r"gone\.png"):
         kind().prepare(pair_settings(path), tmp_path / "run", SILENT)

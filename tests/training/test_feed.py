@@ -49,7 +49,7 @@ def test_where_a_step_ends_the_next_begins() -> None:
 def test_an_epoch_without_steps_is_an_error_and_not_an_endless_search() -> None:
     task = ToyTask()
     task.epoch = lambda number: []  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="without a step"):
+    with pytest.raises(ValueError, match=r"\bepoch\b"):
         next(walk(task, Cursor()))
 
 
@@ -73,13 +73,13 @@ def test_an_error_in_the_thread_is_raised_where_the_step_is_asked_for() -> None:
         nonlocal made
         made += 1
         if made == 3:
-            raise ZeroDivisionError("in the thread")
+            raise ZeroDivisionError("thread")
 
     task.on_batch = on_batch
     feed = Feed(task, Cursor(), PER_STEP, Ranks())
     assert len(rows_of(feed, 2)) == 2
     for _ in range(2):  # however often one asks
-        with pytest.raises(ZeroDivisionError, match="in the thread"):
+        with pytest.raises(ZeroDivisionError, match="thread"):
             next(feed)
     feed.close()
     assert threads() == []

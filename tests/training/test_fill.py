@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -287,7 +288,7 @@ def test_gaps_are_filled_with_ranked_words(prepared: Prepared, filler: Encoder, 
         assert sum(chances) <= 1.0
     assert answers[0].lines().splitlines()[0].split("\t")[:2] == ["1", "house"]
     assert answers[1].text == ""
-    assert made.summary() == "3 gaps in 3 lines filled"
+    assert re.findall(r"\d+", made.summary()) == ["3", "3"]
 
 
 def test_the_text_around_a_gap_is_read_as_without_it(prepared: Prepared, filler: Encoder) -> None:
@@ -302,7 +303,7 @@ def test_the_text_around_a_gap_is_read_as_without_it(prepared: Prepared, filler:
         assert (read.tokens, read.gaps) == (expected, [place]), word
 
 
-def test_the_same_answers_alone_together_and_with_itself(
+def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
     prepared: Prepared, filler: Encoder
 ) -> None:
     lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
@@ -318,11 +319,11 @@ def test_a_line_without_a_gap_is_an_error_that_names_it(
     prepared: Prepared, filler: Encoder
 ) -> None:
     made = Filler([filler], prepared.tokenizer, 22)
-    with pytest.raises(DataError, match=r"line 2 has no gap to fill: 'no gap'.*\[MASK\]"):
+    with pytest.raises(DataError, match=r"line 2\b.*'no gap'.*\[MASK\]"):
         list(made.answers(["a [MASK] house", "no gap"]))
 
 
-def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
+def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
     prepared: Prepared, filler: Encoder
 ) -> None:
     line = "cold rain " * 20 + "the red [MASK] sees the old cat . 3" + " cold rain" * 20
@@ -334,23 +335,23 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_refused(
     assert len(tokens) == 12
     assert tokens[gaps[0]] == prepared.tokenizer.mask
     strict = Filler([filler], prepared.tokenizer, 12, on_long="error")
-    with pytest.raises(DataError, match=r"line 1 has 89 tokens, and the model reads 12"):
+    with pytest.raises(DataError, match=r"line 1\b.*\b89\b.*\b12\b"):
         list(strict.answers([line]))
 
 
-def test_a_context_that_does_not_fit_is_refused(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_context_that_does_not_fit_is_an_error(prepared: Prepared, tmp_path: Path) -> None:
     model = model_settings(prepared)
-    for context, said in ((99, r"fill.context=99 .*model.max_len=24"), (2, "no room for text")):
+    for context, said in ((99, r"fill\.context=99\b.*model\.max_len=24"), (2, r"\b2\b")):
         settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
         with pytest.raises(ConfigError, match=said):
             room_of(settings.fill, model.max_len)
 
 
-def test_a_vocabulary_without_a_mask_is_refused(tmp_path: Path) -> None:
+def test_a_vocabulary_without_a_mask_is_an_error(tmp_path: Path) -> None:
     tokenizer = train_on_texts(LINES, TokenizerSettings(kind="words"), 100)
     Vocabularies(tokenizer, tokenizer).save(tmp_path / "tokenizer.json")
     settings = settings_of(tmp_path, start=StartSettings(run=str(tmp_path)))
-    with pytest.raises(ConfigError, match="has no mask token, so its model cannot learn to fill"):
+    with pytest.raises(ConfigError, match=rf"{re.escape(str(tmp_path))}.*\bmask\b"):
         FILL.prepare(settings, tmp_path / "run", SILENT)
 
 
@@ -362,7 +363,7 @@ def test_what_is_left_open_is_chosen(prepared: Prepared, tmp_path: Path) -> None
     assert found.train.metric == "loss"
     assert found.decode.beam >= 20  # for --n-best
     bad = settings_of(tmp_path, train=TrainSettings(metric="bleu"))
-    with pytest.raises(ConfigError, match="no score of the task fill"):
+    with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*\bppl\b"):
         resolve_run(bad, prepared, CPU)
 
 

@@ -110,7 +110,7 @@ def test_the_margin_turns_only_the_angle_of_the_speaker(run: Path) -> None:
     torch.testing.assert_close(turned_BC[:, [0, 2]], plain_BC[:, [0, 2]], rtol=1e-5, atol=1e-4)
 
 
-def test_what_stands_beside_a_recording_does_not_change_it(run: Path) -> None:
+def test_the_batch_does_not_change_a_vector(run: Path) -> None:
     sounds = IDENTIFY.load_prepared(run).train.sounds
     opened = open_run(run, device="cpu")
     items = [sounds[i] for i in range(5)]
@@ -138,7 +138,6 @@ def test_strangers_are_verified(run: Path, spoken: Path) -> None:
     assert facts["unseen"]
     assert (facts["same"], facts["other"]) == (3 * 6, 66 - 3 * 6)
     assert "accuracy" not in found.facts
-    assert found.rows[0][0] == "equal error rate"
     both = (str(spoken / "strangers"), str(spoken / "known"))
     found = IDENTIFY.evaluation(used(run), DataSettings(media=both))
     assert found.facts["accuracy"] > 90.0
@@ -146,12 +145,12 @@ def test_strangers_are_verified(run: Path, spoken: Path) -> None:
     assert found.facts["verification"]["same"] == 18
 
 
-def test_nothing_to_verify_is_said(run: Path, spoken: Path, tmp_path: Path) -> None:
+def test_a_test_set_without_trials_is_an_error(run: Path, spoken: Path, tmp_path: Path) -> None:
     from headway.settings.data import DataSettings
 
     path = str(spoken / "strangers" / "dan" / "0.wav")
     listed = write_list(tmp_path / "one.jsonl", [{"path": path, "label": "dan"}])
-    with pytest.raises(DataError, match="no two recordings"):
+    with pytest.raises(DataError, match=r"\bspeaker"):
         IDENTIFY.evaluation(used(run), DataSettings(media=(listed,)))
 
 
@@ -165,7 +164,7 @@ def test_is_it_the_same_speaker(run: Path, spoken: Path) -> None:
     assert threshold_of(run) == pytest.approx(same.to_dict()["threshold"], abs=1e-3)
 
 
-def test_who_of_a_list_is_it(run: Path, spoken: Path, tmp_path: Path) -> None:
+def test_a_speaker_is_identified_from_a_list(run: Path, spoken: Path, tmp_path: Path) -> None:
     lines = [
         {"path": str(spoken / "known" / name / f"{i}.wav"), "label": name.upper()}
         for name in SPEAKERS
@@ -185,7 +184,7 @@ def test_a_silent_recording_is_called_silent(run: Path, spoken: Path, tmp_path: 
     for options in ({}, {"against": str(heard)}):
         silent, loud = answers(run, [quiet, heard], **options)
         assert silent.to_dict()["silent"] is True
-        assert "is silent" in silent.notes[0]
+        assert "still.jsonl" in silent.notes[0]
         assert "silent" not in loud.to_dict()
         assert loud.notes == ()
 
@@ -204,8 +203,8 @@ def test_vectors_are_written(run: Path, spoken: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"against": "a.wav", "scores": True}, "--scores has no effect"),
-        ({"against": "a.wav", "top": 2}, "--top has an effect with"),
+        ({"against": "a.wav", "scores": True}, r"--scores\b.*--against\b"),
+        ({"against": "a.wav", "top": 2}, r"--top\b.*--against\b"),
         ({"against": "missing.wav"}, "missing.wav"),
     ],
 )
@@ -226,7 +225,7 @@ def test_pairs_of_vectors_that_fall_apart_have_no_errors() -> None:
     assert mixed.eer > 0.5
 
 
-def test_vectors_of_all_items_stand_in_their_order(run: Path) -> None:
+def test_vectors_of_all_items_are_in_order(run: Path) -> None:
     task = Identifying(load_run(run), IDENTIFY.load_prepared(run))
     opened = open_run(run, device="cpu")
     whole = item_vectors(Pass(opened.model, CPU, most=9), task.train_items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,10 +89,9 @@ def test_front_and_body_are_taken_over_and_the_new_head_starts_fresh(tmp_path: P
     untouched = build_model(model, seed=3)
     assert same(new, untouched, "heads.classes.linear.weight")
     assert found.fresh == {"heads.classes.linear.weight", "heads.classes.linear.bias"}
-    assert said == [
-        f"starting from {tmp_path}/fill: {len(body)} tensors loaded; fresh: head classes",
-        "not used: head words (6 tensors)",
-    ]
+    loaded, unused = said
+    assert re.search(rf"{re.escape(str(tmp_path))}/fill\b.* {len(body)} .*\bclasses\b", loaded)
+    assert re.search(r"\bwords\b.*\b6\b", unused)
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -109,7 +109,7 @@ def test_tokens_that_a_task_brings_get_rows_of_their_own(tmp_path: Path, tie: bo
     torch.testing.assert_close(
         bias[-3:], old.state_dict()["heads.words.words.linear.bias"].mean().expand(3)
     )
-    with pytest.raises(ConfigError, match="has its tokenizer"):
+    with pytest.raises(ConfigError, match=r"--from old\b.*vocab_size=41\b.* 44\b.*\btokenizer\b"):
         model_from(FILLING, {}, {"vocab_size": FILLING.vocab_size + 3}, "old")
 
 
@@ -124,7 +124,7 @@ def test_a_head_is_kept_for_the_same_labels_and_fresh_for_others(tmp_path: Path)
     assert found.unused == ("heads.classes.linear.weight", "heads.classes.linear.bias")
 
 
-def test_a_decoder_goes_on_with_its_words(tmp_path: Path) -> None:
+def test_a_decoder_keeps_its_word_head(tmp_path: Path) -> None:
     model = DecoderSettings(**SIZES)
     old = saved(tmp_path / "gpt", model, "complete")
     new, said, _ = started(tmp_path / "gpt", model_from(model, {"heads": ("words",)}, {}, ""),
@@ -134,25 +134,27 @@ def test_a_decoder_goes_on_with_its_words(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
-    ({"d_model": 64}, ["d_model=32 there, 64 here", "Leave model.d_model out"]),
-    ({"n_layers": 3}, ["n_layers=2 there, 3 here"]),
-    ({"n_heads": 2}, ["n_heads=4 there, 2 here"]),  # the same shapes, another meaning
-    ({"activation": "relu"}, ["activation=gelu there, relu here"]),
-    ({"vocab_size": 50}, ["vocab_size=41 there, 50 here", "tokenizer"]),
-    ({"max_len": 64}, ["max_len=32 there, 64 here", "Learned positions go no further"]),
-    ({"wiring": "pre"}, ["wiring=post there, pre here"]),
-    ({"rope.base": 5.0, "positions": "rotary"}, ["positions=learned there, rotary here"]),
-    ({"preset": "bert-base"}, ["model.preset has no effect"]),
-    ({"n_decoder_layers": 2}, ["encoder family", "n_decoder_layers"]),
+    ({"d_model": 64}, [r"\bd_model=32\b.*\b64\b", r"model\.d_model\b"]),
+    ({"n_layers": 3}, [r"\bn_layers=2\b.*\b3\b"]),
+    ({"n_heads": 2}, [r"\bn_heads=4\b.*\b2\b"]),  # the same shapes, another meaning
+    ({"activation": "relu"}, [r"\bactivation=gelu\b.*\brelu\b"]),
+    ({"vocab_size": 50}, [r"\bvocab_size=41\b.*\b50\b", r"\btokenizer\b"]),
+    ({"max_len": 64}, [r"\bmax_len=32\b.*\b64\b", r"(?i)\blearned\b"]),
+    ({"wiring": "pre"}, [r"\bwiring=post\b.*\bpre\b"]),
+    ({"rope.base": 5.0, "positions": "rotary"}, [r"\bpositions=learned\b.*\brotary\b"]),
+    ({"preset": "bert-base"}, [r"model\.preset\b"]),
+    ({"n_decoder_layers": 2}, [r"\bencoder\b", r"\bn_decoder_layers\b"]),
 ]
 
 
 @pytest.mark.parametrize(("changes", "said"), REFUSED)
-def test_another_model_is_refused_in_words(changes: dict[str, Any], said: list[str]) -> None:
+def test_each_difference_from_the_parent_model_is_an_error(
+    changes: dict[str, Any], said: list[str]
+) -> None:
     with pytest.raises(ConfigError) as error:
         model_from(FILLING, {"heads": ("words",)}, changes, "runs/fill")
-    for text in [*said, "--from runs/fill"]:
-        assert text in str(error.value)
+    for pattern in [*said, r"--from runs/fill\b"]:
+        assert re.search(pattern, str(error.value)), pattern
 
 
 def test_word_vectors_are_not_read_again() -> None:
@@ -172,12 +174,17 @@ def test_what_has_no_weights_of_its_own_may_change() -> None:
 @pytest.mark.parametrize(
     ("old", "task", "new", "said"),
     [
-        (DecoderSettings(**SIZES), "fill", FILLING, "fill needs a model of the encoder family"),
-        (Seq2SeqSettings(**SIZES), "classify", FILLING, "encoder or decoder family"),
-        (FILLING, "classify", DecoderSettings(**SIZES), "of the encoder family and this run's"),
+        (DecoderSettings(**SIZES), "fill", FILLING, r"\bfill\b.*\bencoder\b.*/old\b.*\bdecoder\b"),
+        (Seq2SeqSettings(**SIZES), "classify", FILLING, r"\bclassify\b.*/old\b.*\bseq2seq\b"),
+        (
+            FILLING,
+            "classify",
+            DecoderSettings(**SIZES),
+            r"--from\b.*/old\b.*\bencoder\b.*\bdecoder\b",
+        ),
     ],
 )
-def test_another_family_is_refused(
+def test_another_family_is_an_error(
     tmp_path: Path, old: ModelSettings, task: str, new: ModelSettings, said: str
 ) -> None:
     saved(tmp_path / "old", old, "translate")
@@ -186,8 +193,8 @@ def test_another_family_is_refused(
 
 
 def test_a_missing_run_is_named() -> None:
-    with pytest.raises(FolderError, match="there is no run folder nothing"):
-        started(Path("nothing"), FILLING, "fill")
+    with pytest.raises(FolderError, match="missing-run"):
+        started(Path("missing-run"), FILLING, "fill")
 
 
 @pytest.mark.parametrize("family", [EncoderSettings, DecoderSettings])
@@ -217,8 +224,8 @@ def test_of_a_translator_the_reading_side_is_frozen() -> None:
     }  # fmt: skip
 
 
-def test_too_many_frozen_layers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"start.freeze=3, but the model has 2 layers"):
+def test_too_many_frozen_layers_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"start\.freeze=3\b.*\b2\b"):
         freeze(build_model(FILLING), 3)
 
 
@@ -272,7 +279,7 @@ def test_a_step_moves_lower_layers_less_and_frozen_ones_not_at_all() -> None:
 
 def test_nothing_left_to_train_is_an_error() -> None:
     model = build_model(FILLING).requires_grad_(False)
-    with pytest.raises(ConfigError, match="no weight is left to train"):
+    with pytest.raises(ConfigError, match=r"start\.freeze\b"):
         build_optimizer(model, TrainSettings(), device="cpu")
 
 
@@ -284,7 +291,7 @@ def few_texts(settings: RunSettings, device: DeviceFacts = CPU, longest: int = 2
     return resolve(settings, facts, device)
 
 
-def test_imported_weights_are_trained_gently_unless_said_otherwise(tmp_path: Path) -> None:
+def test_imported_weights_have_a_low_rate_by_default(tmp_path: Path) -> None:
     saved(tmp_path / "old", FILLING, "fill")
     settings = RunSettings(task="classify", start=StartSettings(run=str(tmp_path / "old")))
     assert few_texts(settings).train.lr == 3e-4
@@ -367,13 +374,13 @@ def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
     model = settings.model
     assert family_of(model) == spec_of(task).families[0]
     assert (model.n_layers, model.decoder_layers, model.d_model) == (2, 2, shape.d_model)  # type: ignore[union-attr]
-    assert settings.why["model.family"] == f"the encoder of {tmp_path}/old, and a decoder"
+    assert f"{tmp_path}/old" in settings.why["model.family"]
     new, said = build_model(model, seed=3), list[str]()
     found = start_from(new, settings, said.append)
     torch.testing.assert_close(reads(new, task), reads(old, task))
     fresh = {name for name in new.state_dict() if name.startswith(("target_front.", "decoder."))}
     assert fresh <= found.fresh
-    assert said[0].endswith("fresh: decoder, head words")
+    assert re.search(r"\bdecoder\b.*\bwords\b", said[0])
     untouched = build_model(model, seed=3)
     assert all(same(new, untouched, name) for name in found.fresh)
     if task == "transcribe":  # both have the head of CTC
@@ -381,7 +388,7 @@ def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
     assert settings.train.optimizer == "muon"  # as from scratch: a decoder has all to learn
 
 
-def test_an_imported_encoder_is_trained_gently_behind_a_fresh_decoder(tmp_path: Path) -> None:
+def test_an_imported_encoder_with_a_fresh_decoder_has_a_low_rate(tmp_path: Path) -> None:
     saved(tmp_path / "bert", BERT, "fill")
     (tmp_path / "bert" / IMPORTED).write_text("{}")
     train = writing(tmp_path / "bert", "translate").train
@@ -395,22 +402,22 @@ def test_the_decoder_may_be_asked_for_and_the_encoder_may_not(tmp_path: Path) ->
     ).model
     assert (model.side("decoder").n_layers, model.side("decoder").d_ff) == (1, 24)
     for asked, said in (
-        ({"model.d_model": 32}, "d_model=16 there, 32 here"),
-        ({"model.n_layers": 3}, "n_layers=2 there, 3 here"),
-        ({"model.picture.patch": 2}, "picture="),
-        ({"lora": {"rank": 4}}, "lora.rank=4"),
-        ({"start": {"freeze": -1}}, "number of the encoder's layers"),
+        ({"model.d_model": 32}, r"\bd_model=16\b.*\b32\b"),
+        ({"model.n_layers": 3}, r"\bn_layers=2\b.*\b3\b"),
+        ({"model.picture.patch": 2}, r"model\.picture\b"),
+        ({"lora": {"rank": 4}}, r"lora\.rank=4\b"),
+        ({"start": {"freeze": -1}}, r"start\.freeze=-1\b"),
     ):
         with pytest.raises(ConfigError, match=said):
             writing(tmp_path / "old", "caption", **asked)
 
 
-def test_encoders_that_cannot_be_one_side_of_a_model_are_refused(tmp_path: Path) -> None:
+def test_encoders_that_cannot_be_part_of_a_seq2seq_model_are_an_error(tmp_path: Path) -> None:
     saved(tmp_path / "albert", replace(BERT, share_layers=True, d_embedding=8), "fill")
-    with pytest.raises(ConfigError, match="one and the same"):
+    with pytest.raises(ConfigError, match=r"--from\b.*/albert\b"):
         writing(tmp_path / "albert", "translate")
     saved(tmp_path / "seen", LOOKING, "fill")
-    with pytest.raises(ConfigError, match="seq2seq or encoder family"):
+    with pytest.raises(ConfigError, match=r"\btranslate\b.*/seen\b.*picture-encoder"):
         writing(tmp_path / "seen", "translate")
 
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import signal
 import tempfile
 import time
@@ -240,9 +241,9 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
         content[len(content) // 2] ^= 4
         path.write_bytes(content)
     assert server.run(words) == 0, server.said()
-    said = [line for line in server.said().splitlines() if "is damaged" in line]
-    assert len(said) == 2
-    assert "going on from step 6" in server.said()
+    warnings = [line for line in server.said().splitlines() if line.startswith("warning: ")]
+    assert sum("checkpoints/step-" in line for line in warnings) == 2
+    assert re.search(r"\bstep 6\b(?![/:])", server.said())  # where the run resumes
     assert_same(out, straight)
 
 
@@ -252,9 +253,10 @@ def test_a_full_disk_during_a_save_costs_that_save_only(
     full = [hook(SAVE, count, errno=errno.ENOSPC) for count in (2, 5, 6)]
     words = [*command, "--out", str(out)]
     assert server.run(words, *full) == 1, server.said()
-    assert server.said().count("No space left on device") == 3
-    assert "saving failed at step 2, 5, 6" in server.said()
-    assert "give the same command again" not in server.said()  # that would do nothing
+    assert server.said().count(os.strerror(errno.ENOSPC)) == 3
+    last = server.said().splitlines()[-1]
+    assert "2, 5, 6" in last
+    assert f"step {STEPS}" not in last  # nothing to resume: the same command would do nothing
     assert_same(out, straight)
 
 
@@ -265,10 +267,9 @@ def test_a_disk_that_is_full_to_the_end_keeps_the_last_step_and_says_what_is_los
     words = [*command, "--out", str(out)]
     assert server.run(words, hook(SAVE, 7, onward=True, errno=errno.ENOSPC)) == 1, server.said()
     said = server.said().splitlines()[-1]
-    assert "done in" not in server.said()
-    assert "saving failed at step 7, 8, 9, 10, 11, …" in said
-    assert "model.safetensors holds: last step" in said
-    assert "give the same command again: it goes on from step 6" in said
+    assert "7, 8, 9, 10, 11, …" in said
+    assert "model.safetensors" in said
+    assert "step 6" in said
     last = load_file(straight / f"checkpoints/step-{STEPS}/model.safetensors")
     kept = load_file(out / "model.safetensors")
     assert all(torch.equal(kept[name], tensor) for name, tensor in last.items())
@@ -292,9 +293,8 @@ def test_what_the_disk_refuses_at_the_end_is_named_and_the_same_command_makes_it
     full = hook(place, count, onward=onward, errno=errno.ENOSPC)
     assert server.run(words, full) == 1, server.said()
     said = server.said().splitlines()[-1]
-    assert "ended in" in said
     assert lost in said
-    assert "goes on from step 12" in said
+    assert f"step {STEPS}" in said
     assert "Traceback" not in server.said()
     assert server.run(words) == 0, server.said()
     assert (out / lost).exists()
@@ -307,7 +307,7 @@ def test_a_stop_whose_save_fails_does_not_promise_that_nothing_is_lost(
     words = [*command, "--out", str(out), "train.save_every=5"]
     faults = [hook(STEP, 8, signal=signal.SIGTERM), hook(SAVE, 2, errno=errno.ENOSPC)]
     assert server.run(words, *faults) == 1, server.said()
-    assert "step 8 could not be saved; the same command goes on from step 5" in server.said()
+    assert re.search(r"SIGTERM.*\bstep 8\b.*\bstep 5\b", server.said().splitlines()[-1])
 
 
 @pytest.mark.parametrize(("place", "count"), [(STEP, 9), (SAVE, STEPS), (EVALUATE, 4)])
@@ -318,9 +318,9 @@ def test_a_run_folder_that_is_removed_in_mid_run_is_made_again_and_is_not_called
     words = [*command, "--out", str(out)]
     assert server.run(words, hook(place, count, remove=str(out))) == 1, server.said()
     said = server.said().splitlines()[-1]
-    assert "done in" not in server.said()
-    assert "was removed in mid-run" in said
-    assert "model.safetensors holds" in said
+    assert str(out) in said
+    assert "model.safetensors" in said
+    assert "report.html" not in said  # named at the end of a run that lost nothing
     assert main(["predict", str(out), "--device", "cpu", str(out / "config.toml")]) == 0
     assert server.run(words) == 0, server.said()
     last = f"checkpoints/step-{STEPS}/model.safetensors"
@@ -335,7 +335,7 @@ def test_nothing_is_written_where_another_folder_has_taken_the_place(tmp_path: P
         assert not home.is_there()
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.tex").touch()
-        with pytest.raises(FolderError, match="another folder has its name now"):
+        with pytest.raises(FolderError, match=re.escape(str(tmp_path / "run"))):
             home.make_again()
         (tmp_path / "run" / "thesis.tex").unlink()
         home.make_again()
@@ -349,7 +349,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     assert server.run(words, hook(STEP, 3, signal=signal.SIGTERM)) == 75
     before = {p: p.read_bytes() for p in (out).rglob("*") if p.is_file()}
     assert server.run([*words, "train.lr=0.5"]) == 2
-    assert "train.lr: not set then, 0.5 now" in server.said()
+    assert re.search(r"train\.lr\b.*\b0\.5\b", server.said())
     assert "--restart" in server.said()
     after = {p: p.read_bytes() for p in (out).rglob("*") if p.is_file()}
     assert after == before
@@ -364,5 +364,5 @@ def test_two_runs_in_one_folder_are_refused(server: Server, command: list[str], 
         assert server.run([*command, "--out", str(out)]) == 2
     finally:
         os.close(other)
-    assert "another process is training" in server.said()
+    assert str(out) in server.said()
     assert list(out.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -51,15 +52,15 @@ def test_every_number_is_kept(tmp_path: Path, log: RunLog, said: io.StringIO) ->
     assert second["samples"] == [{"source": ODD, "target": "ü", "output": "€"}]
     assert (third["kind"], third["text"]) == ("event", "something happened")
     assert all(entry["time"] > 1e9 for entry in entries(tmp_path))
-    assert (
-        "step 1: validation loss 1.25  ppl 3.5  bleu 20  chrf 40  (best so far)" in said.getvalue()
+    assert re.search(
+        r"\bstep 1\b.*\bloss 1\.25  ppl 3\.5  bleu 20  chrf 40\b.*\bbest\b", said.getvalue()
     )
     assert "→ €" in said.getvalue()
 
 
-def test_the_scores_of_any_task_are_said(log: RunLog, said: io.StringIO) -> None:
+def test_the_scores_of_any_task_are_printed(log: RunLog, said: io.StringIO) -> None:
     log.numbers("valid", 3, loss=0.5, accuracy=80.25, f1=79.5, seconds=2.0, best=False, figures={})
-    assert "step 3: validation loss 0.5  accuracy 80.25  f1 79.5\n" in said.getvalue()
+    assert re.search(r"\bstep 3\b.*\bloss 0\.5  accuracy 80\.25  f1 79\.5\n", said.getvalue())
 
 
 def test_rewinding_forgets_what_came_after_and_what_was_torn(tmp_path: Path, log: RunLog) -> None:
@@ -84,14 +85,15 @@ def test_rewinding_a_new_run_does_nothing(tmp_path: Path, log: RunLog) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_that_cannot_be_written_is_said_once_and_stops_nothing(
+def test_an_unwritable_log_is_reported_once_and_stops_nothing(
     tmp_path: Path, log: RunLog, said: io.StringIO
 ) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     for step in range(5):
         log.numbers("train", step, loss=1.0)
         log.event(step, "hello")
-    assert said.getvalue().count("warning: cannot write") == 1
+    [warning] = [line for line in said.getvalue().splitlines() if line.startswith("warning: ")]
+    assert "metrics.jsonl" in warning
     assert said.getvalue().count("hello") == 5
 
 

@@ -4,6 +4,7 @@ whatever comes in between."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert (best.name, state.best_step, state.best) == ("step-4", 4, [-1.0, -1.0])
 
 
-def test_more_is_better_for_a_metric_that_says_so(tmp_path: Path) -> None:
+def test_the_direction_of_a_metric_is_respected(tmp_path: Path) -> None:
     task = ToyTask()
     task.metric = METRICS["accuracy"]
     found = iter([(0.5, 1.0), (0.7, 2.0), (0.7, 1.9), (0.7, 3.0), (math.nan, 0.1), (0.6, 0.1)])
@@ -148,7 +149,8 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
     make = lambda: toy_loop(tmp_path, task=task, eval_every=2, patience=2)  # noqa: E731
     loop = make()
     assert loop.run().step == 8
-    assert log_of(loop).said == ["stopped early: no gain in 2 evaluations"]
+    [line] = log_of(loop).said
+    assert re.search(r"\b2\b", line)
     again = make()
     assert again.resume()
     assert again.run().step == 8  # and stays so
@@ -183,8 +185,7 @@ def test_a_step_that_is_not_a_number_is_skipped_and_counted(tmp_path: Path) -> N
     loop = toy_loop(tmp_path / "a", task=poisoned(ToyTask(), 3, 5, 6), steps=8)
     state = loop.run()
     assert (state.step, state.bad_steps, state.bad_in_a_row) == (8, 3, 0)
-    said = [text for text in log_of(loop).said if "not a number" in text]
-    assert len(said) == 3
+    assert len(log_of(loop).said) == 3
     # The weights are those of a run in which these steps had a rate of zero.
     other = toy_loop(tmp_path / "b", task=poisoned(ToyTask(), 3, 5, 6), steps=8, max_bad_steps=99)
     before: list[Tensor] = []
@@ -209,7 +210,7 @@ def test_too_many_in_a_row_stop_it_with_the_examples_at_hand(tmp_path: Path) -> 
         on_bad=lambda item, state: found.append((item, state)),
         save_every=100,
     )
-    with pytest.raises(Diverged, match="stopped at step 6: 3 steps in a row"):
+    with pytest.raises(Diverged, match=r"\bstep 6\b.*\b3\b.*train\.lr\b"):
         loop.run()
     ((item, state),) = found
     assert (state.step, state.bad_steps) == (6, 4)
@@ -233,7 +234,7 @@ def test_the_count_of_bad_steps_outlives_a_stop(tmp_path: Path, stop_after: int)
     assert again.run().bad_steps == 3
 
 
-def test_a_run_that_diverged_says_so_again(tmp_path: Path) -> None:
+def test_a_diverged_run_reports_it_again(tmp_path: Path) -> None:
     found: list[Any] = []
 
     def make() -> Any:
@@ -296,16 +297,15 @@ def test_out_of_memory_halves_what_is_computed_at_a_time_and_changes_nothing(
     loop = toy_loop(tmp_path / "short", task=task, micro_tokens=4)
     state = loop.run()
     assert (state.step, state.micro_tokens, state.targets) == (12, 2, plain.state.targets)
-    assert log_of(loop).said == [
-        "out of memory: now 2 target tokens at a time, same effective batch"
-    ]
+    [line] = log_of(loop).said
+    assert re.search(r"\b2\b", line)
     assert set(task.cut_to) == {4, 2}
     assert (weights(loop) - weights(plain)).norm() <= 1e-6 * weights(plain).norm()
     ours, theirs = (log_of(x).values("train", "loss") for x in (loop, plain))
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
-def test_after_a_stop_it_goes_on_with_the_smaller_parts(tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_the_smaller_parts(tmp_path: Path) -> None:
     task = short_of_memory(ToyTask(), 3)
     loop = toy_loop(tmp_path / "a", task=task, stop_asked=lambda: loop.state.step == 5)
     with pytest.raises(Stopped):
@@ -321,7 +321,7 @@ def test_after_a_stop_it_goes_on_with_the_smaller_parts(tmp_path: Path) -> None:
 
 def test_running_out_twice_is_an_error_that_names_the_way_out(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, task=short_of_memory(ToyTask(), 3, 6), micro_tokens=4, save_every=1)
-    with pytest.raises(UserError, match=r"out of memory with 2 .*Set train.micro_tokens=1"):
+    with pytest.raises(UserError, match=r"\b2\b.*train\.micro_tokens=1\b"):
         loop.run()
     assert steps_of(tmp_path)  # nothing was lost
 
@@ -466,12 +466,12 @@ def test_an_error_of_the_task_comes_through_and_loses_nothing(tmp_path: Path) ->
 
     def broken(loss: Tensor, rows: Tensor) -> Tensor:
         if loop.state.step == 6:
-            raise ZeroDivisionError("of the task")
+            raise ZeroDivisionError("task")
         return loss
 
     task.on_loss = broken
     loop = toy_loop(tmp_path, task=task)
-    with pytest.raises(ZeroDivisionError, match="of the task"):
+    with pytest.raises(ZeroDivisionError, match="task"):
         loop.run()
     assert max(steps_of(tmp_path)) == 6
 
@@ -487,7 +487,7 @@ class Second(Ranks):
         return True
 
     def same(self, value: object) -> object:
-        return "the first had enough"
+        return "time"
 
 
 def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
@@ -496,15 +496,16 @@ def test_all_ranks_end_where_the_first_has_had_enough(tmp_path: Path) -> None:
     loop.enough = lambda: pytest.fail("only the first rank is asked")
     loop.step = loop._new_step()
     assert loop._had_enough()
-    assert loop.state.ended == "the first had enough"
+    assert loop.state.ended == "time"
     assert steps_of(tmp_path) == []  # nor does another rank write
 
 
-def test_who_has_had_enough_ends_it_for_good(tmp_path: Path) -> None:
+def test_an_early_end_is_final(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path, steps=8)
-    loop.enough = lambda: "of it" * (loop.state.step == 3)
+    loop.enough = lambda: "time" * (loop.state.step == 3)
     assert loop.run().step == 3
-    assert log_of(loop).said == ["stopped early: of it"]
+    [line] = log_of(loop).said
+    assert "time" in line
     assert log_of(loop).order[-2:] == [("event", 3), ("pass", 3)]
     again = toy_loop(tmp_path, steps=8)
     again.resume()

@@ -51,7 +51,7 @@ FALLING: dict[str, Curve] = {
 
 
 @pytest.mark.parametrize("steps", [100, 400, 2400, 20_000])
-def test_a_loss_that_stays_at_that_of_frequencies_is_told_once_and_early(steps: int) -> None:
+def test_a_loss_stuck_at_the_frequency_baseline_is_reported_once_and_early(steps: int) -> None:
     [step] = told(stuck, steps)
     assert step <= 0.6 * steps
 
@@ -63,17 +63,17 @@ def test_a_long_run_does_not_wait_for_a_third_of_its_steps() -> None:
 
 @pytest.mark.parametrize("steps", [100, 400, 2400, 20_000])
 @pytest.mark.parametrize("name", list(FALLING))
-def test_a_loss_that_falls_or_is_low_is_none_of_its_business(name: str, steps: int) -> None:
+def test_a_falling_or_low_loss_gives_no_warning(name: str, steps: int) -> None:
     assert told(FALLING[name], steps) == []
 
 
-def test_nothing_is_said_of_a_few_steps_nor_during_the_warm_up() -> None:
+def test_short_runs_and_the_warm_up_give_no_warning() -> None:
     assert told(stuck, 99) == []
     assert told(stuck, 1000, warmup=5000)[0] >= 500
 
 
 @pytest.mark.parametrize("killed_at", [10, 150, 180, 399])
-def test_a_run_that_is_taken_up_again_says_what_it_would_have_said(killed_at: int) -> None:
+def test_a_resumed_run_gives_the_same_warning(killed_at: int) -> None:
     draw = random.Random(0)
     points = [(step, stuck(step / 400) + draw.gauss(0, 0.1)) for step in range(4, 401, 4)]
 
@@ -102,13 +102,13 @@ def test_the_warning_names_settings_that_differ_from_those_of_the_run() -> None:
         assert word not in said, word
 
 
-def test_the_loop_says_it_and_trains_as_before(tmp_path: Path) -> None:
+def test_the_loop_logs_the_warning_and_trains_as_before(tmp_path: Path) -> None:
     plain, warned = (toy_loop(tmp_path / name, steps=120, lr=1e-9) for name in ("a", "b"))
-    warned.plateau = Plateau(120, 12, 1e-3, "nothing is learned")
+    warned.plateau = Plateau(120, 12, 1e-3, "flat loss")
     for loop in (plain, warned):
         loop.run()
     said = [loop.log.said for loop in (plain, warned) if isinstance(loop.log, Events)]
-    assert [lines.count("nothing is learned") for lines in said] == [0, 1]
+    assert [lines.count("flat loss") for lines in said] == [0, 1]
     assert (weights(plain) == weights(warned)).all()
 
 
@@ -121,7 +121,7 @@ def test_every_task_whose_answers_can_be_counted_is_watched(name: str, tmp_path:
     assert found.trivial == made.task.frequencies().train_loss  # type: ignore[union-attr]
 
 
-def test_a_run_that_ends_too_early_is_told_so() -> None:
+def test_a_run_that_ends_too_early_gets_a_note() -> None:
     at_priors = [(10.0, 0.32), (20.0, 0.31)]
     assert "train.steps=60" in at_the_end(at_priors, 0.31, 20)
     falling = [(float(step), 0.3 - 0.01 * step) for step in range(1, 11)]

@@ -100,8 +100,8 @@ def test_adam_is_the_textbook_formula() -> None:
     torch.testing.assert_close(model.weight.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_a_decay_that_adam_would_ignore_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"weight_decay=0\.1 .*optimizer=adamw"):
+def test_weight_decay_with_adam_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"weight_decay=0\.1\b.*optimizer=adamw\b"):
         build_optimizer(tiny(), settings_of("adam", 0.1), device="cpu")
 
 
@@ -266,7 +266,7 @@ def test_a_run_in_two_halves_is_the_whole_run_bit_for_bit(kind: str) -> None:
     assert any(name.endswith(".step") for name in state)
 
 
-def test_state_is_loaded_where_it_lies() -> None:
+def test_state_is_loaded_in_place() -> None:
     """A recorded step reads from addresses."""
     model = tiny()
     optimizer = build_optimizer(model, settings_of("muon"), device="cpu", capturable=True)
@@ -281,12 +281,12 @@ def test_state_is_loaded_where_it_lies() -> None:
     assert all(torch.equal(after[name], saved[name]) for name in saved)
 
 
-def test_state_of_another_model_is_refused_and_no_state_is_a_fresh_start() -> None:
+def test_state_of_another_model_is_an_error_and_no_state_is_a_fresh_start() -> None:
     model = tiny()
     optimizer = build_optimizer(model, settings_of("adam"), device="cpu")
-    with pytest.raises(FolderError, match=r"'999\.step' belongs to no weight"):
+    with pytest.raises(FolderError, match=r"'999\.step'"):
         load_optimizer_tensors(optimizer, {"999.step": torch.zeros(())})
-    with pytest.raises(FolderError, match=r"'0\.exp_avg' is of shape \(3,\), its weight \(11, 8\)"):
+    with pytest.raises(FolderError, match=r"'0\.exp_avg'.*\(3,\).*\(11, 8\)"):
         load_optimizer_tensors(optimizer, {"0.exp_avg": torch.zeros(3)})
     fill_gradients(model, 0)
     optimizer.step()

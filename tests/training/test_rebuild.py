@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from headway.tasks.intake import Gone
 from headway.tasks.intake_audio import SoundIntake
 from headway.tasks.intake_vision import PictureIntake
 from headway.tasks.items import Batch, Draw, Pass, batches_of
-from headway.tasks.mask import Rebuilt, hidden_answers, read_hidden
+from headway.tasks.mask import MEAN, Rebuilt, hidden_answers, read_hidden
 from headway.tasks.masked_media import HiddenItems, without_frames
 from headway.tasks.specs import FillSettings
 
@@ -215,7 +216,7 @@ def test_the_fixed_size_form_costs_what_the_plain_one_does() -> None:
     assert float(filled.weights_R.sum()) == items.n_targets(rows)
 
 
-def test_a_model_that_says_the_mean_explains_nothing() -> None:
+def test_predicting_the_mean_explains_no_variance() -> None:
     model, items = seeing(PICTURE), pictures(40)
     head = model.head_named("rebuild").linear
     with torch.no_grad():
@@ -252,17 +253,17 @@ def test_pictures_without_labels_begin_a_run_with_labels(
     assert old.model.heads == ("rebuild",)  # type: ignore[union-attr]
     capsys.readouterr()
     assert run("evaluate", "filled", "--media", "s/test.jsonl") == 0
-    assert "mean of hidden rows" in capsys.readouterr().out
+    assert MEAN in capsys.readouterr().out
     labelled = ["--media", "s/train.jsonl", "--valid-media", "s/train.jsonl"]
     assert run("train", "see", "--from", "filled", *labelled, "--out", "seen", *STEPS) == 0
     said = capsys.readouterr().err
-    assert "starting from filled" in said
-    assert "fresh: head classes" in said
-    assert "not used: mask of hidden rows, head rebuild" in said
+    assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", said)
+    assert re.search(r"^(?!.*\bfilled\b).*\bmask\b.*\brebuild\b", said, re.MULTILINE)  # not used
     assert run("train", "fill", "--from", "seen", *media, "--out", "again", *STEPS) == 0
-    assert "fresh: mask of hidden rows, head rebuild" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(r"\bseen\b.*\btensors\b.*\bmask\b.*\brebuild\b", said)
     assert run("predict", "filled", "s/images.npy") == 2
-    assert "answers nothing" in capsys.readouterr().err
+    assert "--from filled" in capsys.readouterr().err
 
 
 def test_recordings_without_labels_begin_a_run_with_labels(
@@ -281,45 +282,45 @@ def test_recordings_without_labels_begin_a_run_with_labels(
     media = ["--media", "d/digits-train.jsonl", "--valid-media", "d/digits-valid.jsonl"]
     rate = ["model.sound.rate=8000", "model.sound.bands=16"]
     assert run("train", "fill", *media, "--out", "filled", "augment.noise=0.1") == 2
-    assert "augment.noise has no effect" in capsys.readouterr().err
+    assert "augment.noise" in capsys.readouterr().err
     assert run("train", "fill", *media, "--out", "filled", *QUICK, *STEPS, *rate) == 0
     old = load_run(Path("filled"))
     assert (old.fill.what, old.fill.span) == ("sounds", 10)
     speakers = ["--media", "d/speakers-train.jsonl", "--valid-media", "d/speakers-valid.jsonl"]
     assert run("train", "identify", "--from", "filled", *speakers, "--out", "who", *STEPS) == 0
-    assert "fresh: head classes" in capsys.readouterr().err
+    assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", capsys.readouterr().err)
     words = ["--media", "d/train.jsonl", "--valid-media", "d/valid.jsonl", "transcribe.ctc=1"]
     assert run("train", "transcribe", "--from", "filled", *words, "--out", "heard", *STEPS) == 0
-    assert "fresh: head ctc" in capsys.readouterr().err
+    assert re.search(r"\bfilled\b.*\btensors\b.*\bctc\b", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("augment.mixup=0.2", "fill has none"),
-        ("augment.noise=0.1", "no effect on the task 'fill' of pictures"),
-        ("fill.whole_words=true", "no effect on pictures"),
-        ("model.picture.stem=grid", "no patches that could be hidden"),
-        ("model.picture.stride=2", "overlap"),
+        ("augment.mixup=0.2", "augment.mixup"),
+        ("augment.noise=0.1", "augment.noise"),
+        ("fill.whole_words=true", "fill.whole_words"),
+        ("model.picture.stem=grid", "picture.stem=grid"),
+        ("model.picture.stride=2", "picture.stride=2"),
     ],
 )
-def test_what_cannot_be_filled_is_refused(
+def test_settings_that_fill_cannot_use_are_an_error(
     word: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_shapes(tmp_path / "s", ShapesSettings(n=12, valid=2, test=1, size=24))
     media = ["--media", str(tmp_path / "s/train.jsonl")]
     assert run("train", "fill", *media, "--out", str(tmp_path / "o"), *STEPS, word) == 2
-    assert message in capsys.readouterr().err
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_settings_of_media_are_refused_beside_text(
+def test_media_settings_with_text_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one two three\n" * 50)
     out = ["--out", str(tmp_path / "o"), "fill.span=3"]
     assert run("train", "fill", "--text", str(text), *out) == 2
-    assert "fill.span has no effect on text" in capsys.readouterr().err
+    assert "fill.span" in capsys.readouterr().err
 
 
 def test_few_labels_are_as_many_of_each_class_and_choosing_takes_others(tmp_path: Path) -> None:

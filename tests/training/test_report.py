@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,8 +61,14 @@ def opened(browser: Any, folder: Path, tab: str = "summary", **how: Any) -> Open
     return open_page(browser, html, folder, state=f"tab={tab}", **how)
 
 
-def charts(sections: dict[str, Any]) -> dict[str, Any]:
-    return {one["title"]: one for one in sections["curves"]["charts"]}
+def titles(sections: dict[str, Any]) -> list[str]:
+    return [one["title"] for one in sections["curves"]["charts"]]
+
+
+def chart(sections: dict[str, Any], term: str) -> dict[str, Any]:
+    """The only chart with this term in its title."""
+    [found] = [one for one in sections["curves"]["charts"] if term in one["title"]]
+    return found
 
 
 def test_it_holds_scores_curves_samples_data_settings_and_events(tmp_path: Path) -> None:
@@ -88,15 +95,18 @@ def test_it_holds_scores_curves_samples_data_settings_and_events(tmp_path: Path)
     assert summary["said"] == ["kept: average (averaging gains +1.25)"]
     assert [one["name"] for one in summary["scores"]["columns"] if one.get("kept")] == ["average"]
     assert facts["task"] == "translate"
-    assert facts["parameters"] == "1,234, of which 1,000 learn"
-    assert facts["trained on"] == "9 pairs, from a.tsv"
+    assert re.findall(r"[\d,]*\d", facts["parameters"]) == ["1,234", "1,000"]
+    assert any("9 pairs" in fact and "a.tsv" in fact for fact in facts.values())
     assert facts["BLEU"] == "41.25"
     assert (facts["licence"], facts["date"]) == ("mit", "2026-01-31")
-    assert list(charts(found)) == [
-        "Loss per target token", "Validation BLEU and chrF", "Validation perplexity",
-        "Learning rate", "Gradient norm", "Tokens per second",
-    ]  # fmt: skip
-    assert charts(found)["Validation BLEU and chrF"]["best"] == [40, 40.0, "best 40.00"]
+    for title, term in zip(
+        titles(found), ("Loss", "BLEU", "perplexity", "rate", "norm", "Tokens"), strict=True
+    ):
+        assert term in title
+    assert chart(found, "BLEU") == chart(found, "chrF")
+    *best, label = chart(found, "BLEU")["best"]
+    assert best == [40, 40.0]
+    assert "40.00" in label
     assert found["samples"]["names"] == ["source", "reference"]
     assert found["samples"]["steps"] == [10, 20, 30, 40]
     assert found["samples"]["samples"][0]["outputs"] == [f"output {n}" for n in range(1, 5)]
@@ -114,17 +124,19 @@ def test_of_equal_scores_the_one_that_training_keeps_is_marked(tmp_path: Path) -
     (tmp_path / "config.toml").write_text('task = "translate"\n[train]\nsteps = 90\n')
     lines = [one | {"bleu": 20.0} if one["kind"] == "valid" else one for one in entries()[:-1]]
     found = written(tmp_path, lines)
-    assert charts(found)["Validation BLEU and chrF"]["best"] == [40, 20.0, "best 20.00"]
-    assert found["summary"]["tiles"][0]["note"] == "best validation, step 40"
+    assert chart(found, "BLEU")["best"][:2] == [40, 20.0]
+    assert "20.00" in chart(found, "BLEU")["best"][2]
+    assert "step 40" in found["summary"]["tiles"][0]["note"]
 
 
-def test_a_run_that_has_not_ended_is_readable_and_says_so(tmp_path: Path) -> None:
+def test_the_report_of_an_unfinished_run_is_readable_and_marked(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('task = "translate"\n[train]\nsteps = 90\n')
     found = written(tmp_path, entries()[:5])
-    assert found["summary"]["status"].startswith("Step 30 of 90 at ")
-    names = [one["name"] for one in found["summary"]["scores"]["columns"]]
-    assert names == ["best on the way", "step 20"]
-    assert found["summary"]["tiles"][0]["note"] == "best validation, step 20"
+    assert re.search(r"\b30\b.*\b90\b", found["summary"]["status"])
+    best, last = (one["name"] for one in found["summary"]["scores"]["columns"])
+    assert "best" in best
+    assert last == "step 20"
+    assert "step 20" in found["summary"]["tiles"][0]["note"]
 
 
 def test_reports_on_the_way_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,20 +169,20 @@ def test_every_tab_draws_what_the_report_holds(browser: Any, tmp_path: Path) -> 
     for tab in ("summary", "curves", "samples", "data", "settings", "log"):
         page.tab(tab)
         shown[tab] = page.locator("main").inner_text()
-    for tab, text in [("summary", "41.25"), ("summary", "higher ↑"), ("summary", "✓ average"),
-                      ("curves", "best 40.00"), ("samples", "output 4"), ("data", "3 empty lines"),
+    for tab, text in [("summary", "41.25"), ("summary", "↑"), ("summary", "✓ average"),
+                      ("curves", "40.00"), ("samples", "output 4"), ("data", "3 empty lines"),
                       ("settings", "chosen: why"), ("log", "1 step skipped")]:  # fmt: skip
         assert text in shown[tab], tab
     page.tab("curves")
     assert page.locator("[data-card] svg.lines").count() == 6
-    loss = page.locator("[data-card=loss-per-target-token] [data-series=validation] circle")
+    loss = page.locator("[data-card^=loss] [data-series=validation] circle")
     assert loss.evaluate_all("(all) => all.map((one) => Number(one.dataset.value))") == [
         8, 4, pytest.approx(8 / 3, rel=1e-5), 2
     ]  # fmt: skip
     page.locator("[data-card=learning-rate] summary").click()
     with page.expect_download() as saved:
         page.locator("[data-card=learning-rate] [data-export=csv]").click()
-    assert Path(saved.value.path()).read_text().splitlines()[1] == "learning rate,10,0.0001"
+    assert Path(saved.value.path()).read_text().splitlines()[1].endswith(",10,0.0001")
     page.close()
 
 
@@ -220,7 +232,10 @@ def test_no_line_and_one_line_are_enough(
     browser: Any, tmp_path: Path, lines: list[dict[str, Any]]
 ) -> None:
     found = written(tmp_path, lines)
-    assert ("Nothing was measured yet" in found["summary"]["status"]) == (not lines)
+    ended = bool(lines) and lines[-1]["kind"] == "end"
+    assert bool(found["summary"]["status"]) == (not ended)
+    steps = re.findall(r"(?i)\bstep (\d+)", found["summary"]["status"])
+    assert steps == [str(line["step"]) for line in lines[-1:] if not ended]
     assert ("curves" in found) == bool(lines)
     page = opened(browser, tmp_path)
     assert page.locator(".failed").count() == 0
@@ -257,7 +272,7 @@ def test_lines_come_in_the_order_of_their_steps(tmp_path: Path) -> None:
 
 def test_a_long_run_draws_few_points_with_the_same_mean(tmp_path: Path) -> None:
     lines = [{"kind": "train", "step": n, "nll": math.sin(n)} for n in range(1, 10_001)]
-    few = charts(written(tmp_path, lines))["Loss per target"]["series"][0]["points"]
+    few = chart(written(tmp_path, lines), "Loss")["series"][0]["points"]
     assert len(few) <= 400
     assert few[-1][0] == 10_000
     mean = sum(line["nll"] for line in lines) / len(lines)
@@ -341,10 +356,10 @@ def test_axes_of_percentages_end_at_100(browser: Any, tmp_path: Path) -> None:
 def test_all_figures_are_drawn(browser: Any, tmp_path: Path) -> None:
     page = answers(browser, tmp_path, FIGURES)
     text = page.locator("main").inner_text()
-    for shown in ("Answers of step 5", "<neg>", "error 5.0 %; 1.0 % at a temperature of 1.25",
-                  "12 times, 6.0 % of the class", "Surely wrong", "1.23 %", "34,000", "11,806,400",
-                  "80.25", "right: a <b>"):  # fmt: skip
+    for shown in ("step 5", "<neg>", "12", "6.0 %", "1.23 %", "34,000", "11,806,400", "80.25",
+                  "a <b>"):  # fmt: skip
         assert shown in text, shown
+    assert re.search(r"\b5\.0 %.*\b1\.0 %.*\b1\.25\b", text)
     assert page.values("[data-card=confusion] td") == [40, 10, 5, 45]
     assert page.values("[data-card=numbers] circle") == [1.5, 1.75, 3.25]
     assert page.locator("[data-card=confusion] img").count() == 2
@@ -359,8 +374,9 @@ def test_the_figures_of_the_model_that_was_kept_come_first(browser: Any, tmp_pat
     page = answers(browser, tmp_path, FIGURES, kept)
     text = page.locator("main").inner_text()
     assert "1,234" in text
-    assert "the model that was kept" in text
-    assert "Reliability" not in text
+    assert "step 5" not in text
+    assert page.locator("[data-card=confusion]").count() == 1
+    assert page.locator("[data-card=calibration], [data-card=classes]").count() == 0
     page.close()
 
 
@@ -426,22 +442,25 @@ def test_every_score_has_its_tile_curve_direction_and_column(tmp_path: Path, nam
         tile = found["summary"]["tiles"][0]
         assert tile["name"] == f"{metric.axis} {'↓' if metric.lower else '↑'}"
         assert tile["value"] == f"{best:.{metric.digits}f}"
-        unit = f", {metric.unit}" if metric.unit else ""
-        chart = charts(found)[f"Validation {metric.label}{unit}"]
-        assert chart["best"][2] == f"best {best:.{metric.digits}f}"
-        assert chart["better"] == ("lower" if metric.lower else "higher")
+        drawn = chart(found, metric.label)
+        assert metric.unit in drawn["title"]
+        assert f"{best:.{metric.digits}f}" in drawn["best"][2]
+        assert drawn["better"] == ("lower" if metric.lower else "higher")
 
 
 def test_scores_that_fall_and_scores_that_rise_have_charts_of_their_own(tmp_path: Path) -> None:
     names = ("wer", "cer", "accuracy", "f1", "precision", "recall", "bleu", "ppl", "bits_per_byte")
     lines = [{"kind": "valid", "step": n, **dict.fromkeys(names, 10.0 * n)} for n in (1, 2)]
-    assert [title.removeprefix("Validation ") for title in charts(written(tmp_path, lines))] == [
-        "accuracy, F1 and precision, %", "recall, %", "BLEU", "WER and CER, %", "perplexity",
-        "bits per byte",
+    found = written(tmp_path, lines)["curves"]["charts"]
+    assert [[one["name"] for one in drawn["series"]] for drawn in found] == [
+        [METRICS[name].label for name in alike] for alike in (
+            ("accuracy", "f1", "precision"), ("recall",), ("bleu",), ("wer", "cer"), ("ppl",),
+            ("bits_per_byte",),
+        )
     ]  # fmt: skip
 
 
-def test_baselines_stand_beside_the_scores(browser: Any, tmp_path: Path) -> None:
+def test_baselines_are_reported_with_the_scores(browser: Any, tmp_path: Path) -> None:
     baselines = {
         "majority class": {"accuracy": 50.0, "loss": 0.69},
         "bag of words": {"accuracy": 79.5},
@@ -452,8 +471,8 @@ def test_baselines_stand_beside_the_scores(browser: Any, tmp_path: Path) -> None
     }  # fmt: skip
     valid = {"kind": "valid", "step": 5, "accuracy": 77.0}
     found = written(tmp_path, [valid, end])
-    assert "baseline 79.50" in found["summary"]["tiles"][0]["note"]
-    assert charts(found)["Validation accuracy, %"]["levels"] == [
+    assert "79.50" in found["summary"]["tiles"][0]["note"]
+    assert chart(found, "accuracy")["levels"] == [
         ["majority class", 50.0],
         ["bag of words", 79.5],
     ]
@@ -462,8 +481,9 @@ def test_baselines_stand_beside_the_scores(browser: Any, tmp_path: Path) -> None
         row.locator("td").all_inner_texts()
         for row in page.locator("[data-card=scores] tbody tr").all()
     ]
-    assert rows == [["accuracy, %", "higher ↑", "78.00", "50.00", "79.50"],
-                    ["loss", "lower ↓", "0.500", "0.690", "–"]]  # fmt: skip
+    assert [(row[0].split(",")[0], row[1][-1], row[2:]) for row in rows] == [
+        ("accuracy", "↑", ["78.00", "50.00", "79.50"]), ("loss", "↓", ["0.500", "0.690", "–"])
+    ]  # fmt: skip
     assert page.locator("[data-level='bag of words']").get_attribute("data-value") == "79.5"
     assert "more <data>" in page.locator("main").inner_text()
     page.close()
@@ -481,8 +501,7 @@ def test_the_final_score_is_drawn_beside_its_baselines(browser: Any, tmp_path: P
         "temperature": {"value": 1.3125, "examples": 1234},
     }  # fmt: skip
     found = written(tmp_path, [end])
-    fitted = "1.31, fitted on 1,234 validation examples: part of the weights"
-    assert ["temperature", fitted] in found["summary"]["card"]
+    assert re.search(r"^1\.31\b.*\b1,234\b", dict(found["summary"]["card"])["temperature"])
     page = opened(browser, tmp_path)
     bars = page.locator("[data-card=compared] .bar")
     assert [one.inner_text().split("\n") for one in bars.all()] == [
@@ -517,9 +536,7 @@ def test_broken_baselines_are_left_out(tmp_path: Path, broken: Any) -> None:
     assert found["summary"]["tiles"][0]["value"] == "78.00"
 
 
-def test_fewer_labels_are_drawn_as_lines_that_the_model_stands_beside(
-    browser: Any, tmp_path: Path
-) -> None:
+def test_scores_with_fewer_labels_are_lines_next_to_the_model(browser: Any, tmp_path: Path) -> None:
     rows = [{"name": "majority class", "value": 50.0}, {"name": "this model", "value": 81.25}]
     few = [{"each": each, "right": {"nearest neighbours": 60.0 + each}} for each in (8, 20)]
     end = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -227,13 +228,13 @@ def test_words_of_long_sentences_get_the_scores_of_their_window(made: Made) -> N
     assert [len(tags) for tags in found] == [len(words), 0, 2]
     assert found[2] == tagger.tags([short])[0]
     assert is_bio(found[0])
-    assert "1 longer than the model reads, in windows" in tagger.summary()
+    assert re.search(r"\b1\b.*\bwindows\b", tagger.summary().partition("; ")[2])
     strict = replace(narrow, data=replace(narrow.data, long="error"))
-    with pytest.raises(DataError, match=r"sentence 1 has .* the model reads 16"):
+    with pytest.raises(DataError, match=r"\b1\b.*\b60\b.*\b16\b.*data\.long=windows"):
         Tagger([model], prepared.tokenizer, strict, CPU).tags([words])
 
 
-def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> None:
+def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -> None:
     some = people(60)
     long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
     text = write_conll(tmp_path / "t.conll", [*some, *long])
@@ -248,7 +249,7 @@ def test_long_sentences_are_trained_in_windows_or_refused(tmp_path: Path) -> Non
     assert tags is not None
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
     wanted = asked("tag", text, data__long="error", model__max_len=24)
-    with pytest.raises(DataError, match=r"sentences are longer than the 24 tokens.*data\.long"):
+    with pytest.raises(DataError, match=r"\b24\b.*data\.long=windows.*model\.max_len"):
         resolved(Tags(spec_of("tag")), wanted, tmp_path / "other")
 
 
@@ -302,7 +303,7 @@ def test_columns_are_answered_with_columns(run: tuple[Path, RunSettings]) -> Non
 
 def test_a_broken_list_of_words_is_named() -> None:
     assert sentence_of("{ a b }", "line 1", WordRule(frozenset())).words == ["{", "a", "b", "}"]
-    with pytest.raises(DataError, match="line 7 needs a list of words"):
+    with pytest.raises(DataError, match=r"line 7\b.*\bwords\b"):
         sentence_of('{"words": "no list"}', "line 7", WordRule())
 
 
@@ -358,10 +359,10 @@ def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     assert "spans" not in answer.to_dict()
 
 
-def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+def test_settings_without_effect_are_an_error(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__smoothing": 0.1, "tag__crf": True}
-    with pytest.raises(ConfigError, match=r"smoothing has no effect with tag.crf"):
+    with pytest.raises(ConfigError, match=r"train\.smoothing\b.*tag\.crf=true"):
         resolved(Tags(spec_of("tag")), asked("tag", text, **changes), tmp_path)
 
 

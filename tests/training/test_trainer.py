@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,8 +83,8 @@ def test_the_average_is_kept_where_it_is_better(tmp_path: Path) -> None:
     found = chosen(loop, 2.0, 1.5)
     mean = torch.stack([weights_at(loop, step).double() for step in (4, 6, 8)]).mean(0).float()
     assert torch.equal(weights(loop), mean)
-    assert found["kept"] == "average of the last 3"
-    assert "averaging gains +0.50" in found["text"]
+    assert re.search(r"\baverage\b.*\b3\b", found["kept"])
+    assert "+0.50" in found["text"]
     assert loop.objective.full == [True, True]
 
 
@@ -92,11 +94,12 @@ def test_the_best_is_kept_where_that_is_better(tmp_path: Path) -> None:
     before = weights(loop).clone()
     found = chosen(loop, 1.5, 2.0)
     assert torch.equal(weights(loop), before)
-    assert found["kept"] == "best checkpoint (step-8)"
-    assert "averaging gains -0.50" in found["text"]
-    assert found["scores"] == {
-        "best checkpoint (step-8)": {"loss": 1.5}, "average of the last 3": {"loss": 2.0},
-    }  # fmt: skip
+    best, average = found["scores"]
+    assert found["kept"] == best
+    assert "step-8" in best
+    assert re.search(r"\baverage\b.*\b3\b", average)
+    assert "-0.50" in found["text"]
+    assert found["scores"] == {best: {"loss": 1.5}, average: {"loss": 2.0}}
 
 
 def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None:
@@ -110,28 +113,31 @@ def test_with_a_running_average_that_is_what_is_compared(tmp_path: Path) -> None
 def test_nothing_is_averaged_where_one_is_asked_for(tmp_path: Path) -> None:
     loop = trained(tmp_path)
     found = chosen(loop, 1.0, average=1)
-    assert (
-        found["text"] == "validation loss: best checkpoint (step-8) 1.000; kept: " + found["kept"]
-    )
+    assert list(found["scores"]) == [found["kept"]]
+    assert "step-8" in found["kept"]
+    assert re.findall(r"[+-]?\d\.\d+", found["text"]) == ["1.000"]
 
 
 def test_a_damaged_checkpoint_is_left_out(tmp_path: Path) -> None:
     loop = trained(tmp_path)
     path = tmp_path / "checkpoints/step-6/model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    assert chosen(loop, 2.0, 1.0)["kept"] == "average of the last 3"
+    assert re.search(r"\baverage\b.*\b3\b", chosen(loop, 2.0, 1.0)["kept"])
     mean = torch.stack([weights_at(loop, step).double() for step in (2, 4, 8)]).mean(0).float()
     assert torch.equal(weights(loop), mean)
-    assert any("step-6" in text and "left out" in text for text in loop.log.said)
+    assert any("step-6" in text for text in loop.log.said)
 
 
 def test_without_checkpoints_the_last_step_is_kept(tmp_path: Path) -> None:
     loop = toy_loop(tmp_path)
     before = weights(loop).clone()
-    assert chosen(loop, 3.0) == {
-        "kept": "last step",
-        "scores": {"last step": {"loss": 3.0}},
-        "text": "validation loss: last step 3.000; kept: last step",
+    found = chosen(loop, 3.0)
+    kept = found["kept"]
+    assert "step-" not in kept
+    assert "3.000" in found.pop("text")
+    assert found == {
+        "kept": kept,
+        "scores": {kept: {"loss": 3.0}},
         "figures": {},
         "examples": 100,
         "careful": True,
@@ -147,7 +153,7 @@ def test_a_last_step_that_the_disk_did_not_take_is_a_candidate(
 ) -> None:
     def full(folder: Path, snapshot: Any, **_: Any) -> None:
         if snapshot.step > 4:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_snapshot(folder, snapshot, **_)
 
     monkeypatch.setattr("headway.training.checkpoint.write_snapshot", full)
@@ -156,10 +162,12 @@ def test_a_last_step_that_the_disk_did_not_take_is_a_candidate(
         end = weights(loop).clone()
     found = chosen(loop, 2.0, 2.5, last)
     assert loop.checkpoints.failed == [6, 8]
-    assert list(found["scores"]) == [
-        "best checkpoint (step-4)", "average of the last 2", "last step",
-    ]  # fmt: skip
-    assert "averaging gains -0.50" in found["text"]
+    best, average, end_of_run = found["scores"]
+    assert "step-4" in best
+    assert re.search(r"\baverage\b.*\b2\b", average)
+    assert not re.search(r"\d", end_of_run)
+    assert found["kept"] == (end_of_run if last == 1.0 else best)
+    assert "-0.50" in found["text"]
     assert torch.equal(weights(loop), end if last == 1.0 else weights_at(loop, 4))
 
 
@@ -173,7 +181,7 @@ def test_a_checkpoint_that_is_gone_when_it_is_read_is_left_out(
         raise FolderError(f"{path} cannot be read.")
 
     monkeypatch.setattr(loop.checkpoints, "weights", gone)
-    assert chosen(loop, 2.0, average=1)["kept"] == "last step"
+    assert "step-" not in chosen(loop, 2.0, average=1)["kept"]
     assert torch.equal(weights(loop), before)
 
 
@@ -250,7 +258,7 @@ def long_documents(folder: Path) -> list[str]:
     ("train.recompute=true", "train.recompute=true"),
     ("train.precision=fp32", "train.precision=fp32"),
     ("train.compile=no", "train.compile=no"),
-    ("model.n_heads=8", "model.d_model=32 with attention heads 4 wide"),
+    ("model.n_heads=8", r"model\.d_model=32\b.*\b4\b"),
 ])  # fmt: skip
 def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
     tmp_path: Path, setting: str, wanted: str
@@ -261,7 +269,7 @@ def test_the_setting_that_keeps_a_step_from_being_recorded_is_named(
     prepared = Continue(spec_of("complete")).prepare(settings, tmp_path / "run", SILENT)
     settings = resolve_run(settings, prepared, torch.device("cpu"))
     why = Worker(settings, prepared, Ranks())._why_not_recorded()
-    assert why.startswith(wanted)
+    assert re.match(wanted, why)
     assert bool(why) == bool(wanted)
 
 
@@ -360,8 +368,8 @@ def test_a_run_that_diverges_stops_and_shows_the_examples(
     command += ["train.save_every=1", "train.max_bad_steps=4"]
     assert main(command) == 2
     said = capsys.readouterr().err
-    assert "4 steps in a row had a loss or gradient that is not a number" in said
-    assert "Try a lower train.lr" in said
+    pattern = r"\b4\b.*\bbad-batch\.json\b.*\btrain\.lr\b"
+    assert re.search(pattern, said.splitlines()[-1])
     shown = json.loads((out / "bad-batch.json").read_text())
     assert shown["step"] >= 5
     assert {(e["source"], e["target"]) for e in shown["examples"]} <= {
@@ -369,9 +377,9 @@ def test_a_run_that_diverges_stops_and_shows_the_examples(
     }
     assert shown["examples"]
     skipped = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert sum("skipped" in entry.get("text", "") for entry in skipped) == 4
+    assert sum(entry["kind"] == "event" for entry in skipped) == 4
     assert main(command) == 2  # and again, without a traceback
-    assert "not a number" in capsys.readouterr().err
+    assert re.search(pattern, capsys.readouterr().err.splitlines()[-1])
 
 
 def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
@@ -389,11 +397,10 @@ def test_where_a_budget_has_no_time_the_best_checkpoint_is_kept_with_its_score(
     )
     loop.objective = Judge()
     found = choose(SimpleNamespace(model=loop.model, settings=settings), loop)  # type: ignore[arg-type]
-    assert found["kept"].startswith("best checkpoint")
+    assert "step-8" in found["kept"]
     assert found["examples"] == 0
-    assert "on 50 of 100 examples: best checkpoint" in found["text"]
-    assert "2.500; kept: best checkpoint" in found["text"]
-    assert found["text"].endswith("without a comparison: the budget has no time for it")
+    assert re.search(r"\b50\b.*\b100\b.*\bstep-8\b.*\b2\.500\b", found["text"])
+    assert "budget" in found["text"]
 
 
 def test_a_comparison_that_takes_too_long_is_made_with_fewer_examples(tmp_path: Path) -> None:
@@ -441,7 +448,7 @@ def test_a_score_is_shown_only_for_what_had_it(
 
     def full(folder: Path, snapshot: Any, **_: Any) -> None:
         if snapshot.step > 4 and not saved:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write_snapshot(folder, snapshot, **_)
 
     monkeypatch.setattr("headway.training.checkpoint.write_snapshot", full)
@@ -449,7 +456,7 @@ def test_a_score_is_shown_only_for_what_had_it(
     assert loop.state.best_step == 8
     end = weights(loop).clone()
     found = budgeted(loop, 10.0, 11.0, [0.0])
-    assert found["kept"] == ("best checkpoint (step-8)" if saved else "last step")
+    assert ("step-8" in found["kept"]) == saved
     assert list(found["scores"]) == [found["kept"]]
     assert torch.equal(weights(loop), end)
 
@@ -458,9 +465,9 @@ def test_an_older_checkpoint_is_not_shown_with_the_score_of_a_later_one(tmp_path
     loop = trained(tmp_path)
     loop.state.best_step = 6  # which the disk did not take
     found = budgeted(loop, 10.0, 11.0, [0.0])
-    assert found["kept"] == "best checkpoint (step-8)"
+    assert "step-8" in found["kept"]
     assert found["scores"] == {}
-    assert "validation loss: none; kept: best checkpoint (step-8)" in found["text"]
+    assert not re.search(r"\d\.\d", found["text"])
 
 
 @pytest.mark.parametrize("evaluation_s", [1.0, 60.0])
@@ -480,7 +487,7 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
         def baselines(self) -> dict[str, dict[str, float]]:
             order.append(stages[-1])
             clock[0] += 500.0
-            return {"always the same": {"loss": 9.0}}
+            return {"constant": {"loss": 9.0}}
 
     def stage(what: str) -> Stage:
         stages.append(what)
@@ -488,7 +495,8 @@ def test_baselines_come_after_the_choice_and_only_where_there_is_time(
 
     loop.objective, loop.log.stage = Shown(2.0, 1.0), stage
     found = budgeted(loop, 100.0, 37.0, clock)
-    assert found["kept"] == "average of the last 3"
+    assert re.search(r"\baverage\b.*\b3\b", found["kept"])
     looked = evaluation_s == 1.0
-    assert order == ["evaluation"] * 2 + ["finding baselines"] * looked
-    assert ("  always the same  9.000" in found["lines"]) == looked
+    assert order == ["evaluation"] * 2 + [stages[-1]] * looked
+    assert ("baselines" in stages[-1]) == looked
+    assert any(re.search(r"\bconstant +9\.000$", line) for line in found["lines"]) == looked

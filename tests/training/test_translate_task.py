@@ -322,7 +322,7 @@ def test_an_evaluation_is_given_up_wherever_a_stop_is_asked_for(
             )
 
 
-def test_a_real_translator_gives_one_output_for_each_source_and_tells_how_far_it_is(
+def test_a_real_translator_gives_one_output_per_source_and_reports_progress(
     prepared: Prepared,
 ) -> None:
     told: list[tuple[int, int]] = []
