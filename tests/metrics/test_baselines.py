@@ -23,7 +23,7 @@ TEXTS = [("good fun", ""), ("very good", ""), ("bad", ""), ("not good", ""), ("s
 LABELS = [1, 1, 0, 0, 0] * 3
 
 
-def test_a_bag_of_words_learns_what_words_say() -> None:
+def test_a_bag_of_words_learns_the_labels_of_words() -> None:
     bag = BagOfWords.fit(TEXTS, LABELS, 2)
     assert bag.guesses(TEXTS).tolist() == LABELS
     assert bag.guesses([("very good fun", ""), ("bad bad", "")]).tolist() == [1, 0]

@@ -41,7 +41,7 @@ def test_the_variant_d_is_there() -> None:
     assert found[0] == pytest.approx(expected)
 
 
-def test_what_stands_in_every_reference_says_nothing() -> None:
+def test_words_in_every_reference_score_nothing() -> None:
     references = ["a cat", "a bird"]
     assert ciders(["a", "a bird"], references)[0] == 0.0
     alone = Frequencies.of(["a cat"])

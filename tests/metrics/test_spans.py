@@ -97,5 +97,5 @@ def test_accuracy_of_plain_tags_is_by_word() -> None:
 
 
 def test_tags_that_do_not_belong_together_are_a_mistake_of_ours() -> None:
-    with pytest.raises(ValueError, match="1 tags for a sentence of 2 words"):
+    with pytest.raises(ValueError, match=r"\b1\b.*\b2\b"):
         span_scores([["O", "O"]], [["O"]])

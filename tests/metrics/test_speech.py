@@ -80,7 +80,7 @@ def test_equal_error_of_scores_one_can_count() -> None:
     assert equal_error(scores, one_each) == (0.25, 0.6)
     assert equal_error(-scores, apart).rate == 1.0
     assert equal_error(np.zeros(8), apart).rate == 0.5
-    with pytest.raises(ValueError, match="different"):
+    with pytest.raises(ValueError, match="speakers"):
         equal_error(scores, np.ones(8, dtype=bool))
 
 

@@ -53,7 +53,7 @@ def test_bleu_and_chrf_are_sacrebleus() -> None:
     assert 20 < bleu(outputs, references).value < 90
 
 
-def test_case_counts_unless_told_otherwise() -> None:
+def test_case_counts_by_default() -> None:
     outputs, references = ["ein kleiner Hund läuft heute"], ["Ein kleiner Hund läuft heute"]
     assert bleu(outputs, references).value < 100
     assert bleu(outputs, references, lowercase=True).value == pytest.approx(100)
@@ -64,7 +64,8 @@ def test_tokenised_bleu_compares_moses_tokens_in_lower_case() -> None:
     references = ["l’homme qui marche , seul .", "Un chien court vite"]
     score = tokenised_bleu(outputs, references, "fr")
     assert score.value == pytest.approx(100)
-    assert score.name == "tokenised lower-cased BLEU"
+    assert "BLEU" in score.name
+    assert score.name != bleu(outputs, references).name
     assert "case:lc" in score.signature
     assert "tok:moses-fr" in score.signature
     cased = tokenised_bleu(outputs, references, "fr", lowercase=False)
@@ -123,13 +124,13 @@ def test_a_clear_difference_is_significant_and_none_is_not() -> None:
     assert (equal.p_value, equal.difference.value) == (1.0, 0.0)
 
 
-def test_what_cannot_be_scored_is_said() -> None:
+def test_unscorable_outputs_are_an_error() -> None:
     for function in (bleu, chrf, exact_match, bleu_interval):
-        with pytest.raises(UserError, match="2 outputs but 1 references"):
+        with pytest.raises(UserError, match=r"\b2\b.*\b1\b"):
             function(["a", "b"], ["a"])
-        with pytest.raises(UserError, match="nothing to score"):
+        with pytest.raises(UserError, match=r"^\D*\boutputs\b\D*$"):
             function([], [])
-    with pytest.raises(UserError, match=r"no tokenizer '13b'\. Did you mean '13a'"):
+    with pytest.raises(UserError, match=r"'13b'.*'13a'"):
         bleu(["a"], ["a"], tokenize="13b")
 
 

@@ -29,7 +29,7 @@ def test_it_is_the_formula_of_its_paper() -> None:
         torch.testing.assert_close(got[0], want)
 
 
-def test_who_sees_nothing_gets_nothing_and_harms_nobody() -> None:
+def test_a_query_without_keys_gets_zeros_and_finite_gradients() -> None:
     part, x_ND = AdditiveAttention(4), torch.randn(3, 4, requires_grad=True)
     memory = Memory(torch.randn(2, 4), Layout.of([2, 0]))
     out_ND = part(x_ND, Layout.of([1, 2]), memory)

@@ -219,7 +219,7 @@ def test_without_triton_short_sequences_go_the_way_of_long_ones(
 ) -> None:
     monkeypatch.setattr(attend_file, "HAS_TRITON", False)
     assert chosen(on_cuda(), SENTENCES) == "varlen"
-    with pytest.raises(UserError, match="'short' cannot do this: it needs Triton"):
+    with pytest.raises(UserError, match=r"'short'.*\bTriton\b"):
         attend(on_cuda(), on_cuda(), on_cuda(), SENTENCES, SENTENCES, back_end="short")
 
 
@@ -276,40 +276,38 @@ def test_wide_heads_on_a_grid_equal_the_definition_forward_and_backward(
 @pytest.mark.parametrize(
     ("back_end", "q", "keys", "scope", "reason"),
     [
-        ("short", torch.zeros(1, 4, 64), SENTENCES, Scope(), "CUDA device.*are on cpu"),
-        ("short", on_cuda(dtype=torch.float32), SENTENCES, Scope(), "bf16 or fp16.*float32"),
-        ("short", on_cuda(), PAGES, Scope(), "129 rows.*not short"),
-        ("short", on_cuda(), SENTENCES, Scope(bias=Alibi(4)), "no position bias"),
-        ("short", on_cuda(requires_grad=True), GAPPED, Scope(), "no gradient to keys with gaps"),
-        ("short", on_cuda(width=8), SENTENCES, Scope(), "8 wide.*16 to 128"),
-        ("grid", on_cuda(), PAGES, Scope(), "as many rows of every sequence"),
-        ("wide", on_cuda(width=312), PAGES, Scope(), "the host knows no lengths"),
-        ("padded", torch.zeros(1, 4, 64), PAGES, Scope(), "whose batches have padding"),
-        ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), "CUDA device.*are on cpu"),
-        ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "bf16 or fp16.*float64"),
-        ("varlen", on_cuda(), GAPPED, Scope(), "side by side, without gaps"),
-        ("varlen", on_cuda(), PAGES.pick([1, 0]), Scope(), "side by side, without gaps"),
-        ("varlen", on_cuda(), PAGES, Scope(bias=Alibi(4)), "no position bias"),
-        ("varlen", on_cuda(width=256), PAGES, Scope(dropout=0.1), "256 wide.*up to 192 with drop"),
-        ("varlen", on_cuda(width=20), PAGES, Scope(), "20 wide.*multiples of 8 up to 256"),
+        ("short", torch.zeros(1, 4, 64), SENTENCES, Scope(), r"\bCUDA\b.*\bcpu\b"),
+        ("short", on_cuda(dtype=torch.float32), SENTENCES, Scope(), "float32"),
+        ("short", on_cuda(), PAGES, Scope(), r"\b129\b"),
+        ("short", on_cuda(), SENTENCES, Scope(bias=Alibi(4)), r"\bbias\b"),
+        ("short", on_cuda(requires_grad=True), GAPPED, Scope(), r"\bgaps\b"),
+        ("short", on_cuda(width=8), SENTENCES, Scope(), r"\b8\b.*\b16\b.*\b128\b"),
+        ("grid", on_cuda(), PAGES, Scope(), r"\bsequence"),
+        ("wide", on_cuda(width=312), PAGES, Scope(), r"\bdense\b"),
+        ("padded", torch.zeros(1, 4, 64), PAGES, Scope(), r"\bpadding\b"),
+        ("varlen", torch.zeros(1, 4, 64), PAGES, Scope(), r"\bCUDA\b.*\bcpu\b"),
+        ("varlen", on_cuda(dtype=torch.float64), PAGES, Scope(), "float64"),
+        ("varlen", on_cuda(), GAPPED, Scope(), r"\bgaps\b"),
+        ("varlen", on_cuda(), PAGES.pick([1, 0]), Scope(), r"\bgaps\b"),
+        ("varlen", on_cuda(), PAGES, Scope(bias=Alibi(4)), r"\bbias\b"),
+        ("varlen", on_cuda(width=256), PAGES, Scope(dropout=0.1), r"\b256\b.*\b192\b.*dropout"),
+        ("varlen", on_cuda(width=20), PAGES, Scope(), r"\b20\b.*\b8\b.*\b256\b"),
     ],
 )
-def test_a_refusal_names_the_back_end_and_the_reason(
+def test_an_unsupported_call_names_the_back_end_and_the_reason(
     back_end: str, q: Any, keys: Layout, scope: Scope, reason: str
 ) -> None:
     queries = Layout.of(keys.known_lengths())
-    with pytest.raises(UserError, match=f"back end '{back_end}' cannot do this: .*{reason}"):
+    with pytest.raises(UserError, match=f"'{back_end}'.*{reason}"):
         attend(q, q, q, queries, keys, scope, back_end=back_end)
 
 
 def test_an_unknown_back_end_gets_a_suggestion() -> None:
     layout = Layout.of([1])
     q = torch.zeros(1, 1, 8)
-    with pytest.raises(UserError, match=r"'densse'\. Did you mean 'dense'\?"):
+    with pytest.raises(UserError, match=r"'densse'.*'dense'"):
         attend(q, q, q, layout, layout, back_end="densse")
-    with pytest.raises(
-        UserError, match="Known: padded, step, short, grid, wide, varlen, dense, explicit"
-    ):
+    with pytest.raises(UserError, match=", ".join(BACK_ENDS)):
         attend(q, q, q, layout, layout, back_end="?")
 
 

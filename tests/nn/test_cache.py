@@ -167,7 +167,7 @@ SELECTIONS = {
 @pytest.mark.parametrize("rows", SELECTIONS)
 @pytest.mark.parametrize("lengths", [[3, 3, 3], [1, 4, 2]], ids=["equal", "ragged"])
 @pytest.mark.parametrize("capacity", [2, 8], ids=["little room", "much room"])
-def test_selected_rows_go_on_as_if_computed_from_scratch(
+def test_selected_rows_continue_as_if_computed_from_scratch(
     rows: str,
     lengths: list[int],
     capacity: int,
@@ -259,7 +259,7 @@ def test_a_trimmed_guess_is_forgotten(make_stack: MakeStack) -> None:
     longer = [torch.cat(pair) for pair in zip(sequences, more, strict=True)]
     for mine, wanted in zip(found, one_pass(stack, longer), strict=True):
         close(mine, wanted[-2:])
-    with pytest.raises(ValueError, match=r"cannot trim \(5, 5\) to \(5, 6\)"):
+    with pytest.raises(ValueError, match=r"\(5, 5\).*\(5, 6\)"):
         cache.trim([5, 6])
 
 
@@ -328,14 +328,14 @@ def test_when_all_rows_are_done_nothing_is_left_to_compute(make_stack: MakeStack
         assert stack(torch.randn(0, 16), layout, cache=cache).shape == (0, 16)
 
 
-def test_another_number_of_sequences_is_refused(make_stack: MakeStack) -> None:
+def test_another_number_of_sequences_is_an_error(make_stack: MakeStack) -> None:
     stack, cache = make_stack(), Cache(N_LAYERS, n_rows=2, capacity=4)
-    with pytest.raises(ValueError, match="3 sequences, but the cache has 2"):
+    with pytest.raises(ValueError, match=r"\b3\b.*\b2\b"):
         stack(torch.randn(3, 16), Layout.of([1, 1, 1]), cache=cache)
 
 
-def test_a_cache_without_any_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="capacity"):
+def test_a_cache_of_capacity_zero_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"\bcapacity=0\b"):
         Cache(1, n_rows=1, capacity=0)
 
 

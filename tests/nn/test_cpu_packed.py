@@ -127,7 +127,7 @@ def test_a_packed_layer_asks_for_few_sizes_however_many_rows_come(
 
 
 @pytest.mark.parametrize("shape", [(9, 7), (17, 3, 2), (17,)])
-def test_rows_may_stand_in_a_grid(shape: tuple[int, ...]) -> None:
+def test_rows_may_form_a_grid(shape: tuple[int, ...]) -> None:
     """As the patches of pictures do."""
     plain, quick = layer(), layer()
     pack(quick)

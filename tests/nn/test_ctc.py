@@ -118,7 +118,7 @@ def test_prefixes_have_the_probability_of_all_texts_that_begin_so() -> None:
         prefixes = [(*prefix, s) for prefix in prefixes for s in (0, 1)]
 
 
-def test_nothing_can_be_said_in_no_rows() -> None:
+def test_without_rows_only_the_end_is_possible() -> None:
     scores_MV, rows = scores()
     scorer = PrefixScorer(scores_MV, rows, BLANK, END)
     found_HC = scorer.scores(scorer.start(torch.tensor([2])), torch.tensor([[0, 1, END]]))

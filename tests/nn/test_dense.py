@@ -146,11 +146,11 @@ def test_equal_lengths_are_viewed_and_not_copied(
         seen.extend((q, k, v))
         return torch.zeros_like(q)
 
-    def refused(*_: object) -> None:
-        raise AssertionError("rows were gathered")
+    def fail(*_: object) -> None:
+        raise AssertionError("gathered")
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
-    monkeypatch.setattr(dense, "_plan", refused)
+    monkeypatch.setattr(dense, "_plan", fail)
     queries = Layout.of([3, 3], device)
     of_keys = {
         "the same": queries,
@@ -319,7 +319,7 @@ def test_queries_before_all_keys_get_zeros_and_finite_gradients(
         assert gradient.isfinite().all()
 
 
-def test_keys_nobody_may_see_get_no_gradient(
+def test_fully_masked_keys_get_no_gradient(
     device: torch.device, make_qkv: Callable[..., tuple[Tensor, ...]]
 ) -> None:
     queries, keys = Layout.of([2, 1], device), Layout.in_cache([2, 1], 3, device)
@@ -332,7 +332,7 @@ def test_keys_nobody_may_see_get_no_gradient(
 
 
 @pytest.mark.parametrize("lengths", [([2, 1], [0, 0]), ([0, 0], [2, 1]), ([0], [0]), ([], [])])
-def test_a_batch_in_which_nobody_sees_anything_gives_zeros(
+def test_a_batch_without_visible_keys_gives_zeros(
     lengths: tuple[list[int], list[int]], make_qkv: Callable[..., tuple[Tensor, ...]]
 ) -> None:
     queries, keys = Layout.of(lengths[0]), Layout.of(lengths[1])

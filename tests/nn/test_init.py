@@ -177,7 +177,7 @@ def test_every_device_gets_the_same_weights(device: torch.device) -> None:
         assert torch.equal(a.cpu(), b)
 
 
-def test_an_unknown_scheme_is_refused() -> None:
+def test_an_unknown_scheme_is_an_error() -> None:
     with pytest.raises(ValueError, match="'bret'"):
         initialise(Model(), "bret")
 

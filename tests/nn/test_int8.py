@@ -150,7 +150,7 @@ def test_shared_parts_stay_shared_and_no_wide_matrix_is_left() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [5, 300])
-def test_rows_may_lie_anywhere_in_memory(n_rows: int) -> None:
+def test_rows_may_be_anywhere_in_memory(n_rows: int) -> None:
     ours, x_DN = Int8Linear(layer()), torch.randn(48, n_rows)
     assert torch.equal(ours(x_DN.T[:, ::2]), ours(x_DN.T[:, ::2].contiguous()))
     assert torch.equal(ours(x_DN[:24].T), ours(x_DN[:24].T.contiguous()))

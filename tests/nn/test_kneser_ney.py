@@ -31,7 +31,7 @@ def fitted(texts: Texts, vocab_size: int, order: int) -> KneserNey:
     return KneserNey.fitted(*flat(texts), vocab_size=vocab_size, order=order)
 
 
-def chances_behind(model: KneserNey, tokens: list[int]) -> torch.Tensor:
+def chances_after(model: KneserNey, tokens: list[int]) -> torch.Tensor:
     return model.chances(contexts(model, tokens)[-1:])[0]
 
 
@@ -69,13 +69,13 @@ def test_two_texts_by_hand() -> None:
     for token, chance in alone.items():
         assert float(model.chance_V[token]) == pytest.approx(chance)
     # Two texts begin with a: (2 − 1) / 2 stays, and ½ goes back.
-    assert float(chances_behind(model, [START])[a]) == pytest.approx(0.5 + 0.5 * 0.2)
-    behind_a = chances_behind(model, [START, a])
+    assert float(chances_after(model, [START])[a]) == pytest.approx(0.5 + 0.5 * 0.2)
+    behind_a = chances_after(model, [START, a])
     assert float(behind_a[b]) == pytest.approx(0.5 / 2 + (0.5 + 0.5) / 2 * 0.2)
     assert float(behind_a[END]) == pytest.approx(0.5 * 0.3)
-    assert float(chances_behind(model, [b])[END]) == pytest.approx(0.5 / 1 + 0.5 * 0.3)
+    assert float(chances_after(model, [b])[END]) == pytest.approx(0.5 / 1 + 0.5 * 0.3)
     # Nothing was ever seen behind an end.
-    assert torch.equal(chances_behind(model, [END]), model.chance_V)
+    assert torch.equal(chances_after(model, [END]), model.chance_V)
 
 
 def test_discounts_by_hand() -> None:
@@ -172,12 +172,12 @@ def test_a_context_is_known_if_it_occurred() -> None:
 def test_a_longer_order_than_any_text() -> None:
     model, short = (fitted([[2, 3], [2]], 5, order) for order in (9, 4))
     for context in ([START], [START, 2], [START, 2, 3]):
-        torch.testing.assert_close(chances_behind(model, context), chances_behind(short, context))
+        torch.testing.assert_close(chances_after(model, context), chances_after(short, context))
 
 
 def test_nothing_is_known_before_it_is_fitted() -> None:
     for model in (KneserNey(4, 3), fitted([], 4, 3)):
-        torch.testing.assert_close(chances_behind(model, [0, 2]), torch.full((4,), 0.25))
+        torch.testing.assert_close(chances_after(model, [0, 2]), torch.full((4,), 0.25))
 
 
 def test_an_order_below_one_is_a_mistake() -> None:
@@ -207,7 +207,7 @@ def check_arpa(text: str, model: KneserNey, words: list[str]) -> int:
             continue
         *context, token = (numbers[word] for word in fields[1].split())
         if fields[1] != "<s>":  # which they never predict
-            p_V = chances_behind(model, context) if context else model.chance_V
+            p_V = chances_after(model, context) if context else model.chance_V
             assert math.log10(float(p_V[token])) == pytest.approx(float(fields[0]), abs=1e-4)
         if len(fields) > 2 and fields[1] not in ("<unk>", "</s>") and token != END:
             node = contexts(model, [*context, token])[-1, len(context)]

@@ -97,7 +97,7 @@ def test_windows_are_cut_in_parts_and_silence_stays_finite(monkeypatch: pytest.M
         torch.testing.assert_close(mel(*places, 2), whole_AF)
 
 
-def test_a_model_in_sixteen_bits_still_hears_in_fp32() -> None:
+def test_a_16_bit_model_computes_audio_features_in_fp32() -> None:
     mel = LogMel(16_000, 400, 160, 80, "whisper")
     places = flat([noise(1600)], 160)[:5]
     expected = mel(*places, 1)

@@ -52,7 +52,7 @@ def test_the_fixed_form_is_torchs_layer_too_and_asks_the_host_for_no_lengths(
     shape = {"n_rows": 17, "n_sequences": 7, "longest": 6, "device": device}
     layout = Layout.fixed([1, 6], **shape)
     with monkeypatch.context() as patched:
-        patched.setattr(Layout, "known_lengths", lambda _: pytest.fail("lengths were asked for"))
+        patched.setattr(Layout, "known_lengths", lambda _: pytest.fail("lengths were read"))
         ours(x_ND, layout)
         copy_into(layout, Layout.fixed([3, 5, 1, 4], **shape))  # as a recorded step is given them
         got_ND = ours(x_ND, layout)

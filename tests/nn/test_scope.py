@@ -11,7 +11,7 @@ from headway.nn.attention.scope import Scope, allowed_TS
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 1, 2, 3])
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(4, 4), (2, 5), (1, 3), (3, 2), (2, 0)])
-def test_who_may_attend_equals_the_rule_written_out(
+def test_the_mask_equals_the_rule_written_out(
     causal: bool, window: int | None, n_queries: int, n_keys: int
 ) -> None:
     may_TS = allowed_TS(Scope(causal=causal, window=window), torch.empty(2, n_queries, n_keys))
@@ -27,7 +27,7 @@ def test_a_distance_is_key_position_less_query_position() -> None:
     assert Scope.distance_TS(torch.empty(1, 2, 3)).tolist() == [[-1, 0, 1], [-2, -1, 0]]
 
 
-def test_the_scale_is_one_over_the_root_of_the_width_unless_said_otherwise() -> None:
+def test_the_default_scale_is_one_over_the_root_of_the_width() -> None:
     assert Scope().scale_for(64) == 1 / 8
     assert Scope(scale=0.5).scale_for(64) == 0.5
 

@@ -52,8 +52,8 @@ def test_each_hypothesis_sees_its_own_past(name: str, back_end: str) -> None:
             torch.testing.assert_close(together[row : row + 1], alone)
 
 
-def test_kernels_for_plain_text_refuse_hypotheses_that_branch() -> None:
+def test_kernels_for_plain_text_do_not_support_tree_attention() -> None:
     q_NHK, k_MHK, v_MHK, _, queries, keys = setup()
     for name in ("short", "varlen"):
-        with pytest.raises(UserError, match="cannot do this"):
+        with pytest.raises(UserError, match=f"'{name}'"):
             attend(q_NHK, k_MHK, v_MHK, queries, keys, Scope(), name)

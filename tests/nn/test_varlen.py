@@ -221,7 +221,7 @@ class OneStep:
 
 
 @pytest.mark.gpu
-def test_in_a_cuda_graph_every_replay_draws_anew_and_the_seed_decides(make_qkv: MakeQkv) -> None:
+def test_in_a_cuda_graph_every_replay_draws_new_masks_from_the_seed(make_qkv: MakeQkv) -> None:
     step = OneStep(make_qkv)
 
     def recorded(_: Scaled) -> Tensor:

@@ -60,7 +60,7 @@ def test_large_scores_do_not_overflow(kernel_device: torch.device) -> None:
     assert scores_NV.isfinite().all()
 
 
-def test_rows_may_stand_further_apart_than_they_are_long(kernel_device: torch.device) -> None:
+def test_rows_may_be_strided(kernel_device: torch.device) -> None:
     from headway.nn.kernels.loss import fused_loss_and_gradient_
 
     def run(scores_NV: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def test_rows_may_stand_further_apart_than_they_are_long(kernel_device: torch.de
     assert torch.equal(wide_NV[:, 11:], behind)
 
 
-def test_targets_and_weights_may_lie_apart(kernel_device: torch.device) -> None:
+def test_targets_and_weights_may_be_strided(kernel_device: torch.device) -> None:
     from headway.nn.kernels.loss import fused_loss_and_gradient_
 
     scores_NV = torch.randn(3, 7, device=kernel_device)
