@@ -59,8 +59,9 @@ browser: ## find chromium for the tests of the page, or install it where apt-get
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) docs/wording.py
 
-check: lint ## lint, formatting and types
+check: lint ## lint, formatting, wording and types
 	$(PY) -m mypy
 
 test-slow: setup ## the slow tests
