@@ -1,7 +1,7 @@
 """Any run as an HTTP service: `headway.serve.app(runs)` is the ASGI application of `headway serve`.
 
-It stands on the object that `headway.load` gives and knows no task by its name. Starlette, uvicorn
-and python-multipart come with `pip install 'headway[serve]'`.
+It builds on the object that `headway.load` returns and has no code for single tasks. Starlette,
+uvicorn and python-multipart come with `pip install 'headway[serve]'`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ def app(
     limits: Limits | None = None,
     **more: Any,
 ) -> Starlette:
-    """The application, for any ASGI server and for tests.
+    """Return the ASGI application, for any ASGI server and for tests.
 
-    `runs`: what `headway.load` gives, or what it takes; each is asked for by its name. `keys`: who
-    may ask; None: everybody. `limits`: how much. `hosts`: names that requests must be addressed to
-    (None: any), `languages`: of translators by their names, as `{"mine": ("de", "en")}`.
+    `runs`: loaded runs, or names and folders that `headway.load` takes. Requests select a run by
+    its name. `keys`: API keys; None: no key is needed. `limits`: sizes and times that a request may
+    take. `hosts`: allowed Host headers (None: any). `languages`: source and target language of
+    translators by name, such as `{"mine": ("de", "en")}`.
     """
     from headway.errors import needs
 

@@ -1,8 +1,8 @@
-"""The ASGI application: the routes, and what stands before all of them.
+"""The ASGI application: the routes, and the checks before all of them.
 
-Before a route is asked, the request must be for this server and not from another site's page, have
-a key where keys are needed, and fit. What goes wrong is said in one form. Logs have no text of
-users: the route, the status, the time, the name of the key.
+Before a route runs, the request must be addressed to this server, must not come from a page of
+another site, and must have a key where keys are needed. All errors have one format. Logs contain
+no text of users, only the route, the status, the time and the name of the key.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ POLICY = (
     "img-src 'self' data: blob:; media-src blob:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""What a browser lets the page at `/` do: nothing inline, nothing from elsewhere."""
+"""Content Security Policy of the page at `/`: no inline code, nothing from other sites."""
 
 KEY_IN = {
     FORM: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
     "application/json": re.compile(rb'"api_key"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'),
 }
-"""How the key of a client stands in a body, by its kind."""
+"""Patterns that find a client's API key in a body, by media type."""
 
 NOTHING_SAID = 499
-"""The status in logs and metrics of a request whose client left before it was answered."""
+"""Status in logs and metrics of a request whose client disconnected before the response."""
 
 
 def make(
@@ -69,10 +69,14 @@ def make(
     home: str | None = None,
     looks: Looks | None = None,
 ) -> Starlette:
-    """See `headway.serve.app`. `home`: another page at `/`, `looks`: what it is answered by."""
+    """Build the application of `headway.serve.app`.
+
+    `home`: HTML to serve at `/` instead of our page. `looks`: the object that answers the requests
+    of that page.
+    """
     for run in runs:
         if not hasattr(run, "opened"):
-            raise UserError(f"{run!r} is no run: give headway.load({str(run)!r}).")
+            raise UserError(f"{run!r} is not a loaded run. Pass headway.load({str(run)!r}).")
     service = Service(runs, keys, limits or Limits(), languages=languages, looks=looks)
 
     async def described(service: Service, request: Request) -> Response:
@@ -82,7 +86,7 @@ def make(
         return Response(home, media_type="text/html; charset=utf-8")
 
     extra = Route(
-        method="GET", path="/openapi.json", answer=described, summary="This description.",
+        method="GET", path="/openapi.json", answer=described, summary="This OpenAPI description.",
         gives={"application/json": an_object()},
     )  # fmt: skip
     files = operations.FILES
@@ -119,7 +123,7 @@ def _routed(service: Service, route: Route) -> Routed:
             return Response(status_code=499)
         except (Refused, UserError) as error:
             problem = as_refused(error) if isinstance(error, UserError) else error
-            # Of 413 only values: a body that is too large is 413 at OpenAI, too.
+            # A 413 for a value only: OpenAI also answers 413 to a body that is too large.
             is_value = problem.status == 422 or (problem.status == 413 and problem.param)
             if is_value and route.bad_value is not None:
                 problem.status = route.bad_value
@@ -129,7 +133,7 @@ def _routed(service: Service, route: Route) -> Routed:
 
 
 async def _find_body_key(service: Service, request: Request) -> None:
-    """Of clients that have no header for it."""
+    """Check the API key in the body, for clients that cannot send it in a header."""
     if request.scope.get("headway_key") is not None:
         return
     assert service.keys is not None
@@ -141,9 +145,9 @@ async def _find_body_key(service: Service, request: Request) -> None:
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
-    """Looked for in the bytes: to make values of all of them takes long, and is for who may."""
+    """The API key in the body, found without parsing the JSON: parsing is slow and needs a key."""
     kind = kind_of(request)
-    if kind == "multipart/form-data":  # files are found as they lie there
+    if kind == "multipart/form-data":  # the form parser separates files from fields
         with contextlib.suppress(Refused):
             found = (await service.form(request)).get("api_key", [None])[0]
             return found if isinstance(found, str) else None
@@ -162,18 +166,18 @@ async def _body_key(service: Service, request: Request) -> str | None:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """What the router says: no such path, or not this way."""
+    """Response to an unknown path or a method that the path does not have."""
     status = getattr(error, "status_code", 404)
-    said = {404: "there is no such path. /openapi.json lists them.",
-            405: "this path is asked in another way."}  # fmt: skip
+    said = {404: "unknown path. /openapi.json lists all paths.",
+            405: "method not allowed for this path. /openapi.json lists the methods."}  # fmt: skip
     message = said.get(status, str(getattr(error, "detail", "")))
     return refusal(Refused(status, message, headers=getattr(error, "headers", None)))
 
 
 def _unexpected(error: Exception) -> Refused:
-    """A bug of ours. The text of the error may hold what a user said: it is not logged."""
-    log.error("unexpected %s", type(error).__name__, exc_info=error if DEBUG else None)
-    return Refused(500, f"a bug in headway: {type(error).__name__}.")
+    """Log a bug and return its response. The error's text is not logged: it may quote a user."""
+    log.error("unexpected error: %s", type(error).__name__, exc_info=error if DEBUG else None)
+    return Refused(500, f"internal error ({type(error).__name__}). This is a bug in headway.")
 
 
 def refusal(problem: Refused, *, plain: bool = False) -> Response:
@@ -181,11 +185,11 @@ def refusal(problem: Refused, *, plain: bool = False) -> Response:
 
 
 DEBUG = False
-"""Whether tracebacks are logged; they may hold pieces of what was asked."""
+"""Whether tracebacks are logged; they may quote parts of requests."""
 
 
 class Gate:
-    """Before every route: ids, names, origins, keys, headers, logs, metrics."""
+    """Middleware before every route: request ids, hosts, origins, keys, headers, logs, metrics."""
 
     def __init__(self, app: ASGIApp, *, door: Door) -> None:
         self.app, self.service, self.door = app, door.service, door
@@ -220,10 +224,10 @@ class Gate:
             try:
                 await send(message)
             except Exception as error:
-                # h11 refuses to answer what was no HTTP in the end: there is nobody to tell.
+                # h11 raises this if the request turned out not to be HTTP: no response is possible.
                 if type(error).__name__ != "LocalProtocolError":
                     raise
-                raise OSError("the connection cannot be answered") from error
+                raise OSError("no response can be sent on this connection") from error
 
         service.in_flight += 1
         try:
@@ -244,7 +248,7 @@ class Gate:
             self.door.note(where, status, began, scope["headway_key"], number)
 
     def policy(self, message: Message) -> str:
-        """That of our page; another page at `/` has its own, with the hashes of its scripts."""
+        """The policy of our page; a `home` page brings its own, with the hashes of its scripts."""
         return POLICY if self.service.home is None else "frame-ancestors 'none'"
 
 

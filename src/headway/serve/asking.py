@@ -1,5 +1,7 @@
-"""From what a request holds to what a run is asked: inputs that are text or bytes, options that are
-declared, and nothing that names a file or an address."""
+"""Validation of requests: inputs must be text or bytes, options must be declared and in range.
+
+No value may name a file or a URL.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +26,28 @@ from headway.settings.value_types import setting_types, without_none
 from headway.tasks.specs import OPTIONS, spec_of
 
 NOT_HERE = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
-"""What the operator says, or what names a file or a run."""
+"""Options that only the operator sets, or that name a file or a run."""
 
 WISHES = {
-    "prefix": ("What the output begins with.", "text"),
-    "required": ("Phrases that the output has.", "texts"),
-    "banned": ("Phrases that the output does not have.", "texts"),
+    "prefix": ("Text that the output must begin with.", "text"),
+    "required": ("Phrases that the output must contain.", "texts"),
+    "banned": ("Phrases that the output must not contain.", "texts"),
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
 MOST_SHOTS = 64
 LONGEST_NAME = 100
 MOST_VALUES = 10_000
-"""In JSON that is larger than requests of text may be."""
+"""Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
 
 HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Halves of characters, as JSON writes them."""
+"""Surrogates (halves of characters) as JSON escapes."""
 
 Kind = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """An option that requests about a run may say."""
+    """An option that requests to a model may set."""
 
     name: str
     help: str
@@ -63,7 +65,7 @@ class Declared:
 
 
 def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
-    """Of numbers: what one request may say."""
+    """Lowest and highest allowed value of each numeric option."""
     tokens = limits.tokens
     return {
         "beam": (1, limits.beams), "n_best": (1, limits.n), "groups": (1, limits.beams),
@@ -76,7 +78,7 @@ def bounds(limits: Limits) -> dict[str, tuple[float, float]]:
 
 
 def declared(run: Run, limits: Limits) -> dict[str, Declared]:
-    """The options of a run, from what its task and the settings of decoding declare."""
+    """The options of a run by name, as its task and the decoding settings declare them."""
     hints, said, decode = setting_types(DecodeSettings), documented(DecodeSettings), run.settings
     known = bounds(limits)
     found = {}
@@ -99,7 +101,7 @@ def declared(run: Run, limits: Limits) -> dict[str, Declared]:
             if name == "shots":
                 kind, text = (
                     "objects",
-                    "Examples before the prompt, as objects of texts.",
+                    "Few-shot examples before the prompt: objects with string values.",
                 )
         found[name] = Declared(
             name=name, help=text, kind=kind, default=list(default) if isinstance(default, tuple)
@@ -122,12 +124,12 @@ def _kind(hint: Any) -> tuple[Kind, tuple[str, ...]]:
 def checked_options(
     given: Mapping[str, Any], known: Mapping[str, Declared]
 ) -> dict[str, Any]:  # fmt: skip
-    """What a run may be told, each of the right kind and within its bounds. null: as usual."""
+    """Checked options: each is declared, of its kind and in range. null means the default."""
     found = {}
     for name, value in given.items():
         if name not in known:
-            near = suggest(name[:60], known) if known else " It has none."
-            raise Refused(422, f"there is no option {name[:60]!r}.{near}", param=name[:60])
+            near = suggest(name[:60], known) if known else " This model has no options."
+            raise Refused(422, f"unknown option {name[:60]!r}.{near}", param=name[:60])
         if value is not None:
             found[name] = _checked(known[name], value)
     _check_lengths(found, known)
@@ -135,7 +137,7 @@ def checked_options(
 
 
 def _check_lengths(said: Mapping[str, Any], known: Mapping[str, Declared]) -> None:
-    """Of an output: where one of both is said, the other is what the run says."""
+    """Check that min_len <= max_len, where the one that is not given has the run's default."""
     names = [name for name in ("min_len", "max_len") if name in known]
     if len(names) == 2 and any(name in said for name in names):
         least, most = (said.get(name, known[name].default) for name in names)
@@ -148,7 +150,7 @@ def _checked(option: Declared, value: Any) -> Any:
     if option.kind in ("integer", "number"):
         whole = isinstance(value, int) and not isinstance(value, bool)
         if option.kind == "integer" and not whole:
-            raise _wrong(name, "a whole number")
+            raise _wrong(name, "an integer")
         if not whole and not (isinstance(value, float) and math.isfinite(value)):
             raise _wrong(name, "a number")
         low, high = option.low, option.high
@@ -168,11 +170,11 @@ def _checked(option: Declared, value: Any) -> Any:
         return _shots(name, value)
     texts = [value] if isinstance(value, str) else value
     if option.kind == "text" and not isinstance(value, str):
-        raise _wrong(name, "a text")
+        raise _wrong(name, "a string")
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        raise _wrong(name, "a list of texts")
+        raise _wrong(name, "a list of strings")
     if len(texts) > MOST_PHRASES or any(not 0 < len(one) <= LONGEST_PHRASE for one in texts):
-        raise _wrong(name, f"at most {MOST_PHRASES} texts of 1 to {LONGEST_PHRASE} characters")
+        raise _wrong(name, f"at most {MOST_PHRASES} strings of 1 to {LONGEST_PHRASE} characters")
     return value if option.kind == "text" else texts
 
 
@@ -182,7 +184,7 @@ def _shots(name: str, value: Any) -> Any:
         isinstance(one, dict) and all(isinstance(text, str) for text in one.values())
         for one in value
     ):
-        raise _wrong(name, f"a list of at most {MOST_SHOTS} objects of texts")
+        raise _wrong(name, f"a list of at most {MOST_SHOTS} objects with string values")
     return value
 
 
@@ -191,14 +193,16 @@ def _wrong(name: str, must: str) -> Refused:
 
 
 def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
-    """An object, of the body or of a field of it. Neither NaN nor half of a character passes:
-    nothing behind expects them."""
+    """Parse a JSON object from the body, or from one `field` of it.
+
+    NaN and unpaired surrogates are rejected: no later code expects them.
+    """
     what, param = field or "the body", field or None
     try:
         text = body.decode("utf-8")
         found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"{what} is no JSON ({str(error)[:120]}).", param=param) from error
+        raise Refused(400, f"{what} is not JSON ({str(error)[:120]}).", param=param) from error
     if not isinstance(found, dict):
         raise Refused(400, f"{what} must be a JSON object.", param=param)
     try:
@@ -206,25 +210,25 @@ def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
             json.dumps(found, ensure_ascii=False).encode("utf-8")
     except (UnicodeEncodeError, RecursionError) as error:
         raise Refused(
-            400, f"a text in {what} is no Unicode: half of a character.", param=param
+            400, f"{what} contains an unpaired surrogate, which is not valid Unicode.", param=param
         ) from error
     return found
 
 
 def check_few_values(body: bytes) -> None:
-    """Of a body that is large because of media: they are a few long texts. To make millions of
-    values would stop the event loop for seconds."""
+    """Reject a large body with many JSON values. Media are a few long strings; parsing millions of
+    values would block the event loop for seconds."""
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-        raise Refused(413, f"so large a body may have {MOST_VALUES:,} values at most.")
+        raise Refused(413, f"a body of this size may have at most {MOST_VALUES:,} JSON values.")
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A file of a form."""
+    """A file that was uploaded in a form."""
 
     name: str
     data: bytes
@@ -233,10 +237,12 @@ class Upload:
 def inputs_of(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
     """Inputs as `run(…)` takes them."""
     if not given:
-        raise Refused(422, "there is no input.", param="input")
+        raise Refused(422, "the request has no input.", param="input")
     if len(given) > limits.inputs:
         raise Refused(
-            413, f"{len(given):,} inputs; at most {limits.inputs:,} a request.", param="input"
+            413,
+            f"the request has {len(given):,} inputs; the limit is {limits.inputs:,}.",
+            param="input",
         )
     media = media_front(run.settings) is not None
     return [_medium(run, one, limits) if media else _text(one, limits) for one in given]
@@ -247,7 +253,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
         if len(value) > limits.characters:
             raise Refused(
                 413,
-                f"a text has {len(value):,} characters; at most {limits.characters:,} are read.",
+                f"a text has {len(value):,} characters; the limit is {limits.characters:,}.",
                 param="input",
             )
         return value
@@ -255,7 +261,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
         total = sum(len(str(one)) for one in value.values())
         if total > limits.characters:
             raise Refused(
-                413, f"an input has {total:,} characters; at most {limits.characters:,} are read.",
+                413, f"an input has {total:,} characters; the limit is {limits.characters:,}.",
                 param="input",
             )  # fmt: skip
         return {str(key): _text(one, limits, 1) for key, one in value.items()}
@@ -265,11 +271,11 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
         return value
     if value is None and depth:
         return None
-    raise Refused(422, "an input must be a text, or an object of texts.", param="input")
+    raise Refused(422, "an input must be a text (a string) or an object of texts.", param="input")
 
 
 def _medium(run: Run, value: Any, limits: Limits) -> Upload:
-    """Bytes alone: a name would be a file of this machine, an address one of another."""
+    """The bytes of an image, audio or video input. Paths and URLs are not accepted."""
     name = ""
     if isinstance(value, dict):
         known = [value[key] for key in ("data", "bytes", "image", "video", "audio") if key in value]
@@ -283,14 +289,14 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
     else:
         raise _no_medium()
     if not data:
-        raise Refused(422, "an input holds no bytes.", param="input")
+        raise Refused(422, "an input is empty (0 bytes).", param="input")
     if spec_of(run.settings).modality == "sounds":
         check_seconds(data, limits)
     return Upload(name, data)
 
 
 def _shown(name: str) -> str:
-    """The name of a client's file, as it is said in answers: nothing is opened by it."""
+    """The name of an uploaded file as answers show it. No file is opened by this name."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(filter(str.isprintable, last))[:LONGEST_NAME]
 
@@ -298,8 +304,8 @@ def _shown(name: str) -> str:
 def _no_medium() -> Refused:
     return Refused(
         422,
-        'an input must be an uploaded file, or {"data": "…"} in base64. Names of files and '
-        "addresses are not opened.",
+        'an input must be an uploaded file, or {"data": "…"} in base64. File paths and '
+        "URLs are not opened.",
         param="input",
     )
 
@@ -316,7 +322,7 @@ def _decoded(text: str) -> bytes:
 
 
 def check_seconds(data: bytes, limits: Limits) -> None:
-    """Before anything is decoded. What cannot be read is said by who reads it."""
+    """Reject audio that is too long before decoding it. Unreadable files fail when decoded."""
     import soundfile
 
     try:
@@ -326,12 +332,12 @@ def check_seconds(data: bytes, limits: Limits) -> None:
     if found.samplerate and found.frames / found.samplerate > limits.audio_seconds:
         raise Refused(
             413,
-            f"a recording lasts {found.frames / found.samplerate:,.0f} s; at most "
-            f"{limits.audio_seconds:g} s are read.",
+            f"an audio input lasts {found.frames / found.samplerate:,.0f} s; the limit is "
+            f"{limits.audio_seconds:g} s.",
             param="input",
         )
 
 
 def as_refused(error: UserError) -> Refused:
-    """What the run says to what cannot be read or computed."""
+    """The 422 response for an error in the input or the options."""
     return Refused(422, str(error))

@@ -1,8 +1,8 @@
-"""Chat: how messages become one prompt, where a run folder has a chat template.
+"""Chat: turn messages into one prompt with the chat template of the run folder.
 
-The template is a file beside the weights, `chat_template.jinja`, which an import brings along. It
-is rendered in a process of its own (`serve.template`). Special tokens are those that the template
-writes; what people say never becomes one.
+The template, `chat_template.jinja`, is a file next to the weights; imported models bring theirs. It
+is rendered in a separate process (`serve.template`). Only the template can write special tokens:
+the text of a message never becomes one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def has_template(run: Run) -> bool:
 
 
 def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
-    """Roles and texts; a text may come in parts, as OpenAI has it."""
+    """Checked messages with roles and texts. A content may be a list of parts, as at OpenAI."""
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
         raise _wrong(f"messages must be a list of 1 to {MOST_MESSAGES:,} messages.")
     found, size = [], 0
     for one in given:
         if not isinstance(one, dict) or one.get("role") not in ROLES:
-            raise _wrong(f"each message has a role ({', '.join(ROLES)}) and a content.")
+            raise _wrong(f"each message must have a role ({', '.join(ROLES)}) and a content.")
         parts = one.get("content")
         parts = [{"type": "text", "text": parts}] if isinstance(parts, str) else parts
         if not isinstance(parts, list) or not all(
@@ -41,13 +41,13 @@ def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
             and isinstance(part.get("text"), str)
             for part in parts
         ):  # fmt: skip
-            raise _wrong("the content of a message must be a text, or a list of parts of text.")
+            raise _wrong("the content of a message must be a string or a list of text parts.")
         text = "".join(part["text"] for part in parts)
         size += len(text)
         found.append({"role": one["role"], "content": text})
     if size > limits.characters:
         raise Refused(
-            413, f"the messages have {size:,} characters; at most {limits.characters:,} are read.",
+            413, f"the messages have {size:,} characters; the limit is {limits.characters:,}.",
             param="messages",
         )  # fmt: skip
     return found
@@ -59,7 +59,7 @@ def _marked(run: Run) -> Marked:
 
 
 def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """The variables of the template. OpenAI's role `developer` is `system` to templates that do
+    """Variables of the template. OpenAI's role `developer` becomes `system` if the template does
     not know it."""
     marked, tokenizer = _marked(run), run.tokenizer
     text = (run.folder / CHAT_TEMPLATE).read_text(encoding="utf-8")
@@ -77,12 +77,12 @@ def prompt_ids(run: Run, text: str) -> tuple[int, ...]:
     """The tokens of a rendered prompt, which ends where the answer begins."""
     ids = _marked(run).encode(text)
     if not ids:
-        raise _wrong("the chat template makes nothing of these messages.")
+        raise _wrong("the chat template renders these messages as an empty prompt.")
     return tuple(ids)
 
 
 def template_failed(error: Exception) -> Refused:
-    return _wrong(f"the chat template does not take these messages ({error}).")
+    return _wrong(f"the chat template cannot render these messages ({error}).")
 
 
 def _wrong(message: str) -> Refused:

@@ -54,7 +54,7 @@ def tokens_in(question: object) -> float:
 def cost_of(
     questions: Iterable[object], spec: Spec, decode: DecodeSettings, context: int | None
 ) -> float:
-    """Units of all inputs of a request. `context`: the most tokens that the model reads."""
+    """Cost of all inputs of a request in units. `context`: the model's input limit in tokens."""
     width = decode.width if spec.writes else 1
     known = [size for size in (decode.max_len, context) if size is not None]
     written = min(known, default=0) if spec.continues else 0
@@ -69,7 +69,7 @@ class Pace:
         self._guess = 0.0
 
     def guess(self, n_weights: int) -> None:
-        """Estimate the pace of a model that was not measured yet, from its size."""
+        """Estimate the pace of a model from its size, until it is measured."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
     @property

@@ -1,9 +1,8 @@
-"""What is asked of a request before any route: whom it is for, where it comes from, whose it is.
+"""Checks before any route: the host that a request is addressed to, its origin and its key.
 
-And who is refused because every queue is full: he is told so from the bytes as they came in, before
-they are a request to anyone. In an overload that is most of the work there is, and the models need
-the same processor: such answers are made once, and between them the event loop rests, so that it
-wakes for many at a time.
+Requests for which every queue is full are rejected from their raw bytes, before they are parsed. In
+an overload these rejections are most of the work, and they compete with the models for the CPU. So
+the responses are built once, and the event loop pauses between batches of them.
 """
 
 from __future__ import annotations
@@ -36,27 +35,27 @@ HEAD = re.compile(
     rb"POST (/[\w/.-]{1,100}) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*\r\n){1,64})\r\n"
 )
-"""A request as usual clients write it. What is written in another way is read in the usual one."""
+"""Request head as common clients write it. All other requests take the normal path."""
 
 NOT_HERE = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
-"""What says that more is to be known about the connection; but for `Connection: keep-alive`."""
+"""Headers that need the full HTTP parser, except for `Connection: keep-alive`."""
 
 REST = 0.025
-"""Seconds for which an event loop that refuses may let requests gather."""
+"""Seconds that the event loop pauses while it rejects requests, so that several accumulate."""
 
 KEPT_HEADS, LONGEST_HEAD = 256, 2048
-"""Headers that are kept, and how many bytes one of them may have."""
+"""Number of cached request heads, and the most bytes of one."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """Of a request that is let in, if there is room."""
+    """Parsed head of a request that passes all checks and only needs a free place."""
 
     path: str
     length: int
     key: str | None
     number: str
-    """The client's own id of it."""
+    """The client's own id of the request (`X-Request-Id`), or an empty text."""
 
 
 class Door:
@@ -71,36 +70,36 @@ class Door:
         self.plain = {one.path for one in table if one.plain_errors}
         self.queues = {one.path for one in table if one.queues}
         self._heads: dict[bytes, Head] = {}
-        """By their bytes: a client writes the same ones again and again."""
+        """Parsed heads by their bytes: a client sends the same bytes with every request."""
 
         self._said: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
-        """Refusals before and after their ids, by their form and how long to wait."""
+        """Bytes of a rejection before and after its id, by error format and seconds to wait."""
 
         self._refused: Counter[str] = Counter()
-        """By path, since the last rest."""
+        """Rejected requests by path, since the last pause."""
 
         self._passing = 0
-        """Let in, and without a place in a queue so far."""
+        """Requests that were let in and have no place in a queue yet."""
 
     def refused(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
         given: Mapping[str, str],
     ) -> tuple[Refused | None, str | None]:  # fmt: skip
-        """Why it is not let in, if it is not; and the name of its key."""
+        """Why the request is rejected (None: it is not), and the name of its key."""
         hosts = [value for name, value in headers if name == b"host"]
         if self.hosts is not None:
             name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
             if name not in self.hosts:
-                return Refused(403, f"this server answers to {', '.join(self.hosts)} only."), None
+                return Refused(403, f"the Host header must be {' or '.join(self.hosts)}."), None
         origin = given.get("origin")
         own = hosts[0].decode("latin-1") if hosts else ""
         if origin is not None and origin.partition("://")[2] != own:
-            return Refused(403, "requests from pages of other sites are refused."), None
+            return Refused(403, "requests from other sites are rejected."), None
         navigates = where == ("GET", "/") and given.get("sec-fetch-mode") == "navigate"
         if given.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and (
             not navigates  # a link to the page, which holds no data
         ):
-            return Refused(403, "requests from pages of other sites are refused."), None
+            return Refused(403, "requests from other sites are rejected."), None
         if self.service.keys is None or where in self.open:
             return None, None
         scheme, _, key = given.get("authorization", "").partition(" ")
@@ -108,13 +107,13 @@ class Door:
             known = self.service.keys.name_of(key.strip())
             return (None if known is not None else no_key()), known
         if where in self.by_body and "authorization" not in given:
-            return None, None  # which looks into the body
+            return None, None  # the route looks for the key in the body
         return no_key(), None
 
     def note(
         self, where: tuple[str, str], status: int, began: float, key: str | None, number: str
     ) -> None:
-        """In metrics, and in the log."""
+        """Record an answered request in the metrics and in the log."""
         took = time.perf_counter() - began
         path = where[1] if where[1] in self.known else "other"
         path = "/v1/models/{model}" if where[1].startswith("/v1/models/") else path
@@ -124,8 +123,10 @@ class Door:
             _log(where[0], path, status, took, key, number)
 
     def early(self, data: bytes) -> bytes | None:
-        """The answer to these bytes, if they are one whole request for a place in a queue, and
-        every queue is full. None: they are to be read in the usual way."""
+        """Reject these bytes if they are one complete request to a model and every queue is full.
+
+        None: they take the normal path.
+        """
         room = self.service.room
         if room is None:
             return None
@@ -140,7 +141,7 @@ class Door:
             self._passing += 1
             return None
         if not self._refused:
-            loop.call_later(0, self.rest)  # a timer: what is there already comes before it
+            loop.call_later(0, self.rest)  # a timer: data that has arrived comes first
         self._refused[head.path] += 1
         number = head.number or secrets.token_hex(8)
         if log.isEnabledFor(logging.INFO):
@@ -149,7 +150,7 @@ class Door:
         return b"%b%b%b" % (before, number.encode(), after)
 
     def _read(self, text: bytes) -> Head | None:
-        """A header, if it is one that would be let in."""
+        """The parsed head, if this request would pass all checks."""
         found = HEAD.fullmatch(text)
         if found is None or (path := found[1].decode()) not in self.queues:
             return None
@@ -191,13 +192,15 @@ class Door:
         return self._said[plain, wait]
 
     def _have_passed(self) -> None:
-        """By now each has its place: a request whose body is there gets it in its first step."""
+        """Reset the count: a request with a complete body gets its place in its first step."""
         self._passing = 0
 
     def rest(self) -> None:
-        """After some were refused: nothing, until a worker has answers or so many more may have
-        come that it is time to hear them. Each time that it wakes it takes the processor from the
-        models, and to be refused a little later harms nobody."""
+        """Pause after rejections until a worker has answers, at most for `REST` seconds.
+
+        Each time the event loop wakes it takes the CPU from the models, and a rejection that comes
+        slightly later does no harm.
+        """
         for path, times in self._refused.items():
             self.service.requests(times, path=path, status="429")
             self.service.latency(0.0, times, path=path)
@@ -224,7 +227,9 @@ def number_of(given: Mapping[str, str]) -> str:
 
 def no_key() -> Refused:
     return Refused(
-        401, "a key is needed: Authorization: Bearer KEY.", code="invalid_api_key",
+        401,
+        "a valid API key is required. Send the header Authorization: Bearer KEY.",
+        code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},
     )  # fmt: skip
 

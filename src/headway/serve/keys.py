@@ -1,4 +1,4 @@
-"""Who may ask: keys, of which only hashes are kept, compared in constant time."""
+"""API keys of clients. Only their hashes are stored, and they are compared in constant time."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ HEAD = "# Keys of `headway serve`: a name and the SHA-256 of its key in each lin
 
 
 class Keys:
-    """Names and hashes. A key has 256 random bits, so that a plain hash of it cannot be guessed."""
+    """Names and hashes of keys. A key has 256 random bits, so an unsalted hash is safe."""
 
     def __init__(self, hashes: Iterable[tuple[str, bytes]]) -> None:
         self._hashes = tuple(hashes)
         if not self._hashes:
-            raise UserError("there is no key: nobody could ask.")
+            raise UserError(
+                "there are no API keys, so every request would be rejected. Make one with `headway "
+                "serve --new-key NAME`."
+            )
 
     @classmethod
     def of(cls, *keys: str) -> Keys:
-        """Keys themselves, as in tests: `Keys.of("secret")`."""
+        """Make the object from plain keys, for tests: `Keys.of("secret")`."""
         return cls((f"key-{n}", _hash(key)) for n, key in enumerate(keys, 1))
 
     @classmethod
     def read(cls, path: str | Path) -> Keys:
-        """A file that `headway serve --new-key` wrote."""
+        """Read a file that `headway serve --new-key` wrote."""
         return cls(_lines(Path(path)))
 
     def name_of(self, key: str) -> str | None:
-        """Whose it is. All are compared, and each in the same time whatever it holds."""
+        """The name of a key, or None. All hashes are compared, each in constant time."""
         given, found = _hash(key), None
         for name, one in self._hashes:
             if secrets.compare_digest(given, one):
@@ -44,14 +47,14 @@ class Keys:
 
 
 def new_key(path: str | Path, name: str) -> str:
-    """A key under a name: its hash goes to the end of the file, and it is told once."""
+    """Return a new key and append its hash to the file. The key itself is not stored."""
     path = Path(path)
     key = f"hw-{secrets.token_urlsafe(32)}"
     if not LINE.fullmatch(f"{name} sha256:{'0' * 64}"):
-        raise UserError(f"{name!r} is no name of a key: letters, digits and . @ - _ make one.")
+        raise UserError(f"{name!r} is not a valid key name: use 1 to 64 letters, digits or . @ - _")
     known = _lines(path) if path.exists() else []
     if name in {one for one, _ in known}:
-        raise UserError(f"{path} has a key {name!r} already. Take that line out, or another name.")
+        raise UserError(f"{path} already has a key {name!r}. Remove its line or use another name.")
     before = path.read_text(encoding="utf-8") if path.exists() else HEAD
     before += "" if before.endswith("\n") or not before else "\n"
     try:
@@ -73,7 +76,7 @@ def _lines(path: Path) -> list[tuple[str, bytes]]:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
             f"cannot read the keys in {path}: {reason}. `headway serve --key-file {path} "
-            "--new-key NAME` makes one."
+            "--new-key NAME` makes the file."
         ) from error
     found = []
     for number, line in enumerate(lines, 1):
@@ -82,8 +85,8 @@ def _lines(path: Path) -> list[tuple[str, bytes]]:
         match = LINE.fullmatch(line.strip())
         if match is None:
             raise UserError(
-                f"{path}, line {number} is no key: a line is NAME sha256:HASH, and keys themselves "
-                "are not kept. `headway serve --new-key NAME` writes such a line."
+                f"{path}, line {number} is not the hash of a key. Each line must be NAME "
+                "sha256:HASH, as `headway serve --new-key NAME` writes it."
             )
         found.append((match["name"], bytes.fromhex(match["hash"])))
     return found

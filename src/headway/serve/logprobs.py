@@ -1,4 +1,4 @@
-"""`logprobs` of OpenAI's routes: tokens, their places in the text and how likely they were."""
+"""`logprobs` of OpenAI's routes: tokens, their positions in the text and log-probabilities."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from headway.tasks.answers import TextAnswer
 
 @dataclass(frozen=True)
 class Step:
-    """A token, as `logprobs` shows it."""
+    """One token as `logprobs` shows it."""
 
     name: str
     log_prob: float | None
     best: list[tuple[str, float]] | None
     start: int
     end: int
-    """Where it stands in the text."""
+    """Its position in the text: `start` and `end` in characters."""
 
 
 class Steps:
-    """The tokens of one output in order, each once, as far as its text was given out."""
+    """Tokens of one output in order, each returned once, as far as its text was sent."""
 
     def __init__(self, worker: Worker, member: Member, w: int, before: str | None) -> None:
-        """`before`: the prompt, where the text begins with it."""
+        """`before`: the prompt, if the text begins with it (`echo`)."""
         self.tokenizer, self.member, self.w = worker.run.tokenizer, member, w
         self.behind = 0 if before is None else len(before)
         self.given = 0
@@ -43,7 +43,7 @@ class Steps:
         self.places = TextStream(self.tokenizer, prompt)
 
     def until(self, end: int) -> list[Step]:
-        """Those whose text ends there; `end` counts without the prompt."""
+        """New tokens whose text ends at or before `end`, which does not count the prompt."""
         self._read(len(self.member.log_probs[self.w]))
         n, end = self.given, end + self.behind
         while n < len(self.known) and (
@@ -53,7 +53,7 @@ class Steps:
         return self._give(n)
 
     def rest(self, out: TextAnswer) -> list[Step]:
-        """All others; without those that hold what the text was stopped by: it is no part of it."""
+        """All remaining tokens, without those of the stop string: it is not part of the text."""
         self._read(len(out.tokens))
         n, end = self.n_before + len(out.tokens), self.behind + len(out.text)
         while stopped(out) and n > self.n_before and self.known[n - 1].end > end:
@@ -88,14 +88,14 @@ class Steps:
 def _of_prompt(
     member: Member, at: int
 ) -> tuple[float | None, list[tuple[int, float]] | None]:  # fmt: skip
-    """The log-probability of a token of the prompt, and the likeliest ones there."""
+    """The log-probability of one prompt token, and the most likely tokens at its position."""
     log_prob = member.prompt_log_probs[at] if at < len(member.prompt_log_probs) else None
     known = 0 < at <= len(member.prompt_tops)
     return log_prob, member.prompt_tops[at - 1] if known else None
 
 
 def of_names(out: TextAnswer, behind: int) -> list[Step]:
-    """Of what did not grow step by step: names alone say how long its tokens are."""
+    """Steps of an output that was not generated step by step: lengths come from token names."""
     found: list[Step] = []
     for token, log_prob in zip(out.tokens, out.token_log_probs, strict=False):
         name = _readable(token)
@@ -105,7 +105,7 @@ def of_names(out: TextAnswer, behind: int) -> list[Step]:
 
 
 def stopped(out: TextAnswer) -> bool:
-    """Whether a stop string ended it."""
+    """Whether a stop string ended the output."""
     facts = out.to_dict().get("outputs") or [{}]
     return bool(facts[0].get("stopped_by"))
 

@@ -1,8 +1,8 @@
-"""`/v1/look`: the page of `headway look` about one input, and answers to its changes.
+"""`/v1/look`: the page of `headway look` for one input, and updates when its controls change.
 
-A page is made by a twin of the model on the CPU, one at a time, while answers go on. A picture or a
-recording that someone sent is kept for a while under a number that cannot be guessed, so that the
-page can be asked again about it.
+A copy of the model on the CPU computes one page at a time, while the model itself answers requests.
+An uploaded image, video or audio file is kept for a while under an id that cannot be guessed, so
+that the page can request updates without sending it again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from headway.serve.problems import Refused
 from headway.settings.run import media_front
 
 KEPT = 8
-"""Media that pages can still be asked about; each is as large as the model reads it."""
+"""Number of uploaded files that are kept, each at the size that the model reads."""
 
 
 class Looks:
     def __init__(self, most: int, ready: Mapping[str, Live] | None = None) -> None:
-        """`most`: requests that wait for the one that is computed. `ready`: what was opened to be
-        looked into already, by the names of the runs."""
+        """`most`: requests that may wait while one is computed. `ready`: models that were already
+        opened for inspection, by the name of the run."""
         self.most = most
         self._lives: dict[str, Live] = dict(ready or {})
         self._media: OrderedDict[str, Media] = OrderedDict()
@@ -48,18 +48,18 @@ class Looks:
 
     @property
     def waiting(self) -> int:
-        """Pages that are being made, or wait for that."""
+        """Number of pages that are being computed or wait for it."""
         self._works = [work for work in self._works if not work.done()]
         return len(self._works)
 
     def make(
         self, run: Run, values: Mapping[str, Any], data: bytes | None, post: str
     ) -> asyncio.Future[Page]:
-        """The page of a request: its keys, and the bytes of a medium where it brings one. `post`:
-        where the page asks again."""
+        """Compute the page of a request. `data`: bytes of an uploaded file. `post`: URL to which
+        the page sends its updates."""
         if self.waiting > self.most:
             raise Refused(
-                429, "too many pages wait to be made already. Try again soon.", code="queue_full",
+                429, "too many requests to /v1/look are waiting. Retry in 2 s.", code="queue_full",
                 headers={"Retry-After": "2"},
             )  # fmt: skip
         work = self._thread.submit(self._made, run, dict(values), data, post)
@@ -90,8 +90,8 @@ class Looks:
             found = self._media.get(str(name))
             if found is None:
                 raise UserError(
-                    "what this page is about is not kept any more: send the file once more."
-                    if name else "send a file to look at."
+                    "the server no longer holds the file of this page. Upload it again."
+                    if name else "this model reads media: upload a file to inspect."
                 )  # fmt: skip
             return str(name), found
         asked = run.question(data)
@@ -107,7 +107,7 @@ class Looks:
 
 
 GREETING = "Hello."
-"""Where no text is given to begin with."""
+"""First input of the page if no text is given."""
 
 
 def live_page(
@@ -117,7 +117,7 @@ def live_page(
     change: Change,
     extras: Extras,
 ) -> tuple[str, Live]:
-    """What `headway look --serve` shows first, and what answers to it."""
+    """The first page of `headway look --serve`, and the object that answers its updates."""
     media = text if isinstance(text, Media) else None
     live = Live.of(run.opened.twin(), ask, extras, media)
     first = media.name if media is not None else text or GREETING

@@ -13,8 +13,8 @@ from torch import nn
 from headway.nn.linear import Linear
 
 M_ARENA_MAX, ARENAS = -8, 2
-"""glibc gives each thread an arena of its own, which keeps what was freed. Eight translators take
-723 MB in two arenas and 833 MB in one for each thread, when they are read."""
+"""glibc gives each thread its own arena, which keeps freed memory. Eight loaded translators take
+723 MB with two arenas and 833 MB with one arena per thread."""
 
 
 def share_arenas() -> None:
@@ -35,7 +35,7 @@ def model_bytes(models: Iterable[nn.Module]) -> int:
 
 
 def resident_bytes() -> int:
-    """Bytes of this process in memory; 0 where the system does not tell."""
+    """Resident memory of this process in bytes; 0 where the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Counts and times in the text format of Prometheus."""
+"""Metrics of the server in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Counters and histograms by name; gauges are asked when someone reads them."""
+    """Counters, histograms and gauges by name. Gauges are evaluated when `text` is called."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class Metrics:
         self._gauges: dict[str, list[tuple[Labels, Callable[[], float]]]] = {}
 
     def counter(self, name: str, help: str, **known: str) -> Callable[..., None]:
-        """`known`: labels of which it is told from the beginning that nothing happened so far."""
+        """Add a counter and return a function that adds to it. `known`: labels that start at 0."""
         self._help[name] = (help, "counter")
         values = self._counts.setdefault(name, {})
         if known:

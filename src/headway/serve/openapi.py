@@ -1,4 +1,4 @@
-"""The description of all routes, made from the table that the application is made from."""
+"""OpenAPI description of all routes, generated from the same table as the application."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ ERROR = an_object(
 )  # fmt: skip
 
 PLAIN_ERROR = an_object(("error",), error=TEXT)
-"""Of routes whose clients expect a text."""
+"""Error format of routes whose clients expect a text."""
 
 SAID = {
-    400: "What was sent cannot be read.",
-    401: "No key, or a wrong one.",
-    403: "Another site's page, or another server's name.",
-    404: "No such model, or none that does this.",
-    408: "The body did not come in time.",
-    413: "Too large.",
-    415: "Another media type is needed.",
-    422: "A value that is refused; the message says which.",
-    429: "The queue is full: come again after Retry-After seconds.",
-    500: "The model broke; nobody else's request did.",
-    503: "Not ready, or about to stop.",
-    504: "Not answered in time, and given up.",
+    400: "The request cannot be parsed, or on OpenAI's routes a value is invalid.",
+    401: "The API key is missing or invalid.",
+    403: "The request comes from another site, or its Host header is not allowed.",
+    404: "Unknown model, or no model that supports this route.",
+    408: "The body did not arrive in time.",
+    413: "The request is too large.",
+    415: "Unsupported media type.",
+    422: "A value is invalid; the message names it.",
+    429: "The queue is full: retry after Retry-After seconds.",
+    500: "The model failed on this request; other requests are not affected.",
+    503: "The server is not ready or is shutting down.",
+    504: "The request was cancelled at its deadline.",
 }
 
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/translate": {"q": ["Guten Tag.", "Danke."], "source": "de", "target": "en"},
     "/detect": {"q": "Guten Tag."},
 }
-"""Of bodies, by path. The model is for who asks to say."""
+"""Example bodies by path, without `model`: it is optional and depends on the server."""
 
 
 def description(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _operation(route: Route, needs_key: bool) -> dict[str, Any]:
     shown = {kind: {"schema": schema} for kind, schema in route.gives.items()}
     kind = "PlainError" if route.plain_errors else "Error"
     error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind}"}}}
-    answers: dict[str, Any] = {"200": {"description": "Answered.", "content": shown}}
+    answers: dict[str, Any] = {"200": {"description": "Success.", "content": shown}}
     for code in route.codes:
         if code == 422 and route.bad_value is not None:
             continue

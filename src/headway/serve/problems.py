@@ -1,4 +1,4 @@
-"""What a request is told that gets no answer: a status, one sentence, and where to look."""
+"""Errors of requests: a status, one sentence, and the name of the wrong field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = {
 
 
 class Refused(Exception):
-    """Said to the client, with a status."""
+    """An error response to the client: a status and a message."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
     def body(self, *, plain: bool = False) -> dict[str, object]:
-        """As OpenAI has it, whose clients show the message; `plain`: as LibreTranslate's do."""
+        """The error in OpenAI's format, or with `plain` in LibreTranslate's."""
         message = " ".join(str(self).split())
         if plain:
             return {"error": message}
@@ -48,4 +48,4 @@ class Refused(Exception):
 
 
 class Broken(Exception):
-    """The model could not compute this; it is no fault of what was asked."""
+    """The model failed on a request that is valid."""

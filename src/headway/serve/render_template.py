@@ -1,7 +1,7 @@
-"""Renders chat templates in a process of its own, with limits; started by `serve.template`.
+"""Program that renders chat templates with limits; `serve.template` starts it as a process.
 
-It is run as a file and imports nothing of headway, so that it starts quickly and holds no model.
-Each line of standard input is a JSON object, and one JSON line answers it.
+It imports nothing of headway, so that it starts quickly and holds no model. It reads one JSON
+object per line of standard input, and writes one JSON line for each.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY = 512 << 20
-"""Bytes of address space."""
+"""Limit of the address space in bytes."""
 
 CPU_SECONDS = 1
-"""Per request; then the kernel ends this process."""
+"""CPU limit per request; above it the kernel ends this process."""
 
 MOST_STEPS = 1_000_000
-"""Numbers that all `range()` of a rendering may have together."""
+"""Total length of all `range()` calls in one rendering."""
 
 
 def set_limits() -> None:
@@ -53,7 +53,7 @@ def limit_cpu() -> None:
 
 
 class Steps:
-    """`range`, with one budget for all calls of a rendering."""
+    """`range` with one budget for all calls of a rendering."""
 
     def __init__(self) -> None:
         self.left = MOST_STEPS
@@ -62,7 +62,7 @@ class Steps:
         found = range(*bounds)
         self.left -= min(len(found), MOST_STEPS + 1)
         if self.left < 0:
-            raise OverflowError(f"it counts further than {MOST_STEPS:,}")
+            raise OverflowError(f"its range() calls have more than {MOST_STEPS:,} steps")
         return found
 
 
@@ -71,7 +71,7 @@ def complain(message: str) -> str:
 
 
 def plain_json(value: Any, **more: Any) -> str:
-    """Jinja's own filter writes quotes as HTML has them."""
+    """JSON without HTML escapes: Jinja's own `tojson` filter escapes quotes for HTML."""
     return json.dumps(value, ensure_ascii=False, **more)
 
 
@@ -89,14 +89,14 @@ def compiled(text: str) -> Template:
 
 
 def rendered(template: str, values: dict[str, Any], most: int) -> str:
-    """The text of a template; `most`: characters that it may have."""
+    """The rendered text of a template. `most`: its limit in characters."""
     parts: list[str] = []
     size = 0
     pieces: Iterator[str] = compiled(template).generate(range=Steps(), **values)
     for piece in pieces:
         size += len(piece)
         if size > most:
-            raise OverflowError(f"it writes more than {most:,} characters")
+            raise OverflowError(f"the prompt has more than {most:,} characters")
         parts.append(piece)
     return "".join(parts)
 

@@ -1,7 +1,7 @@
-"""The sentences of a text or of a page, translated one by one and put back where they stood.
+"""Split a text or an HTML page into sentences, and put their translations back in place.
 
-Translators learn from single sentences: of a paragraph they write the first ones, and of line
-breaks nothing. So they are asked about a sentence at a time, and all between stays as it is.
+Translators are trained on single sentences: of a paragraph they translate only the first ones, and
+they lose line breaks. So each sentence is translated alone, and all text between them is kept.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ Form = Literal["text", "html"]
 LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]+")
 MARKUP = re.compile(
     r"""<!--.*?(?:-->|\Z)                                  # a comment
-    | <(script|style)\b.*?(?=</\1\b|\Z)                   # what is nobody's language
+    | <(script|style)\b.*?(?=</\1\b|\Z)                   # code, not language
     | <[a-z/!?](?:=\s*"[^"]*" | =\s*'[^']*' | [^>])*+(?:>|\Z)  # a tag, with values of attributes
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-"""Of a page. What is not closed goes on to the end, so that no text is read twice: html.parser
-reads 20,000 characters of unclosed tags for seconds, and all others wait for it."""
+"""Markup of a page. An unclosed tag extends to the end, so that no text is read twice: html.parser
+takes seconds for 20,000 characters of unclosed tags, and blocks all other requests."""
 
 BEGINS_WITH = re.compile(r"[\s.,;:!?…)\]]*")
-"""What stands behind a tag and belongs to the sentence before it."""
+"""Spaces and punctuation after a tag that belong to the sentence before it."""
 
 
 @dataclass(frozen=True)
 class Sentence:
     start: int
     end: int
-    """Where it stands in what was sent."""
+    """`start` and `end` are its position in the text that was sent."""
 
     text: str
-    """What the model reads of it."""
+    """The text that the model reads."""
 
 
 def sentences(given: str, form: Form = "text") -> list[Sentence]:
-    """In order. What has neither letter nor digit is none: nothing of it could be translated."""
+    """Return all sentences in order. Parts without a letter or digit are left out."""
     found = []
     for first, last in [(0, len(given))] if form == "text" else _between_tags(given):
         for start, end in _cut(given, first, last, form):
@@ -54,12 +54,12 @@ def sentences(given: str, form: Form = "text") -> list[Sentence]:
 
 
 def put_back(given: str, found: Sequence[Sentence], made: Sequence[str], form: Form) -> str:
-    """`given` with each of its sentences in other words."""
+    """Return `given` with each sentence replaced by its translation."""
     parts: list[str] = []
     at = 0
     for sentence, text in zip(found, made, strict=True):
         between = given[at : sentence.start]
-        # East Asian sentences stand together without a space; what they become may not.
+        # East Asian text has no space between sentences; its translation needs one.
         glued = not between and parts and not parts[-1].endswith(("。", "！", "？"))
         parts.append(" " if glued else between)
         parts.append(text if form == "text" else html.escape(text, quote=False))
@@ -68,8 +68,8 @@ def put_back(given: str, found: Sequence[Sentence], made: Sequence[str], form: F
 
 
 def _cut(text: str, first: int, last: int, form: Form) -> Iterator[tuple[int, int]]:
-    """The sentences of a part of the text, without the white space around them. In a page a line
-    break is a space like any other."""
+    """Positions of the sentences in a part of the text, without surrounding white space. In HTML a
+    line break is a space."""
     if form == "text":
         lines = [*_apart(LINE_END, text, first, last)]
     else:
@@ -91,5 +91,5 @@ def _apart(way: re.Pattern[str], text: str, first: int, last: int) -> Iterator[t
 
 
 def _between_tags(given: str) -> Iterator[tuple[int, int]]:
-    """Where a page has text: neither tags nor comments, nor scripts and styles."""
+    """Parts of a page that are text: not tags, comments, scripts or styles."""
     return _apart(MARKUP, given, 0, len(given))

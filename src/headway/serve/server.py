@@ -1,4 +1,4 @@
-"""uvicorn with what it lacks: it closes connections that are slow, drains, and exits with 0."""
+"""uvicorn, extended: it closes slow connections, drains on SIGTERM, and exits with status 0."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from headway.serve.service import Service
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 FILES = 65_536
-"""Descriptors that are asked for: each connection has one."""
+"""File descriptors to request from the system: each connection needs one."""
 
 UNSENT = 16_384
-"""Bytes of answers that the kernel takes ahead of what the network does. Without a limit it takes
-megabytes, and a reader that is slow looks like one that does not read."""
+"""Bytes of a response that the kernel buffers ahead of the network. Without a limit it buffers
+megabytes, and a slow reader looks like one that does not read."""
 
 LEAST_SENT = 512
 """Bytes that a client must take every `send_seconds` while an answer waits for it."""
@@ -45,15 +45,15 @@ log = logging.getLogger("headway.serve")
 
 
 class Patient(H11Protocol):
-    """HTTP/1.1 connection that is closed when its client stays idle, or is too slow, for too long.
+    """HTTP/1.1 connection that is closed when its client is idle or too slow.
 
-    Between requests it lives for `keep_alive_seconds`. A header that was begun must be complete
-    within `header_seconds`, and an answer must make progress every `send_seconds`.
+    Between requests it stays open for `keep_alive_seconds`. A header must be complete within
+    `header_seconds`, and a response must make progress every `send_seconds`.
     """
 
     limits = Limits()
     door: Door | None = None
-    """Who may refuse before a request is read."""
+    """Rejects requests before they are parsed, in an overload."""
 
     _timer: asyncio.TimerHandle | None = None
     _deadline = 0.0
@@ -132,8 +132,8 @@ class Patient(H11Protocol):
             self._close_after(self.limits.header_seconds)
 
     def _close_after(self, seconds: float) -> None:
-        """Close the connection then if it is still idle. A timer that fires earlier is kept: to set
-        one for each request that is refused would take longer than to refuse it."""
+        """Close the connection after this time if it is still idle. A timer that fires earlier is
+        kept: setting one per rejected request would take longer than the rejection."""
         self._deadline = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
             self._cancel_timer()
@@ -158,13 +158,13 @@ class Patient(H11Protocol):
 
     @property
     def _is_between(self) -> bool:
-        """There is no request here, and nothing of one."""
+        """Whether no part of a request has been received."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is ours is h11.IDLE and not self.conn.trailing_data[0]
 
     @property
     def _is_idle(self) -> bool:
-        """There is no request yet, or the rest of one that was refused already."""
+        """Whether there is no request, or only the rest of one that was already rejected."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is h11.IDLE or (
             theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
@@ -172,7 +172,7 @@ class Patient(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Drains on the first signal, ends at once on the second."""
+    """Server that drains on the first signal and exits immediately on the second."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -180,7 +180,7 @@ class Server(uvicorn.Server):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.drained: asyncio.Task[None] | None = None
         self._close_at: float | None = None
-        """When connections are closed, sent or not; by the clock of the event loop."""
+        """Event-loop time at which connections are closed, whether responses were sent or not."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -200,16 +200,16 @@ class Server(uvicorn.Server):
         if self.signals > 1:
             os._exit(128 + sig)
         self.service.draining = True
-        assert self.loop is not None, "signals are heard while it serves"
+        assert self.loop is not None, "signals are handled only while the server runs"
         self.loop.call_soon_threadsafe(self._begin_to_drain)
 
     def _begin_to_drain(self) -> None:
         self.drained = asyncio.ensure_future(self.drain())
 
     async def drain(self) -> None:
-        """Accepted requests finish, or are told that they do not; then connections are closed."""
+        """Let accepted requests finish or fail at the deadline, then close connections."""
         self.service.draining = True
-        log.info("draining: %d requests are being answered", self.service.in_flight)
+        log.info("draining: %d requests in progress", self.service.in_flight)
         until = asyncio.get_running_loop().time() + self.service.limits.drain
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
@@ -229,15 +229,15 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens, or the reason in words."""
+    """Return a listening socket; an error names the host, the port and the reason."""
     if not 0 <= port <= 65535:
-        raise UserError(f"port {port} does not exist; they go from 0 to 65535.")
+        raise UserError(f"port {port} is invalid: it must be from 0 to 65535.")
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # Named as TCP: only of such sockets does asyncio switch Nagle's waiting off, and an answer
-        # in two pieces would take 40 ms longer.
+        # IPPROTO_TCP is explicit: asyncio turns off Nagle's algorithm only for such sockets, and
+        # a response in two pieces would take 40 ms longer.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by connections
@@ -248,8 +248,8 @@ def bind(host: str, port: int) -> socket.socket:
         found.setblocking(False)
     except OSError as error:
         raise UserError(
-            f"{host}:{port} cannot be listened on: {error.strerror or error}. Give another with "
-            "--port, or --port 0 for any that is free."
+            f"cannot listen on {host}:{port}: {error.strerror or error}. Choose another port with "
+            "--port, or any free one with --port 0."
         ) from error
     return found
 
@@ -257,12 +257,12 @@ def bind(host: str, port: int) -> socket.socket:
 def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name, and of names one alone is this machine everywhere
+    except ValueError:  # a name: only localhost is always this machine
         return host == "localhost"
 
 
 def own_names(host: str) -> tuple[str, ...]:
-    """What requests may be addressed to, where only this machine is served."""
+    """Allowed Host headers of a server without keys, which serves only this machine."""
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
 
@@ -278,8 +278,11 @@ def serve(
     started: Callable[[], None] = lambda: None,
     ready: Callable[[], None] = lambda: None,
 ) -> Server:
-    """Until it is told to stop. `started` is called when connections are answered, `ready` when
-    the models are read. A model that cannot be read ends it."""
+    """Run the server until a signal stops it.
+
+    `started` is called when connections are accepted, `ready` when the models are loaded. A model
+    that cannot be loaded stops the server.
+    """
     server = _server(app)
     asyncio.run(_serve(server, listening, started, ready))
     return server
@@ -294,7 +297,7 @@ def _server(app: Starlette) -> Server:
         lifespan="on", limit_concurrency=service.limits.connections,
         h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
-    # Its tracebacks may hold what a user said; errors are logged by the application, without.
+    # uvicorn's tracebacks may quote users; the application logs errors without their text.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return Server(config, service)
 
@@ -326,7 +329,8 @@ async def _serve(
 
 @contextlib.contextmanager
 def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[str]:
-    """The application in a thread of this process; where it answers. For tests and notebooks."""
+    """Serve the application in a thread of this process and yield its URL, for tests and
+    notebooks."""
     listening = bind(host, port)
     server = _server(app)
     thread = threading.Thread(target=asyncio.run, args=(server.serve([listening]),))
@@ -343,7 +347,7 @@ def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[
 
 
 def _more_files() -> None:
-    """As many connections as the system lets a process have."""
+    """Raise the limit of open files to what the system allows, up to `FILES`."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -361,7 +365,7 @@ class _Visible(logging.Formatter):
 
 
 def log_to_stderr(debug: bool = False) -> None:
-    """A line a request, without any text of users."""
+    """Log one line per request to standard error, without any text of users."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Visible("%(asctime)s %(message)s"))
     logger: Any = logging.getLogger("headway.serve")

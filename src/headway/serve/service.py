@@ -1,4 +1,4 @@
-"""What all routes share: the models and their workers, who may ask, how long, how much."""
+"""State shared by all routes: the models and their workers, the keys, and the limits."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from headway.tasks.inputs import Inputs
 
 FORM = "application/x-www-form-urlencoded"
 AT_ONCE = 50_000
-"""Bytes of a form that are read without a thread for it."""
+"""Largest form in bytes that is parsed in the event loop instead of a thread."""
 
 SSE = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 WITHOUT_KEY = 4
-"""Bodies of clients whose key is still to be found in them may have this part of the room."""
+"""Divisor of `serve.bodies` for bodies whose API key was not checked yet."""
 
 T = TypeVar("T")
 
 BEAT = 15.0
-"""Seconds of silence after which a stream shows that it is alive."""
+"""Seconds without output after which a stream sends a keep-alive comment."""
 
 
 class Gone(Exception):
-    """The client is not there any more."""
+    """The client has disconnected."""
 
 
 class Finite(JSONResponse):
-    """JSON, as programs read it: what is no number is null."""
+    """JSON response in which NaN and infinities become null."""
 
     def render(self, content: Any) -> bytes:
         return to_json(content)
@@ -82,14 +82,14 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A prompt that is tokens already."""
+    """A prompt that was sent as token ids."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What came of one request."""
+    """Answers of one request, with the generation state of those that grew step by step."""
 
     answers: list[Answer]
     members: list[Member | None]
@@ -106,57 +106,63 @@ class Service:
         looks: Looks | None = None,
     ) -> None:
         if not runs:
-            raise UserError("there is nothing to serve: give a run.")
+            raise UserError("there is no model to serve: pass at least one run.")
         self.keys, self.limits, self.metrics = keys, limits, Metrics()
         self.news = threading.Event()
-        """A worker has something for the event loop."""
+        """Set when a worker has results for the event loop."""
 
         self.workers: dict[str, Worker] = {}
         for run in runs:
             if run.name in self.workers:
                 raise UserError(
-                    f"two runs are called {run.name!r}, and each is asked for by its name. Serve "
-                    "them apart, or copy one to another name."
+                    f"two runs are named {run.name!r}, but requests select a model by its name. "
+                    "Copy one to a folder with another name, or start a second server for it."
                 )
             self.workers[run.name] = Worker(run, limits, self.metrics, self.news)
         self.languages = dict(languages or {})
         self.looks = Looks(limits.looks) if looks is None else looks
         self.home: str | None = None
-        """Another page at `/` than ours."""
+        """HTML of a page that replaces ours at `/`."""
 
         self.draining = False
         self.started = time.time()
         self.in_flight = 0
-        """Requests that are being answered, streams included."""
+        """Requests in progress, including streams."""
 
         self.held = 0
-        """Bytes of bodies of those."""
+        """Bytes of the bodies of these requests."""
 
         self.being_read = 0
-        """Requests that are in a thread of `reading`."""
+        """Number of calls that run in a thread of `reading`."""
 
         self.templates: dict[str, ChatTemplate] = {}
-        """Chat templates by the name of the model, from its first chat on."""
+        """Chat templates by model name, loaded at the first chat."""
 
         self._open: set[Ticket] = set()
-        """Accepted and not answered."""
+        """Accepted requests that are not answered yet."""
 
         self._declared: dict[str, dict[str, Declared]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
         self._reads: set[Future[Any]] = set()
-        """Work of `_readers`; it continues when the request that waits for it is cancelled."""
+        """Work of `_readers`; it continues even if its request is cancelled."""
 
-        self.requests = self.metrics.counter("headway_requests_total", "Requests by their outcome.")
+        self.requests = self.metrics.counter(
+            "headway_requests_total", "Requests by path and status."
+        )
         self.latency = self.metrics.histogram(
-            "headway_request_seconds", "From the request to the whole answer.", SECONDS
+            "headway_request_seconds", "Seconds from a request to its complete response.", SECONDS
         )
         self.metrics.gauge(
-            "headway_in_flight_requests", "Being answered now.", lambda: self.in_flight
+            "headway_in_flight_requests", "Requests in progress.", lambda: self.in_flight
         )
         self.metrics.gauge(
-            "process_resident_memory_bytes", "Of this process.", resident_bytes
-        )  # fmt: skip
-        self.metrics.gauge("headway_draining", "1: no new work is taken.", lambda: self.draining)
+            "process_resident_memory_bytes",
+            "Resident memory of this process in bytes.",
+            resident_bytes,
+        )
+        self.metrics.gauge(
+            "headway_draining", "1 while new requests are rejected.", lambda: self.draining
+        )
 
     def start(self) -> None:
         for worker in self.workers.values():
@@ -170,19 +176,21 @@ class Service:
         self.looks.close()
 
     def cut_off(self) -> None:
-        """What is not answered when the server ends hears so."""
+        """Fail all requests that are not answered when the server stops."""
         self._end_templates()
         for ticket in [*self._open]:
             ticket.give_up()
             if not ticket.future.done():
-                ticket.future.set_exception(_stopping("the server ended before this was answered."))
+                ticket.future.set_exception(
+                    _stopping("the server stopped before it answered this request.")
+                )
 
     def _end_templates(self) -> None:
         for template in self.templates.values():
             template.close()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether nothing computes any more, now that it was told to stop."""
+        """Whether all computation ends within this time after `stop`."""
         until = time.monotonic() + seconds
         ended = [
             one.ends_within(max(0.0, until - time.monotonic())) for one in self.workers.values()
@@ -196,8 +204,8 @@ class Service:
 
     @property
     def room(self) -> int | None:
-        """Requests for which there is a place. None: it depends on which model is asked, or a model
-        is being read, or the server is about to stop."""
+        """Number of requests that can still be accepted. None: it depends on the model, a model is
+        still loading, or the server is draining."""
         if self.draining:
             return None
         free = [one.room if one.is_open.is_set() else None for one in self.workers.values()]
@@ -206,28 +214,31 @@ class Service:
     # -- which model
 
     def worker(self, name: object, fits: Callable[[Worker], bool], what: str) -> Worker:
-        """The model of a name; without one the only one that fits."""
+        """The worker of a named model, or without a name the only one that fits. `what` completes
+        the sentence "no model ..."."""
         able = [one for one in self.workers.values() if fits(one)]
         if name is None or name == "":
             if len(able) == 1:
                 return able[0]
             if not able:
-                raise Refused(404, f"no model here {what}.", param="model", code="model_not_found")
+                raise Refused(
+                    404, f"no model on this server {what}.", param="model", code="model_not_found"
+                )
             raise Refused(
-                422, f"say which model: {', '.join(one.name for one in able)}.", param="model"
+                422, f"choose a model: {', '.join(one.name for one in able)}.", param="model"
             )
         if not isinstance(name, str) or name not in self.workers:
             near = suggest(str(name)[:80], self.workers)
             raise Refused(
-                404, f"there is no model {str(name)[:80]!r}.{near}", param="model",
+                404, f"unknown model {str(name)[:80]!r}.{near}", param="model",
                 code="model_not_found",
             )  # fmt: skip
         if not fits(self.workers[name]):
             others = ", ".join(one.name for one in able)
             raise Refused(
                 404,
-                f"the model {name!r} does not fit: it is no model that {what}. "
-                + (f"Those do: {others}." if others else "POST /v1/predict asks it."),
+                f"the model {name!r} cannot be used here: this route needs a model that {what}. "
+                + (f"Available: {others}." if others else "POST to /v1/predict instead."),
                 param="model", code="model_not_found",
             )  # fmt: skip
         return self.workers[name]
@@ -250,7 +261,7 @@ class Service:
         checked: bool = False,
         begun: float | None = None,
     ) -> Asked:
-        """All answers, or the reason why there are none. Who goes away is computed no further."""
+        """Compute all answers, or raise an error. A disconnect cancels the computation."""
         ticket = await self.ticket(
             worker, inputs, options, detail=detail, checked=checked, begun=begun
         )  # fmt: skip
@@ -268,10 +279,10 @@ class Service:
         checked: bool = False,
         begun: float | None = None,
     ) -> Ticket:
-        """In the queue. Pictures are decoded and texts are read by threads of their own. `begun`:
-        when the request came, if not now."""
+        """Check the inputs and queue them. Threads decode media and tokenize texts. `begun`: time
+        of the request, if not now."""
         if self.draining:
-            raise _stopping("the server is about to stop and takes no new requests.")
+            raise _stopping("the server is shutting down and accepts no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
         given = list(inputs) if checked else await self._inputs(worker, inputs)
         worker.reserve(len(given))
@@ -294,8 +305,10 @@ class Service:
         return ticket
 
     async def _begun(self, ticket: Ticket) -> None:
-        """A stream that cannot be answered is refused like any other request: its answer begins
-        when its texts begin to grow, or are there, or after a while."""
+        """Wait until a stream generates, has finished, or `BEAT` seconds have passed.
+
+        So a stream that fails at once gets an error status like any other request.
+        """
         joined = asyncio.ensure_future(ticket.joined.wait())
         both: set[asyncio.Future[Any]] = {joined, ticket.future}
         try:
@@ -313,13 +326,13 @@ class Service:
                 raise Refused(422, errors[0], param="input")
 
     async def _inputs(self, worker: Worker, given: Sequence[Any]) -> list[Any]:
-        """Checked. Of texts that is a matter of their lengths; media may be large."""
+        """Return checked inputs. Media are checked in a thread, because they may be large."""
         if worker.spec.modality == "text":
             return inputs_of(worker.run, given, self.limits)
         return await self.reading(inputs_of, worker.run, given, self.limits)
 
     async def reading(self, act: Callable[..., T], *given: Any) -> T:
-        """What takes a while with long texts: in a thread, while the others are heard."""
+        """Run slow work in a thread, so that the event loop can answer other requests."""
         self.being_read += 1
         try:
             work = self._readers.submit(act, *given)
@@ -335,7 +348,7 @@ class Service:
     ) -> Ticket:  # fmt: skip
         run = worker.run
         use = run.use(options)
-        made = Inputs(run.settings, run.folder)  # which counts them, for its errors
+        made = Inputs(run.settings, run.folder)  # it counts the inputs for its error messages
         questions = []
         for one in inputs:
             if isinstance(one, Tokens):
@@ -355,8 +368,8 @@ class Service:
         self, request: Request, worker: Worker, messages: Sequence[Mapping[str, str]],
         begun: float,
     ) -> Tokens:  # fmt: skip
-        """Messages as a prompt. A template that takes too long delays no other request than chats
-        with its own model. `begun`: when the request came."""
+        """Render messages as a prompt. A slow template delays only chats with the same model.
+        `begun`: time of the request."""
         run = worker.run
         if worker.name not in self.templates:
             most = MOST_PER_CHARACTER * self.limits.characters
@@ -364,7 +377,7 @@ class Service:
         template = self.templates[worker.name]
         values = await self.reading(template_values, run, messages)
         if self.draining:
-            raise _stopping("the server is about to stop and takes no new requests.")
+            raise _stopping("the server is shutting down and accepts no new requests.")
         loop = asyncio.get_running_loop()
         rendering = loop.run_in_executor(template.thread, template.render, values)
         try:
@@ -372,7 +385,7 @@ class Service:
             text = rendering.result()
         except (TemplateError, asyncio.CancelledError) as error:
             if template.is_closed:
-                raise _stopping("the server ended before this was answered.") from error
+                raise _stopping("the server stopped before it answered this request.") from error
             if isinstance(error, TemplateError):
                 raise template_failed(error) from error
             raise
@@ -389,7 +402,7 @@ class Service:
                 ticket.give_up()
 
     async def until(self, request: Request, work: asyncio.Future[Any], begun: float) -> None:
-        """It is done; or the client left before, or the time is over."""
+        """Wait until the work is done. Raise if the client disconnects or the deadline passes."""
         left = asyncio.ensure_future(_disconnected(request))
         try:
             seconds = self.limits.seconds - (time.perf_counter() - begun)
@@ -402,22 +415,22 @@ class Service:
             if left in done:
                 raise Gone
             raise Refused(
-                504, f"not answered within {self.limits.seconds:g} s, and given up.",
+                504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
                 code="deadline",
             )  # fmt: skip
         finally:
             left.cancel()
 
     async def pieces(self, ticket: Ticket, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
-        """What a ticket's `on_piece` puts into the queue, until it is answered; None where
-        nothing was said for long."""
+        """Yield the pieces that a ticket puts into the queue until it is answered, and None after
+        `BEAT` seconds without one."""
         ticket.future.add_done_callback(lambda _: queue.put_nowait(END))
         until = ticket.begun + self.limits.seconds
         while True:
             left = until - time.perf_counter()
             if left <= 0:
                 raise Refused(
-                    504, f"not written within {self.limits.seconds:g} s, and given up.",
+                    504, f"the request was cancelled after {self.limits.seconds:g} s (deadline).",
                     code="deadline",
                 )  # fmt: skip
             try:
@@ -432,22 +445,23 @@ class Service:
     # -- bodies
 
     async def body(self, request: Request, most: int) -> bytes:
-        """All of it, if it is not too much and comes in time. It is read once, and kept for who
-        asks again."""
+        """Return the whole body if it is within the limit and arrives in time. Later calls return
+        the same bytes."""
         known: bytes | None = request.scope.get("headway_body")
         if known is None:
             known = request.scope["headway_body"] = await self._read(request, most)
         if len(known) > most:
-            raise Refused(413, f"the body has {len(known):,} bytes; at most {most:,} are read.")
+            raise Refused(413, f"the body has {len(known):,} bytes; the limit is {most:,}.")
         return known
 
     def _hold(self, request: Request, n: int) -> None:
-        """Of a body, until its request is answered: all of them together have a limit."""
+        """Count bytes of a body until its request is answered; raise if all together exceed
+        `serve.bodies`."""
         known = self.keys is None or request.scope.get("headway_key") is not None
         most = self.limits.bodies // (1 if known else WITHOUT_KEY)
         if self.held + n > most:
             raise Refused(
-                429, "too many large requests are being answered. Come again in 2 s.",
+                429, "too many large requests are in progress. Retry in 2 s.",
                 code="queue_full", headers={"Retry-After": "2", "Connection": "close"},
             )  # fmt: skip
         self.held += n
@@ -456,21 +470,21 @@ class Service:
     async def _read(self, request: Request, most: int) -> bytes:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
-            raise Refused(400, "Content-Length is no number.")
+            raise Refused(400, "the Content-Length header is not a number.")
         if int(length) > most:
-            raise Refused(413, f"the body has {int(length):,} bytes; at most {most:,} are read.")
+            raise Refused(413, f"the body has {int(length):,} bytes; the limit is {most:,}.")
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 async for part in request.stream():
                     size += len(part)
                     if size > most:
-                        raise Refused(413, f"at most {most:,} bytes are read.")
+                        raise Refused(413, f"the body is longer than {most:,} bytes.")
                     self._hold(request, len(part))
                     parts.append(part)
         except TimeoutError as error:
             raise Refused(
-                408, f"the body was not there within {self.limits.body_seconds:g} s.",
+                408, f"the body did not arrive within {self.limits.body_seconds:g} s.",
                 headers={"Connection": "close"},
             ) from error  # fmt: skip
         except ClientDisconnect as error:
@@ -478,7 +492,7 @@ class Service:
         return b"".join(parts)
 
     async def form(self, request: Request) -> dict[str, list[str | Upload]]:
-        """The fields of a form; files with their names and bytes."""
+        """Return the fields of a form; files have their names and bytes."""
         if kind_of(request) == FORM:
             return await self._text_form(await self.body(request, self.limits.body))
         body = await self.body(request, self.most_bytes)
@@ -506,18 +520,18 @@ class Service:
                     found.setdefault(name, []).append(one)
         except Exception as error:  # the parser has errors of several kinds
             detail = getattr(error, "detail", None) or str(error)
-            raise Refused(400, f"the form cannot be read ({str(detail)[:120]}).") from error
+            raise Refused(400, f"the form data cannot be parsed ({str(detail)[:120]}).") from error
         return found
 
     async def _text_form(self, body: bytes) -> dict[str, list[str | Upload]]:
-        """Of fields that are written as in an address."""
+        """Return the fields of a URL-encoded form."""
         most = self.limits.inputs + 32
         parse = partial(parse_qsl, keep_blank_values=True, max_num_fields=most)
         try:
             text = body.decode("utf-8")
             pairs = await self.reading(parse, text) if len(body) > AT_ONCE else parse(text)
         except ValueError as error:
-            raise Refused(400, f"the form cannot be read ({str(error)[:120]}).") from error
+            raise Refused(400, f"the form data cannot be parsed ({str(error)[:120]}).") from error
         found: dict[str, list[str | Upload]] = {}
         for name, value in pairs:
             found.setdefault(name, []).append(value)
@@ -525,7 +539,7 @@ class Service:
 
     @property
     def most_bytes(self) -> int:
-        """Of a request that may hold media, if a model is here that reads them."""
+        """Largest body in bytes of a request that may contain media."""
         media = any(one.spec.modality != "text" for one in self.workers.values())
         return self.limits.media if media else self.limits.body
 
@@ -534,7 +548,7 @@ END = object()
 
 
 class Events(StreamingResponse):
-    """Server-sent events of a ticket, which is given up when nobody is there to read them."""
+    """Server-sent events of a ticket. The ticket is cancelled if the client disconnects."""
 
     def __init__(self, content: AsyncIterator[bytes], ticket: Ticket) -> None:
         super().__init__(content, media_type="text/event-stream", headers=SSE)
@@ -554,7 +568,7 @@ def _stopping(message: str) -> Refused:
 
 
 def result_of(ticket: Ticket) -> list[Answer]:
-    """Or the reason why there is none, as clients are told."""
+    """The answers of a ticket; an error is raised as the response that clients get."""
     try:
         return ticket.future.result()
     except UserError as error:
@@ -572,7 +586,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _bounded(use: Any, most: int) -> Any:
-    """Where neither the request nor the run says how long: no longer than is allowed."""
+    """The options with `max_len` set to `most` tokens, unless it is set and lower."""
     decode = use.settings.decode
     if decode.max_len is not None and decode.max_len <= most:
         return use
@@ -586,12 +600,12 @@ def kind_of(request: Request) -> str:
 
 
 def one_of(form: Mapping[str, Sequence[str | Upload]], name: str) -> str | None:
-    """A field that is there once, as text."""
+    """A form field that must occur at most once and be text; None if it is missing."""
     values = form.get(name, ())
     if not values:
         return None
     if len(values) > 1 or not isinstance(values[0], str):
-        raise Refused(422, f"{name} must be one text.", param=name)
+        raise Refused(422, f"the form field {name} must occur once and contain text.", param=name)
     return values[0]
 
 

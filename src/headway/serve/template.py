@@ -1,8 +1,8 @@
-"""The chat template of a run, rendered in a child process that can be ended.
+"""Render the chat template of a run in a child process that can be killed.
 
 A template comes with the weights and is a program: it can loop for days or fill the memory. The
-child has limits of its own (`serve.render_template`); one that exceeds the time is killed, and the
-next request starts another.
+child has its own limits (`serve.render_template`). If it exceeds the time limit it is killed, and
+the next request starts another.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from headway.serve import render_template
 
 MOST_BYTES = 200_000
 RENDER_SECONDS = 10.0
-"""Until a child is killed. Before that the kernel ends it by its CPU time, one or two seconds."""
+"""Time limit before a child is killed. The kernel usually ends it earlier, after one or two seconds
+of CPU time."""
 
 START_SECONDS = 30.0
 PIECE = 65_536
 
 
 class TemplateError(Exception):
-    """The template does not take these messages, or exceeds a limit."""
+    """The template raised an error for these messages, or exceeded a limit."""
 
 
 class ChatTemplate:
-    """Renders in order, one at a time; `thread` is for callers that must not wait."""
+    """Renders one prompt at a time, in order. Callers that must not block use `thread`."""
 
     def __init__(self, path: Path, most: int) -> None:
-        """`most`: characters that a prompt may have."""
+        """`most`: limit of a prompt in characters."""
         self.path, self.most = path, most
         self.thread = ThreadPoolExecutor(1, "headway-template")
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        """Held while a child is started, so that `close` misses none."""
+        """Held while a child is started, so that `close` also ends that child."""
 
         self.is_closed = False
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. It blocks: at most as long as the child may take."""
+        """Return the rendered text. Blocks for at most the time limits of the child."""
         text = self.path.read_text(encoding="utf-8")
         if len(text) > MOST_BYTES:
             raise FolderError(
-                f"{self.path} has {len(text):,} characters; a chat template has at most "
+                f"the chat template {self.path} has {len(text):,} characters; the limit is "
                 f"{MOST_BYTES:,}."
             )
         asked = {"template": text, "values": dict(values), "most": self.most}
@@ -64,25 +65,25 @@ class ChatTemplate:
             found = json.loads(_line(process, until))
         except (OSError, ValueError, TimeoutError) as error:
             self._end()
-            raise TemplateError("it takes too much time or memory") from error
+            raise TemplateError("rendering takes too much time or memory") from error
         if "error" in found:
             raise TemplateError(str(found["error"]))
         return str(found["text"])
 
     def close(self) -> None:
-        """End the child, also while it renders. Nothing is rendered afterwards."""
+        """Kill the child, even while it renders. Nothing is rendered afterwards."""
         with self._lock:
             self.is_closed = True
             if self._process is not None:
                 self._process.kill()
-        # What is rendered now fails at once. Its pipes are closed when nothing reads them any more.
+        # A rendering in progress fails at once. Its pipes are closed after its thread has ended.
         self.thread.shutdown(cancel_futures=True)
         self._end()
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self.is_closed:
-                raise OSError("the server is about to stop")
+                raise OSError("the server is shutting down")
             known = self._process
             if known is not None and known.poll() is None:
                 return known

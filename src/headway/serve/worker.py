@@ -1,13 +1,13 @@
-"""One thread a model, which owns it: takes what waits, computes it together, gives it out.
+"""One thread per model that owns it: takes requests from the queue, computes batches, answers.
 
-Requests that wait together are one flat batch, where they are told the same. What grows a token at
-a time grows in one continuous batch: a new request joins at the next step, a finished one leaves at
-once, and one that nobody waits for any more leaves too. A request that breaks the computation is
-found by computing each alone, and is the only one to hear of it.
+Waiting requests with the same options form one flat batch. Text that is generated token by token
+uses one continuous batch: a new request joins at the next step, and finished and cancelled ones
+leave at once. If a computation fails, its requests are computed separately, so that only the
+request that caused the failure gets an error.
 
 Requests have a rank by their cost. Between two steps of a search, and between two batches of an
-encoder, requests of lower ranks are answered: nested calls in the same thread, each with a search
-of its own.
+encoder, requests of lower ranks are answered: nested calls in the same thread, each with its own
+search.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from headway.tasks.task import Joining, Predictor, Use, find_task
 log = logging.getLogger("headway.serve")
 
 OnPiece = Callable[[int, int, str], None]
-"""Gets the number of an input, of one of its outputs, and text, in the thread of the event loop."""
+"""Called in the event loop with the number of an input, the number of its output, and new text."""
 
 KEPT = 16
-"""Predictors that are kept for the next who says the same."""
+"""Number of predictors that are kept for later requests with the same options."""
 
 LONGEST_WAIT = 30
-"""Seconds after which someone who was refused is told to come again at the latest."""
+"""Largest `Retry-After` of a rejected request, in seconds."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before a model that could not be read is read again."""
+"""Seconds before another attempt to load a model that could not be loaded."""
 
 INPUTS_EACH = 8
-"""So many times as many inputs as requests may wait."""
+"""Queue limit in inputs, as a multiple of the limit in requests."""
 
 SLICE = 0.25
 """Longest time in seconds for which a computation is not interrupted again. It is otherwise as long
@@ -63,11 +63,11 @@ SPARE = 0.8
 """Largest estimated duration of a request, as a share of its deadline."""
 
 PROBE = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
-"""Texts that are computed when a model was read, to measure it and to warm it."""
+"""Texts that are computed once a model is loaded, to warm it up and to measure it."""
 
 
 class Abandoned(Exception):
-    """Nobody waits any more for what is being computed."""
+    """All requests of the running computation were cancelled."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Detail:
     """Include the log-probabilities of the prompt."""
 
     writes: bool = True
-    """False: the prompt is read, and nothing is written."""
+    """False: only score the prompt, and generate nothing."""
 
 
 PLAIN = Detail()
@@ -89,7 +89,7 @@ PLAIN = Detail()
 
 @dataclass(eq=False)
 class Ticket:
-    """One request: what it asks of a model, and where its answers go."""
+    """One request in the queue: its inputs and options, and where its answers go."""
 
     questions: list[Asked]
     use: Use
@@ -103,13 +103,13 @@ class Ticket:
     begun: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
     members: list[Member | None] = field(default_factory=list)
-    """Of what grew in steps."""
+    """Generation state of each input that is generated token by token."""
 
     joining: Joining | None = None
-    """What it grows by, if it does."""
+    """The predictor of the continuous batch, if this request is in it."""
 
     joined: asyncio.Event = field(default_factory=asyncio.Event)
-    """All that can be answered of it has begun to grow."""
+    """Set when all its valid inputs have joined the continuous batch."""
 
     cost: float = 0.0
     """Estimated cost in units of `serve.cost`."""
@@ -123,10 +123,10 @@ class Ticket:
     given_up: bool = False
     ended: bool = False
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Characters of each output that were given out already."""
+    """Number of characters of each output that were already sent."""
 
     def give_up(self) -> None:
-        """Nobody waits any more: it is out at the next step."""
+        """Cancel the request; it leaves the batch at the next step."""
         self.given_up = True
         self.leave()
 
@@ -141,37 +141,37 @@ class Ticket:
 
 
 class Worker:
-    """Answers tickets about one run."""
+    """Thread that answers the requests to one model."""
 
     def __init__(
         self, run: Run, limits: Limits, metrics: Metrics, news: threading.Event | None = None
     ) -> None:  # fmt: skip
-        """`news` is set when an event loop was told something."""
+        """`news` is set when results were passed to an event loop."""
         self.news = threading.Event() if news is None else news
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)
         self.is_open = threading.Event()
-        """The model is read, and the thread is there."""
+        """Set while the model is loaded and the thread runs."""
 
         self.stopping = False
         self.trouble = ""
-        """Why the model cannot be read. Said to the operator; clients hear that it is not ready."""
+        """Why the model cannot be loaded. Only the operator sees it; clients get "not ready"."""
 
         self._queue: deque[Ticket] = deque()
         self._wake = threading.Condition()
         self._accepted = self._inputs = 0
         self._crowd = 1
-        """Requests of the last batch."""
+        """Number of requests in the last batch."""
 
         self._pace = 0.05
-        """Seconds that a request takes of late, while others are computed with it."""
+        """Recent seconds per request, while others are computed in the same batch."""
 
         self._refused: deque[float] = deque()
-        """When someone was refused, as long ago as the last one was told to wait."""
+        """Times of rejections within the last `Retry-After` interval."""
 
         self._told_to_wait = 1
         self.n_bytes = 0
-        """Bytes of the model, when it was read and has answered once."""
+        """Bytes of the model, known after it was loaded and warmed up."""
 
         self.pace = Pace()
         self._expected = 0.0
@@ -188,7 +188,7 @@ class Worker:
         self._owners: dict[Member, tuple[Ticket, int]] = {}
         self._current: list[Ticket] = []
         self._apart_now: list[Ticket] = []
-        """Those whose step failed, and who are computed one by one."""
+        """Tickets whose step failed and that are computed separately."""
 
         self._outbox: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._measure(metrics)
@@ -197,28 +197,28 @@ class Worker:
     def _measure(self, metrics: Metrics) -> None:
         said = metrics.histogram
         self._waited = said(
-            "headway_queue_seconds", "From accepted to first computed.", SECONDS
+            "headway_queue_seconds", "Seconds that requests waited in the queue.", SECONDS
         )  # fmt: skip
-        self._batched = said("headway_batch_inputs", "Inputs that were computed together.", SIZES)
+        self._batched = said("headway_batch_inputs", "Inputs per batch.", SIZES)
         counter = partial(metrics.counter, model=self.name)
-        self._tokens = counter("headway_tokens_total", "Tokens that were written.")
-        self._prompts = counter("headway_prompt_tokens_total", "Tokens that were continued.")
-        self._broken = counter("headway_broken_total", "Computations that failed.")
-        self._left = counter("headway_given_up_total", "Requests that nobody waited for.")
+        self._tokens = counter("headway_tokens_total", "Generated tokens.")
+        self._prompts = counter("headway_prompt_tokens_total", "Prompt tokens.")
+        self._broken = counter("headway_broken_total", "Failed computations.")
+        self._left = counter("headway_given_up_total", "Cancelled requests.")
         metrics.gauge(
-            "headway_queue_requests", "Accepted and not answered.", lambda: self._accepted,
+            "headway_queue_requests", "Requests queued or running.", lambda: self._accepted,
             model=self.name,
         )  # fmt: skip
         metrics.gauge(
-            "headway_growing_texts", "Texts that grow together now.",
+            "headway_growing_texts", "Sequences in the continuous batch.",
             lambda: len(self._growing.rows) if self._growing is not None else 0, model=self.name,
         )  # fmt: skip
         metrics.gauge(
-            "headway_model_bytes", "Weights and their packed copies.", lambda: self.n_bytes,
+            "headway_model_bytes", "Bytes of weights and packed copies.", lambda: self.n_bytes,
             model=self.name,
         )  # fmt: skip
         metrics.gauge(
-            "headway_model_ready", "1: the model is read and answers.", self.is_open.is_set,
+            "headway_model_ready", "1 if the model accepts requests.", self.is_open.is_set,
             model=self.name,
         )  # fmt: skip
 
@@ -242,10 +242,13 @@ class Worker:
         return max(0, self.limits.queue - self._accepted)
 
     def reserve(self, n_inputs: int) -> None:
-        """A place for a request, or the reason why not, at once."""
+        """Reserve a place in the queue, or raise the reason why there is none."""
         if not self.is_open.is_set():
             raise Refused(
-                503, f"{self.name} is not ready.", code="not_ready", headers={"Retry-After": "2"}
+                503,
+                f"model {self.name} is not ready.",
+                code="not_ready",
+                headers={"Retry-After": "2"},
             )
         with self._wake:
             most = INPUTS_EACH * self.limits.queue
@@ -255,19 +258,18 @@ class Worker:
             self._inputs += n_inputs
 
     def full(self) -> Refused:
-        """What someone is told for whom there is no room."""
+        """The rejection of a request for which the queue has no place."""
         return self.refusal(self._accepted, self.wait())
 
     def refusal(self, waiting: int, wait: int) -> Refused:
         return Refused(
-            429, f"{waiting:,} requests wait for {self.name} already. Come again in {wait} s.",
+            429, f"{waiting:,} requests are waiting for the model {self.name}. Retry in {wait} s.",
             code="queue_full", headers={"Retry-After": str(wait)},
         )  # fmt: skip
 
     def wait(self) -> int:
-        """What someone is told who is refused: seconds until there is room for one more, if all who
-        were refused come again when they were told to. Told less, a crowd would come to be refused
-        all the time."""
+        """`Retry-After` of a rejected request: seconds until a place is free, if all rejected
+        clients retry on time. After a shorter time they would be rejected again and again."""
         now = time.perf_counter()
         with self._wake:
             self._refused.append(now)
@@ -278,13 +280,13 @@ class Worker:
             return self._told_to_wait
 
     def release(self, n_inputs: int) -> None:
-        """The place of a request that was not put in the queue after all."""
+        """Free the place of a request that has ended or was not queued."""
         with self._wake:
             self._accepted -= 1
             self._inputs -= n_inputs
 
     def put(self, ticket: Ticket) -> None:
-        """Into a place that was reserved."""
+        """Queue a ticket whose place was reserved."""
         ticket.answers = [
             Answer(error=str(one.error), id=one.id) if one.error is not None else None
             for one in ticket.questions
@@ -303,7 +305,7 @@ class Worker:
         """
         decode = ticket.use.settings.decode
         if self.spec.continues and decode.walks:
-            return  # it joins others, row by row
+            return  # it joins the continuous batch
         context = getattr(ticket.use.settings.model, "max_len", None)
         questions = [one.question for one in ticket.questions if one.error is None]
         ticket.cost = cost_of(questions, self.spec, decode, context)
@@ -315,16 +317,16 @@ class Worker:
         if seconds > SPARE * most:
             wide = f" with {decode.width} beams" if self.spec.writes and decode.width > 1 else ""
             raise Refused(
-                413, f"this request{wide} takes about {seconds:,.0f} s on this machine, and the "
-                f"deadline is {most:g} s (serve.seconds). Send less text at a time"
+                413, f"this request{wide} takes about {seconds:,.0f} s on this machine; the "
+                f"deadline is {most:g} s (serve.seconds). Send less text per request"
                 f"{', or use fewer beams' if wide else ''}.",
                 param="input", code="too_expensive",
             )  # fmt: skip
         if self._expected and self._expected + seconds > most:
             wait = math.ceil(min(LONGEST_WAIT, self._expected + seconds - most))
             raise Refused(
-                429, f"{self.name} has work for {self._expected:,.0f} s, and this request takes "
-                f"about {seconds:,.0f} s. Come again in {wait} s.",
+                429, f"{self.name} is busy for about {self._expected:,.0f} s, and this request "
+                f"takes about {seconds:,.0f} s. Retry in {wait} s.",
                 code="queue_full", headers={"Retry-After": str(wait)},
             )  # fmt: skip
 
@@ -334,7 +336,7 @@ class Worker:
             self._wake.notify()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the thread is at its end, now that it was told to stop."""
+        """Whether the thread ends within this time after `stop`."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -342,8 +344,8 @@ class Worker:
     # -- the thread
 
     def _live(self) -> None:
-        """Whatever happens, someone answers afterwards: the model is read anew where it must, and
-        who waited in the queue has lost nothing but time."""
+        """Main loop of the thread. After a crash it loads the model again, and queued requests
+        wait for that."""
         pause = FIRST_PAUSE
         while not self.stopping:
             try:
@@ -352,7 +354,7 @@ class Worker:
                 if self.run.opened.engine is None:
                     self.n_bytes = model_bytes(self.run.opened.models)
             except BaseException as error:  # the thread must not end while there are requests
-                said = f"{self.name} cannot be read: {error}"
+                said = f"cannot load the model {self.name}: {error}"
                 if said != self.trouble:
                     log.error("%s", said)
                 self.trouble = said
@@ -367,9 +369,9 @@ class Worker:
             except BaseException as error:
                 self.is_open.clear()
                 self._broken(model=self.name)
-                log.error("%s: the worker broke down (%s) and begins anew", self.name,
+                log.error("%s: the worker crashed (%s) and restarts", self.name,
                           type(error).__name__)  # fmt: skip
-                self._fail_begun(Broken(f"the worker of {self.name} broke down and begins anew"))
+                self._fail_begun(Broken(f"the worker of {self.name} crashed and restarts."))
                 self._begin_anew()
                 self._pause(pause)
 
@@ -379,14 +381,14 @@ class Worker:
         self._growing = None
 
     def _pause(self, seconds: float) -> None:
-        """A while in which it may be told to stop."""
+        """Sleep, but wake up when the worker is stopped."""
         until = time.perf_counter() + seconds
         with self._wake:
             while not self.stopping and (left := until - time.perf_counter()) > 0:
                 self._wake.wait(left)
 
     def _warm(self) -> None:
-        """The first answer takes longer: what it makes, such as packed weights, is made now."""
+        """Compute probe texts, so that the first request does not wait for packed weights."""
         if self.spec.modality != "text":
             return
         use = self.run.use({})
@@ -406,7 +408,7 @@ class Worker:
             self.pace.add(max(cost, MEASURED_FROM), time.thread_time() - began)
 
     def _fail_begun(self, error: Exception) -> None:
-        """Whatever was being computed; one of them may have been the reason."""
+        """Fail all requests that were being computed; one of them may have caused the crash."""
         owners = [ticket for ticket, _ in self._owners.values()]
         self._owners.clear()
         for ticket in dict.fromkeys([*self._current, *owners, *self._apart_now]):
@@ -420,17 +422,17 @@ class Worker:
             self._answer(tickets)
 
     def _answer(self, tickets: Sequence[Ticket]) -> None:
-        """These, and one step of those who grow."""
+        """Compute these tickets, and one step of the continuous batch."""
         outer, self._current = self._current, [*self._current, *tickets]
         batches: dict[Hashable, list[Ticket]] = {}
         for ticket in tickets:
             self._waited(time.perf_counter() - ticket.begun, model=self.name)
-            if ticket.use.opened is not self.run.opened:  # it was read anew meanwhile
+            if ticket.use.opened is not self.run.opened:  # the model was loaded again
                 ticket.use = replace(ticket.use, opened=self.run.opened)
             if ticket.is_whole or ticket.given_up:
                 self._end(ticket)
             elif not self._join(ticket):
-                # What is drawn depends on its place in a batch: it has one of its own.
+                # Samples depend on the place in a batch, so a sampled request has its own batch.
                 alone = ticket.use.settings.decode.sample
                 key = id(ticket) if alone else (ticket.key, ticket.rank)
                 batches.setdefault(key, []).append(ticket)
@@ -442,10 +444,10 @@ class Worker:
         self._flush()
 
     def _interrupt(self, tickets: Sequence[Ticket]) -> None:
-        """Answer requests of lower ranks between two steps or batches of these, so that none waits
-        long for another; and let texts grow by a token."""
+        """Answer requests of lower ranks and generate one token in the continuous batch, between
+        two steps or batches of these tickets."""
         if threading.current_thread() is not self._thread:
-            return  # one that reads files ahead
+            return  # a thread that prefetches files
         if all(ticket.given_up for ticket in tickets):
             raise Abandoned
         if time.perf_counter() < self._undisturbed:
@@ -463,7 +465,7 @@ class Worker:
         self._undisturbed = now + min(SLICE, now - began)
 
     def _take(self) -> list[Ticket] | None:
-        """What waits; a moment longer, where several came together lately."""
+        """Take the waiting tickets. Wait a moment for more if the last batch had several."""
         with self._wake:
             busy = self._growing is not None and not self._growing.is_empty
             while not self._queue and not busy:
@@ -476,7 +478,7 @@ class Worker:
                     left = until - time.perf_counter()
                     if left <= 0 or not self._wake.wait(left):
                         break
-            # Large ones last: `_interrupt` answers those who come meanwhile.
+            # Large ones last: `_interrupt` answers requests that arrive in the meantime.
             found = self._take_small(1) + self._take_large(None)
             if not busy:
                 self._crowd = len(found)
@@ -516,7 +518,7 @@ class Worker:
         return found
 
     def _predictor(self, use: Use, key: Hashable) -> Predictor:
-        """What answers, kept for the next who says the same."""
+        """The predictor for these options; recent ones are cached."""
         if key in self._predictors:
             self._predictors.move_to_end(key)
             return self._predictors[key]
@@ -530,7 +532,7 @@ class Worker:
     # -- what grows in steps
 
     def _join(self, ticket: Ticket) -> bool:
-        """Into the continuous batch, if its answers grow a token at a time."""
+        """Add the ticket to the continuous batch if its model generates token by token."""
         try:
             predictor = self._predictor(ticket.use, ticket.key)
         except Exception as error:
@@ -548,7 +550,7 @@ class Worker:
                 self._join_one(growing, ticket, number, asked)
         if ticket.is_whole:
             self._end(ticket)
-        if ticket.on_piece is not None:  # nobody else wants to know, and to tell wakes the loop
+        if ticket.on_piece is not None:  # only for streams: the call wakes the event loop
             self._outbox.append((ticket.loop, ticket.joined.set))
         return True
 
@@ -573,7 +575,7 @@ class Worker:
             return
         except Exception as error:
             self._end(ticket, self._told(error))
-            ticket.leave()  # what of it has joined already
+            ticket.leave()  # inputs that have already joined
             return
         ticket.members[number] = member
         member.left, member.whose = ticket.given_up, ticket
@@ -582,7 +584,7 @@ class Worker:
         growing.join(member)
 
     def _show(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
-        """Text that is certain, but for what was given out before the worker began anew."""
+        """Send new text of a stream. After a restart, skip the text that was already sent."""
         place = (number, w)
         seen, known = ticket.sent.get(place, 0), ticket.sent.setdefault((number, -1 - w), 0)
         ticket.sent[number, -1 - w] = known + len(piece)
@@ -611,7 +613,7 @@ class Worker:
     def _grown(self, member: Member) -> None:
         ticket, number = self._owners.pop(member)
         if member.outputs is None:
-            self._end(ticket)  # it was left
+            self._end(ticket)  # it was cancelled
             return
         asked = ticket.questions[number]
         try:
@@ -627,9 +629,9 @@ class Worker:
             self._end(ticket)
 
     def _apart(self, growing: Continuous, error: Exception) -> None:
-        """A step failed: all texts grow from their beginnings once more, in halves of halves where
-        that fails again, until who fails alone is found, and told."""
-        log.error("%s: a step failed (%s); its requests are computed again, apart", self.name,
+        """Find the request that caused a failed step: generate all texts again from the start, in
+        halves of halves, until one fails alone. Only that request gets the error."""
+        log.error("%s: a step failed (%s); its requests are computed separately", self.name,
                   type(error).__name__)  # fmt: skip
         told = self._told(error)
         growing.clear()
@@ -637,7 +639,7 @@ class Worker:
         self._apart_now += [ticket for ticket, _ in owners.values()]
         left = []
         for member, (ticket, number) in owners.items():
-            if member.outputs is not None:  # it was done before that happened
+            if member.outputs is not None:  # it was finished before the failure
                 self._owners[member] = (ticket, number)
                 self._grown(member)
             elif ticket.ended or ticket.given_up:
@@ -656,10 +658,10 @@ class Worker:
         self._flush()
 
     def _again(self, growing: Continuous, some: Sequence[tuple[Ticket, int]]) -> None:
-        """From their beginnings to their ends; nobody else joins meanwhile."""
+        """Generate these texts from start to end; no other request joins."""
         for ticket, number in some:
             for place in [place for place in ticket.sent if place[0] == number and place[1] < 0]:
-                del ticket.sent[place]  # counted anew, so that nothing is given out twice
+                del ticket.sent[place]  # count again, so that no text is sent twice
             if not ticket.ended:
                 self._join_one(growing, ticket, number, ticket.questions[number])
         while not growing.is_empty:
@@ -669,7 +671,7 @@ class Worker:
     # -- what is computed at once
 
     def _together(self, tickets: Sequence[Ticket]) -> None:
-        """One flat batch of several requests; each alone where that fails."""
+        """Compute several requests as one flat batch, or each alone if that fails."""
         owners = [
             (ticket, number)
             for ticket in tickets
@@ -678,7 +680,7 @@ class Worker:
         ]
         began = time.perf_counter()
         self._batched(len(owners), model=self.name)
-        # Recordings are cut into windows of their own, and what is asked again has new numbers.
+        # Audio is cut into windows, and repeated inputs get new numbers.
         exact = self.spec.modality != "sounds" and len(tickets) > 1
 
         def given_up(number: int) -> bool:
@@ -724,11 +726,11 @@ class Worker:
     # -- out
 
     def _told(self, error: Exception) -> Exception:
-        """What a request hears of it: what it may do better, or that this is not its fault."""
+        """The error for a client: a `UserError` unchanged, any other error as `Broken`."""
         if isinstance(error, UserError):
             return error
         self._broken(model=self.name)
-        return Broken(f"{self.name} could not compute this ({type(error).__name__}).")
+        return Broken(f"the model {self.name} failed on this request ({type(error).__name__}).")
 
     def _end(self, ticket: Ticket, error: Exception | None = None) -> None:
         if ticket.ended:
@@ -762,7 +764,7 @@ class Worker:
             self._tokens(n, model=self.name)
 
     def _flush(self) -> None:
-        """All that was found in this step, in one call of each event loop."""
+        """Pass all results of this step on, with one call per event loop."""
         if not self._outbox:
             return
         calls, self._outbox = self._outbox, []
@@ -770,7 +772,7 @@ class Worker:
             mine = [call for own, call in calls if own is loop]
             try:
                 loop.call_soon_threadsafe(_call_all, mine)
-            except RuntimeError:  # the loop is gone, and its clients with it
+            except RuntimeError:  # the loop is closed, so its clients are gone too
                 continue
         self.news.set()
 

@@ -35,7 +35,7 @@ PAIR = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")
 
 
 def languages_of(run: Run) -> tuple[str, str] | None:
-    """From which language to which: as the endings of its training files say, or its name."""
+    """Source and target language, from the endings of the training files or the run's name."""
     data = run.settings.data
     if data.source and data.target:
         ends = [Path(files[0]).suffix[1:].lower() for files in (data.source, data.target)]
@@ -69,7 +69,7 @@ async def languages(service: Service, request: Request) -> Response:
 
 async def translate(service: Service, request: Request) -> Response:
     given = await fields(service, request)
-    for name in ("api_key", "secret"):  # `secret`: of its own page, against those who copy it
+    for name in ("api_key", "secret"):  # `secret`: sent by LibreTranslate's own page
         given.pop(name, None)
     texts, source = given.pop("q", None), given.pop("source", None)
     target = given.pop("target", None)
@@ -79,18 +79,18 @@ async def translate(service: Service, request: Request) -> Response:
         n = int(n)
     if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < service.limits.n:
         raise Refused(
-            422, f"alternatives must be a whole number from 0 to {service.limits.n - 1}.",
+            422, f"alternatives must be an integer from 0 to {service.limits.n - 1}.",
             param="alternatives",
         )  # fmt: skip
     if form not in ("text", "html"):
         raise Refused(422, "format must be text or html.", param="format")
     if given:
         name = next(iter(given))[:60]
-        raise Refused(422, f"there is no field {name!r} in this request.", param=name)
+        raise Refused(422, f"unknown field {name!r} in the request.", param=name)
     several = isinstance(texts, list)
     asked = texts if isinstance(texts, list) else [texts]
     if not all(isinstance(one, str) for one in asked):
-        raise Refused(422, "q must be a text, or a list of texts.", param="q")
+        raise Refused(422, "q must be a string or a list of strings.", param="q")
     worker = _translator(service, source, target)
     options: dict[str, Any] = {}
     if n:
@@ -110,7 +110,7 @@ async def translate(service: Service, request: Request) -> Response:
     made: list[list[str]] = []
     for text, of_one in zip(asked, known, strict=True):
         mine, found = found[: len(of_one)], found[len(of_one) :]
-        # The second of all, then the third; where a sentence has no more, its last once more.
+        # Alternative k joins output k of every sentence, or its last output if it has fewer.
         made.append([
             put_back(text, of_one, [outs[min(k, len(outs) - 1)] for outs in mine], form)
             for k in range(max(map(len, mine), default=1))
@@ -129,14 +129,14 @@ def _translator(service: Service, source: object, target: object) -> Worker:
     shown = ", ".join(f"{one} to {other}" for one, other in known) or "none"
     if not known:
         raise Refused(
-            404, "no model here is known to translate. `--languages RUN=de-en` says between which "
-            "languages one does.", code="model_not_found",
+            404, "no served model is known as a translator. Start the server with its languages: "
+            "--languages RUN=de-en.", code="model_not_found",
         )  # fmt: skip
     if source in (None, "", "auto"):
         able = [worker for pair, worker in known.items() if pair[1] == target]
         if len(able) != 1:
             raise Refused(
-                422, f"say the source language: texts are not searched for it. Known: {shown}.",
+                422, f"set source: the language of a text is not detected. Served: {shown}.",
                 param="source",
             )  # fmt: skip
         return able[0]
@@ -144,27 +144,27 @@ def _translator(service: Service, source: object, target: object) -> Worker:
     if worker is None:
         raise Refused(
             422,
-            f"{str(source)[:20]!r} is not translated to {str(target)[:20]!r} here. Known: {shown}.",
+            f"no model translates {str(source)[:20]!r} to {str(target)[:20]!r}. Served: {shown}.",
             param="target",
         )
     return worker
 
 
 async def detect(service: Service, request: Request) -> Response:
-    """Nothing here tells languages apart, and a guess would be passed on as knowledge."""
+    """Reject the request: no model detects languages, and a guess would look like a result."""
     raise Refused(
-        404, "languages are not detected: no model here tells them apart. Say the source language.",
+        404, "language detection is not supported. Set source in requests to /translate.",
         code="not_offered",
     )  # fmt: skip
 
 
 async def fields(service: Service, request: Request) -> dict[str, Any]:
-    """Of JSON, or of a form of either kind."""
+    """Return the fields of a JSON body or of either kind of form."""
     kind = kind_of(request)
     if kind == "application/json":
         return parse_json(await service.body(request, service.limits.body))
     if kind not in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        raise Refused(415, "send application/json or a form.")
+        raise Refused(415, "Content-Type must be application/json or that of a form.")
     form = await service.form(request)
     found: dict[str, Any] = {name: one_of(form, name) for name in form if name != "q"}
     texts: Mapping[str, Any] = {"q": form.get("q", [])}
@@ -174,28 +174,29 @@ async def fields(service: Service, request: Request) -> dict[str, Any]:
 
 LANGUAGE = an_object(("code", "name", "targets"), code=TEXT, name=TEXT)
 BODY = an_object(
-    ("q", "source", "target"), q={"description": "A text, or several."}, target=TEXT,
-    source={**TEXT, "description": "auto: where one model translates into the target."},
+    ("q", "source", "target"), q={"description": "A text, or a list of texts."}, target=TEXT,
+    source={**TEXT, "description": "auto works if only one model has this target."},
     format=an("string", enum=["text", "html"]), api_key=TEXT,
-    alternatives=an("integer", description="Other translations of each."),
+    alternatives=an("integer", description="Number of alternative translations per text."),
 )  # fmt: skip
 ROUTES = (
     Route(
         method="POST", path="/translate", queues=True, answer=translate, body=BODY, urlencoded=True,
-        key_in_body=True, plain_errors=True, summary="Translate, as LibreTranslate does.",
+        key_in_body=True, plain_errors=True, summary="Translate texts or HTML.",
         gives={"application/json": an_object(
-            ("translatedText",), translatedText={"description": "As many as q."},
-            alternatives={"description": "Of each as many as were asked for."})},
+            ("translatedText",), translatedText={"description": "One translation per text of q."},
+            alternatives={"description": "Alternative translations of each text."})},
     ),
     Route(
         method="GET", path="/languages", answer=languages, key_in_body=True, plain_errors=True,
-        summary="From which languages to which, as LibreTranslate says it.",
+        summary="List source languages with their target languages.",
         gives={"application/json": an("array", items=LANGUAGE)},
         codes=(400, 401, 403, 408, 413, 429),
     ),
     Route(
         method="POST", path="/detect", answer=detect, body=an_object(("q",), q=TEXT),
         urlencoded=True, key_in_body=True, plain_errors=True,
-        summary="Not offered: a 404 that says so.", gives={"application/json": an("array")},
+        summary="Language detection is not supported: always 404.",
+        gives={"application/json": an("array")},
     ),
 )  # fmt: skip

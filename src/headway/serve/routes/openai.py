@@ -26,7 +26,7 @@ from headway.serve.worker import Detail, Ticket, Worker
 from headway.tasks.answers import Answer, Segment, Show, SpokenAnswer, TextAnswer, VectorAnswer
 
 MAX_TOKENS = 16
-"""Where a request of `/v1/completions` does not say: as OpenAI has it."""
+"""Default `max_tokens` of `/v1/completions`, as at OpenAI."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""), "logit_bias": (None, {}),
@@ -34,10 +34,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tool_choice": (None, "none", "auto"), "functions": (None, []),
     "response_format": (None, {"type": "text"}),
 }  # fmt: skip
-"""What OpenAI knows and these models do not have: said plainly, they are no harm."""
+"""Unsupported fields of OpenAI's API, with the values that have no effect and are accepted."""
 
 UNHEARD = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
-"""Of the caller's own books; nothing depends on them."""
+"""Fields that are ignored: they serve only the caller's own records."""
 
 
 def continues(worker: Worker) -> bool:
@@ -62,7 +62,7 @@ def fingerprint(worker: Worker) -> str:
 
 
 COLDEST, HOTTEST = 1e-4, 2
-"""The lowest temperature that is drawn at, and OpenAI's highest."""
+"""Lowest sampling temperature, and OpenAI's highest."""
 
 HOTTEST_SPEECH = 1
 """OpenAI's highest temperature for transcriptions."""
@@ -72,34 +72,34 @@ MOST_TOP, MOST_TOP_CHAT = 5, 20
 
 
 class Wanted:
-    """What a request about text says of how it is written."""
+    """Checked generation options of a completion or chat request."""
 
     def __init__(
         self, given: dict[str, Any], service: Service, worker: Worker, *,
         may_read_only: bool = False,
     ) -> None:  # fmt: skip
-        """`may_read_only`: whether no token at all may be asked for."""
+        """`may_read_only`: whether `max_tokens` may be 0."""
         for name, fine in NEUTRAL.items():
             if given.pop(name, None) not in fine:
-                raise Refused(422, f"{name} is not known to this model.", param=name)
+                raise Refused(422, f"{name} is not supported.", param=name)
         for name in UNHEARD:
             given.pop(name, None)
         self.stream = _flag(given, "stream")
         options = given.pop("stream_options", None)
         if options is not None and (not isinstance(options, dict) or not self.stream):
-            raise Refused(422, "stream_options goes with stream=true.", param="stream_options")
+            raise Refused(422, "stream_options needs stream=true.", param="stream_options")
         self.usage = bool((options or {}).get("include_usage"))
         self.echo = _flag(given, "echo")
         limits, known = service.limits, service.options(worker)
         self.n = _whole(given, "n", 1, 1, limits.n)
         if given.pop("best_of", None) not in (None, 1, self.n):
-            raise Refused(422, "best_of must be n: all outputs are shown.", param="best_of")
+            raise Refused(422, "best_of must equal n: all outputs are returned.", param="best_of")
         said: dict[str, Any] = {}
         said["max_len"] = given.pop("max_completion_tokens", None)
         tokens = given.pop("max_tokens", None)
         said["max_len"] = tokens if said["max_len"] is None else said["max_len"]
         self.writes = not (_is_whole(said["max_len"]) and said["max_len"] == 0 and may_read_only)
-        """False: only the prompt is shown, with its probabilities."""
+        """False: only the prompt is returned, with its probabilities."""
 
         if not self.writes:
             said["max_len"] = None
@@ -111,19 +111,19 @@ class Wanted:
         drawn = worker.run.settings.decode.sample
         if _is_number(temperature):
             drawn = temperature != 0
-            if 0 < temperature < COLDEST:  # so cold that it makes no difference
+            if 0 < temperature < COLDEST:  # lower values give the same samples
                 temperature = COLDEST
         drawn = drawn and self.writes
-        if _is_number(said["top_p"]) and said["top_p"] == 0:  # the likeliest token alone
+        if _is_number(said["top_p"]) and said["top_p"] == 0:  # only the most likely token
             drawn, said["top_p"] = False, None
         said["temperature"] = None if _is_number(temperature) and not temperature else temperature
         if isinstance(said["seed"], int) and said["seed"] < 0:
-            said["seed"] %= 2**53  # a seed as good as any, and the same each time
+            said["seed"] %= 2**53  # negative seeds are mapped to valid ones
         if drawn:
             said |= {"sample": True, "n_best": self.n}
             said["seed"] = secrets.randbelow(2**31) if said["seed"] is None else said["seed"]
         else:
-            # Checked all the same: what is wrong is said, also where it would change nothing.
+            # Checked although they have no effect without sampling: invalid values are errors.
             checked_options({name: said.pop(name) for name in ("temperature", "top_p")}, known)
             said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
         try:
@@ -134,7 +134,7 @@ class Wanted:
             message = str(error).replace(f"{error.param} must", f"{name} must")
             raise Refused(error.status, message, param=name) from error
         self.copies = 1 if drawn else self.n
-        """Outputs that are the same, where nothing is drawn."""
+        """Number of identical outputs without sampling."""
 
 
 async def completions(service: Service, request: Request) -> Response:
@@ -144,9 +144,7 @@ async def completions(service: Service, request: Request) -> Response:
         given["max_tokens"] = MAX_TOKENS
     top = given.pop("logprobs", None)
     if top is not None and not (_is_whole(top) and 0 <= top <= MOST_TOP):
-        raise Refused(
-            422, f"logprobs must be a whole number from 0 to {MOST_TOP}.", param="logprobs"
-        )
+        raise Refused(422, f"logprobs must be an integer from 0 to {MOST_TOP}.", param="logprobs")
     prompts = _prompts(given.pop("prompt", None), worker, service, "prompt")
     wanted = Wanted(given, service, worker, may_read_only=True)
     _nothing_else(given)
@@ -162,7 +160,7 @@ async def chat(service: Service, request: Request) -> Response:
     messages = checked_messages(given.pop("messages", None), service.limits)
     wants, top = _flag(given, "logprobs"), _whole(given, "top_logprobs", 0, 0, MOST_TOP_CHAT)
     if top and not wants:
-        raise Refused(422, "top_logprobs goes with logprobs=true.", param="top_logprobs")
+        raise Refused(422, "top_logprobs needs logprobs=true.", param="top_logprobs")
     wanted = Wanted(given, service, worker)
     _nothing_else(given)
     prompt = await service.chat_prompt(request, worker, messages, begun)
@@ -171,7 +169,7 @@ async def chat(service: Service, request: Request) -> Response:
 
 
 class Completions:
-    """How outputs are put into answers of `/v1/completions`."""
+    """Response format of `/v1/completions`."""
 
     kind, chunk_kind, begins = "text_completion", "text_completion", "cmpl-"
 
@@ -182,7 +180,7 @@ class Completions:
         return {"text": (prompt if self.echo else "") + text, "logprobs": probs}
 
     def piece(self, text: str, probs: dict[str, Any] | None, prompt: str | None) -> dict[str, Any]:
-        """`prompt`: of the first piece of an output, None of all others."""
+        """`prompt`: given with the first piece of an output, else None."""
         return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
     def probs(self, steps: Sequence[Step]) -> dict[str, Any] | None:
@@ -198,6 +196,8 @@ class Completions:
 
 
 class Chat(Completions):
+    """Response format of `/v1/chat/completions`."""
+
     kind, chunk_kind, begins = "chat.completion", "chat.completion.chunk", "chatcmpl-"
 
     def whole(self, prompt: str, text: str, probs: dict[str, Any] | None) -> dict[str, Any]:
@@ -271,7 +271,7 @@ async def _chunks(
     def chunk(
         index: int, w: int, text: str, out: TextAnswer | None = None, reason: str | None = None
     ) -> bytes:
-        """`out`: what was written as a whole, with its last piece."""
+        """`out`: the complete output, given with its last piece."""
         number, probs = index // wanted.n, None
         before = _prompt_text(worker, prompts[number])
         prompt = None if index in sent else before
@@ -314,7 +314,7 @@ async def _chunks(
 
 
 def _outputs(answer: Answer, member: Member | None) -> list[tuple[int, TextAnswer]]:
-    """Of one prompt, each with the number under which it grew, in that order."""
+    """Outputs of one prompt with their numbers in the continuous batch, in that order."""
     assert isinstance(answer, TextAnswer)
     found = [answer, *answer.others]
     order = range(len(found)) if member is None else member.order
@@ -344,14 +344,14 @@ def _usage(
 
 
 def _prompts(given: Any, worker: Worker, service: Service, param: str) -> list[Any]:
-    """A text, several, the ids of one, or of several."""
+    """Prompts from a text, a list of texts, token ids, or lists of token ids."""
     given = "" if given is None else given
     several = given if isinstance(given, list) else [given]
     if isinstance(given, list) and given and all(map(_is_whole, given)):
         several = [given]
     if not several or len(several) > service.limits.inputs:
         raise Refused(
-            413 if several else 422, f"1 to {service.limits.inputs:,} {param}s a request.",
+            413 if several else 422, f"send 1 to {service.limits.inputs:,} {param}s per request.",
             param=param,
         )  # fmt: skip
     size = worker.run.tokenizer.vocab_size
@@ -364,14 +364,14 @@ def _prompts(given: Any, worker: Worker, service: Service, param: str) -> list[A
                 raise Refused(error.status, str(error), param=param) from error
         elif not isinstance(one, list):
             raise Refused(
-                422, f"{param} must be a text, a list of texts, or lists of tokens.", param=param
+                422, f"{param} must be a string, a list of strings, or token ids.", param=param
             )
         elif (
             not one
             or len(one) > service.limits.characters
             or not all(_is_whole(token) and 0 <= token < size for token in one)
         ):
-            raise Refused(422, f"tokens must be whole numbers below {size:,}.", param=param)
+            raise Refused(422, f"token ids must be integers from 0 to below {size:,}.", param=param)
         else:
             found.append(Tokens(tuple(one)))
     return found
@@ -386,7 +386,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _stops(given: Any) -> Any:
-    """Nothing stops at an empty text."""
+    """Stop strings without empty ones, which would have no effect."""
     if isinstance(given, list):
         return [one for one in given if one != ""] or None
     return None if given == "" else given
@@ -394,7 +394,7 @@ def _stops(given: Any) -> Any:
 
 async def embeddings(service: Service, request: Request) -> Response:
     given = await _json(service, request)
-    worker = service.worker(given.pop("model", None), embeds, "gives vectors of texts")
+    worker = service.worker(given.pop("model", None), embeds, "computes text embeddings")
     texts = given.pop("input", None)
     form = given.pop("encoding_format", None) or "float"
     if form not in ("float", "base64"):
@@ -404,8 +404,8 @@ async def embeddings(service: Service, request: Request) -> Response:
         given.pop(name, None)
     _nothing_else(given)
     if texts is None:
-        raise Refused(422, "there is no input.", param="input")
-    # A text is read as it is written: the ids of one are those of the model's own vocabulary.
+        raise Refused(422, "input is missing.", param="input")
+    # Token ids are decoded with the model's vocabulary and read as text.
     given_texts = _prompts(texts, worker, service, "input")
     several = [_prompt_text(worker, one) for one in given_texts]
     asked = await service.ask(request, worker, several, {})
@@ -417,7 +417,7 @@ async def embeddings(service: Service, request: Request) -> Response:
         vector = np.asarray(answer.vector, np.float32)
         if size is not None and size != len(vector):
             raise Refused(
-                422, f"dimensions must be {len(vector)}: this model has no others.",
+                422, f"dimensions must be {len(vector)}, the model's vector size.",
                 param="dimensions",
             )  # fmt: skip
         value: Any = vector.tolist()
@@ -438,9 +438,9 @@ FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 
 async def transcriptions(service: Service, request: Request) -> Response:
     if kind_of(request) != "multipart/form-data":
-        raise Refused(415, "send multipart/form-data with a file.")
+        raise Refused(415, "Content-Type must be multipart/form-data with a file.")
     form = await service.form(request)
-    worker = service.worker(one_of(form, "model"), hears, "writes down what is said")
+    worker = service.worker(one_of(form, "model"), hears, "transcribes speech")
     shape = one_of(form, "response_format") or "json"
     if shape not in FORMATS:
         raise Refused(
@@ -448,9 +448,9 @@ async def transcriptions(service: Service, request: Request) -> Response:
         )
     files = form.get("file", [])
     if len(files) != 1 or not isinstance(files[0], Upload):
-        raise Refused(422, "send one file.", param="file")
+        raise Refused(422, "the form must contain exactly one file.", param="file")
     if one_of(form, "stream") not in (None, "false", "False"):
-        raise Refused(422, "a transcript comes as a whole: stream=false.", param="stream")
+        raise Refused(422, "transcripts cannot be streamed: set stream=false.", param="stream")
     said: dict[str, Any] = {}
     temperature = one_of(form, "temperature") or "0"
     try:
@@ -468,7 +468,7 @@ async def transcriptions(service: Service, request: Request) -> Response:
     _nothing_else({name: value for name, value in form.items() if name not in known})
     if not times <= {"word", "segment"}:
         raise Refused(
-            422, "timestamp_granularities are word and segment.", param="timestamp_granularities"
+            422, "timestamp_granularities must be word or segment.", param="timestamp_granularities"
         )
     asked = await service.ask(request, worker, [files[0]], said)
     [answer] = asked.answers
@@ -497,7 +497,7 @@ async def transcriptions(service: Service, request: Request) -> Response:
 
 
 SEEK_S = 0.01
-"""OpenAI counts the beginning of a segment in frames of ten milliseconds."""
+"""Unit of `seek` at OpenAI: frames of ten milliseconds."""
 
 
 def _segment(number: int, one: Segment) -> dict[str, Any]:
@@ -519,7 +519,7 @@ def _segment(number: int, one: Segment) -> dict[str, Any]:
 
 async def _json(service: Service, request: Request) -> dict[str, Any]:
     if kind_of(request) != "application/json":
-        raise Refused(415, "send application/json.")
+        raise Refused(415, "Content-Type must be application/json.")
     return parse_json(await service.body(request, service.limits.body))
 
 
@@ -538,14 +538,14 @@ def _whole(given: dict[str, Any], name: str, usual: int, low: int, high: int) ->
     value = given.pop(name, None)
     value = usual if value is None else value
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise Refused(422, f"{name} must be a whole number from {low} to {high}.", param=name)
+        raise Refused(422, f"{name} must be an integer from {low} to {high}.", param=name)
     return value
 
 
 def _nothing_else(given: Mapping[str, Any]) -> None:
     if given:
         name = next(iter(given))[:60]
-        raise Refused(422, f"there is no field {name!r} in this request.", param=name)
+        raise Refused(422, f"unknown field {name!r} in the request.", param=name)
 
 
 USAGE = an_object(prompt_tokens=an("integer"), total_tokens=an("integer"))
@@ -557,14 +557,18 @@ def _said(kind: str, text: str) -> dict[str, Any]:
 
 DRAWN = {
     "max_tokens": _said(
-        "integer", "Most tokens of an output; 16 by default for completions, where 0 is allowed."
+        "integer", "Largest number of output tokens. Completions: 16 by default, 0 is allowed."
     ),
-    "temperature": _said("number", "0 to 2; 0: the likeliest token each time."),
-    "top_p": _said("number", "Draw from the likeliest that have this probability together."),
-    "n": _said("integer", "Outputs of a prompt."),
-    "seed": _said("integer", "Of the draws; without one each request draws anew."),
-    "stop": {"description": "A text, or several, that ends an output and is not part of it."},
-    "stream": _said("boolean", "Pieces as they are written, as server-sent events."),
+    "temperature": _said(
+        "number", "Sampling temperature from 0 to 2; 0: always the most likely token."
+    ),
+    "top_p": _said("number", "Sample from the most likely tokens with this total probability."),
+    "n": _said("integer", "Number of outputs per prompt."),
+    "seed": _said("integer", "Random seed; without it each request samples differently."),
+    "stop": {
+        "description": "A string or a list of strings that end the output; not part of the output."
+    },
+    "stream": _said("boolean", "Send the output in pieces, as server-sent events."),
     "stream_options": {"nullable": True, "description": '{"include_usage": true}'},
 }
 CHOICES = an_object(
@@ -578,16 +582,18 @@ CHUNK = an_object(
 ROUTES = (
     Route(
         method="POST", path="/v1/completions", queues=True, bad_value=400, answer=completions,
-        summary="What follows a prompt, as OpenAI's legacy completions.",
-        body=an_object(model=TEXT, prompt={"description": "A text, several, or tokens."},
-                       logprobs=_said("integer", "Log-probabilities, and of so many others."),
-                       echo=_said("boolean", "The prompt stands before its output."), **DRAWN),
+        summary="Continue a prompt (OpenAI's legacy completions).",
+        body=an_object(model=TEXT, prompt={"description": "A text, a list of texts, or token ids."},
+                       logprobs=_said(
+                           "integer", "Return log-probabilities, and those of this many top tokens."
+                       ),
+                       echo=_said("boolean", "Return the prompt before its output."), **DRAWN),
         gives={"application/json": CHOICES,
                "text/event-stream": event_stream(CHUNK, '{"choices": [{"text": " was"}]}')},
     ),
     Route(
         method="POST", path="/v1/chat/completions", queues=True, bad_value=400, answer=chat,
-        summary="An answer in a chat; only of models with a chat template.",
+        summary="Answer a chat; needs a model with a chat template.",
         body=an_object(("messages",), model=TEXT, messages=an("array", items=an_object()),
                        logprobs=an("boolean", nullable=True),
                        top_logprobs=an("integer", nullable=True), **DRAWN),
@@ -597,8 +603,9 @@ ROUTES = (
     ),
     Route(
         method="POST", path="/v1/embeddings", queues=True, bad_value=400, answer=embeddings,
-        summary="Vectors of texts.",
-        body=an_object(("input",), model=TEXT, input={"description": "A text, several, or tokens."},
+        summary="Compute text embeddings.",
+        body=an_object(("input",), model=TEXT,
+                       input={"description": "A text, a list of texts, or token ids."},
                        encoding_format={**TEXT, "description": "float or base64."},
                        dimensions=an("integer", nullable=True)),
         gives={"application/json": an_object(
@@ -607,7 +614,7 @@ ROUTES = (
     ),
     Route(
         method="POST", path="/v1/audio/transcriptions", queues=True, bad_value=400,
-        answer=transcriptions, summary="What is said in a recording.",
+        answer=transcriptions, summary="Transcribe speech.",
         form=an_object(("file",), file=an("string", format="binary"), model=TEXT, language=TEXT,
                        prompt=TEXT, response_format=an("string", enum=list(FORMATS)),
                        temperature=TEXT, **{"timestamp_granularities[]": TEXTS}),

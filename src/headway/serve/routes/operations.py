@@ -1,4 +1,4 @@
-"""For who runs the server: is it alive, is it ready, what does it do, what is it."""
+"""Routes for the operator: health, readiness, metrics, version, and the page's files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headway.web.html import FOLDER
 
 
 async def health(service: Service, request: Request) -> Response:
-    """The process is alive, also while it drains."""
+    """Report that the process is alive, even while it drains."""
     return response({"status": "ok"})
 
 
 async def ready(service: Service, request: Request) -> Response:
-    """Every model is read and takes requests."""
+    """Report whether every model is loaded and accepts requests."""
     models = {
         name: "full" if one.is_full else "ready" if one.is_open.is_set() else "loading"
         for name, one in service.workers.items()
@@ -47,7 +47,7 @@ PAGE = {
     "/assets/colour.js": ("core/colour.js", "text/javascript; charset=utf-8"),
     "/assets/serve.js": ("serve/serve.js", "text/javascript; charset=utf-8"),
 }
-"""The page and what it is made of: the same style sheet and components as the look page."""
+"""Files of the page, which uses the style sheet and components of the look page."""
 
 
 async def page(service: Service, request: Request) -> Response:
@@ -65,21 +65,21 @@ async def description_page(service: Service, request: Request) -> Response:
 
 STATUS = an_object(("status",), status=TEXT)
 ROUTES = (
-    Route(method="GET", path="/health", answer=health, summary="Alive, also while draining.",
+    Route(method="GET", path="/health", answer=health, summary="Is the process alive?",
           gives={"application/json": STATUS}, codes=(403,), is_open=True),
-    Route(method="GET", path="/ready", answer=ready, summary="All models take requests; else 503.",
+    Route(method="GET", path="/ready", answer=ready, summary="Are all models ready? 503 if not.",
           gives={"application/json": an_object(("ready",), ready=an("boolean"))},
           codes=(403, 503), is_open=True),
-    Route(method="GET", path="/metrics", answer=metrics, summary="Prometheus's text.",
+    Route(method="GET", path="/metrics", answer=metrics, summary="Metrics for Prometheus.",
           gives={"text/plain": TEXT}, codes=(403,), is_open=True),
-    Route(method="GET", path="/version", answer=version, summary="Which headway this is.",
+    Route(method="GET", path="/version", answer=version, summary="The version of headway.",
           gives={"application/json": an_object(("name", "version"), name=TEXT, version=TEXT)},
           codes=(403,), is_open=True),
 )  # fmt: skip
 FILES = (
-    *(Route(method="GET", path=path, answer=page, summary="The page.", is_open=True)
+    *(Route(method="GET", path=path, answer=page, summary="The web page.", is_open=True)
       for path in PAGE),
-    Route(method="GET", path="/favicon.ico", answer=favicon, summary="None.", is_open=True),
-    Route(method="GET", path="/docs", answer=description_page, summary="To the page's API tab."),
+    Route(method="GET", path="/favicon.ico", answer=favicon, summary="No icon.", is_open=True),
+    Route(method="GET", path="/docs", answer=description_page, summary="Redirect to the API tab."),
 )  # fmt: skip
-"""Not in the description: they are for browsers."""
+"""Routes for browsers, which the OpenAPI description leaves out."""

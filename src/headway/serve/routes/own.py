@@ -1,4 +1,4 @@
-"""Our own routes: one for every task, and the page about one input."""
+"""Routes that are not part of another API: `/v1/predict`, `/v1/look`, and the list of models."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def any_model(worker: Worker) -> bool:
 
 
 async def predict(service: Service, request: Request) -> Response:
-    """The same answers as `run(…)` and `headway predict --json`."""
+    """Return the same answers as `run(…)` and `headway predict --json`."""
     given = await _asked(service, request)
-    worker = service.worker(given.pop("model", None), any_model, "answers")
+    worker = service.worker(given.pop("model", None), any_model, "answers requests")
     if worker.spec.modality == "text":
-        await service.body(request, service.limits.body)  # which is known: is it too much?
+        await service.body(request, service.limits.body)  # already read: check its size
     options = given.pop("options", None)
     if options is not None and not isinstance(options, dict):
-        raise Refused(422, "options must be an object.", param="options")
+        raise Refused(422, "options must be a JSON object.", param="options")
     stream = given.pop("stream", None) or False
     if not isinstance(stream, bool):
         raise Refused(422, "stream must be true or false.", param="stream")
     several, one = given.pop("inputs", None), given.pop("input", None)
     if given:
         name = next(iter(given))
-        raise Refused(422, f"there is no field {name[:60]!r} in this request.", param=name[:60])
+        raise Refused(422, f"unknown field {name[:60]!r} in the request.", param=name[:60])
     if (several is None) == (one is None):
-        raise Refused(422, "give either input, or inputs.", param="input")
+        raise Refused(422, "give exactly one of input and inputs.", param="input")
     if several is not None and not isinstance(several, list):
         raise Refused(422, "inputs must be a list.", param="inputs")
     inputs: Sequence[Any] = [one] if several is None else several
@@ -56,13 +56,13 @@ async def predict(service: Service, request: Request) -> Response:
 
 
 def facts(answer: Answer) -> dict[str, Any]:
-    """As `headway predict --json` prints it."""
+    """An answer as `headway predict --json` prints it."""
     found = answer.to_dict()
     return found if answer.id is None else {"id": answer.id, **found}
 
 
 async def _asked(service: Service, request: Request) -> dict[str, Any]:
-    """The fields of the request, of JSON or of a form."""
+    """Return the fields of a JSON body or a form."""
     kind = kind_of(request)
     if kind == "application/json":
         body = await service.body(request, service.most_bytes)
@@ -70,7 +70,7 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
             check_few_values(body)
         return parse_json(body)
     if kind != "multipart/form-data":
-        raise Refused(415, "send application/json, or multipart/form-data with files.")
+        raise Refused(415, "Content-Type must be application/json or multipart/form-data.")
     form = await service.form(request)
     found: dict[str, Any] = {}
     files = [one for name in ("file", "files", "input", "inputs") for one in form.pop(name, [])]
@@ -80,7 +80,7 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
             del form[name]
     if form:
         name = next(iter(form))
-        raise Refused(422, f"there is no field {name[:60]!r} in this form.", param=name[:60])
+        raise Refused(422, f"unknown field {name[:60]!r} in the form.", param=name[:60])
     if "options" in found:
         said = str(found["options"] or "{}").encode("utf-8", "replace")
         found["options"] = parse_json(said, "options")
@@ -88,7 +88,7 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
         found["stream"] = {"true": True, "false": False}.get(str(found["stream"]), found["stream"])
     for one in files:
         if isinstance(one, str) and not one.isprintable() and "\x00" in one:
-            raise Refused(422, "a text of the form holds NUL.", param="input")
+            raise Refused(422, "a text in the form contains a NUL character.", param="input")
     if len(files) == 1:
         return {**found, "input": files[0]}
     return {**found, "inputs": files}
@@ -97,7 +97,7 @@ async def _asked(service: Service, request: Request) -> dict[str, Any]:
 async def _streamed(
     service: Service, worker: Worker, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> Response:
-    """Server-sent events: pieces of text as they are certain, then the answers."""
+    """Send server-sent events: pieces of text once they are final, then the answers."""
     queue: asyncio.Queue[Any] = asyncio.Queue()
     ticket = await service.ticket(
         worker, inputs, options, on_piece=lambda n, w, text: queue.put_nowait((n, w, text))
@@ -125,7 +125,7 @@ def event(content: Any) -> bytes:
 
 
 async def look(service: Service, request: Request) -> Response:
-    """The page of `headway look` for one input: HTML, or its data where JSON is wanted."""
+    """Return the page of `headway look` for one input as HTML, or its data as JSON."""
     kind = kind_of(request)
     data = None
     if kind == "application/json":
@@ -142,24 +142,24 @@ async def look(service: Service, request: Request) -> Response:
             else:
                 values[name] = one_of(form, name)
     else:
-        raise Refused(415, "send application/json, or multipart/form-data with a file.")
+        raise Refused(415, "Content-Type must be application/json or multipart/form-data.")
     values.pop("api_key", None)
-    worker = service.worker(values.pop("model", None), any_model, "can be looked into")
+    worker = service.worker(values.pop("model", None), any_model, "can be inspected")
     if worker.run.opened.engine is not None:
         raise Refused(
-            422, f"nobody can look into what the engine of {worker.name} computes. Serve the run "
-            "that was exported.",
+            422, f"{worker.name} runs in an exported engine, which shows no internal states. Serve "
+            "the run that was exported.",
         )  # fmt: skip
     text = values.get("text")
     if isinstance(text, str) and not text.strip() and worker.spec.modality == "text":
-        raise Refused(422, "the text is empty: give what is to be looked at.", param="text")
+        raise Refused(422, "text is empty: give a text to inspect.", param="text")
     if isinstance(text, str) and len(text) > service.limits.characters:
         raise Refused(
-            413, f"a text has {len(text):,} characters; at most {service.limits.characters:,}.",
+            413, f"text has {len(text):,} characters; the limit is {service.limits.characters:,}.",
             param="text",
         )  # fmt: skip
     if service.draining:
-        raise Refused(503, "the server is about to stop.", headers={"Retry-After": "5"})
+        raise Refused(503, "the server is shutting down.", headers={"Retry-After": "5"})
     post = f"{request.scope.get('root_path', '')}/v1/look"
     work = service.looks.make(worker.run, values, data, post)
     try:
@@ -168,7 +168,7 @@ async def look(service: Service, request: Request) -> Response:
     except UserError as error:
         raise as_refused(error) from error
     finally:
-        work.cancel()  # if it has not begun: nobody waits for it
+        work.cancel()  # has an effect only if it has not started
     if "application/json" in request.headers.get("accept", ""):
         return response({"packed": page.packed})
     return HTMLResponse(page.live_html)
@@ -181,11 +181,11 @@ async def models(service: Service, request: Request) -> Response:
 
 async def model(service: Service, request: Request) -> Response:
     name = request.path_params["model"]
-    return response(model_facts(service, service.worker(name, any_model, "answers")))
+    return response(model_facts(service, service.worker(name, any_model, "answers requests")))
 
 
 def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
-    """As OpenAI lists it, and what our own page needs to know."""
+    """Facts about a model in OpenAI's format, with those that the web page needs."""
     run, spec = worker.run, worker.spec
     known = service.options(worker)
     own = {
@@ -204,9 +204,9 @@ def model_facts(service: Service, worker: Worker) -> dict[str, Any]:
 
 ANSWER = an_object()
 PREDICT = an_object(
-    model={**TEXT, "description": "May be left out where one model is served."},
-    input={"description": 'A text; an object of texts; {"data": base64} of a medium.'},
-    inputs=an("array", items=ANY, description="Several of them."),
+    model={**TEXT, "description": "Name of the model; optional if only one is served."},
+    input={"description": 'A text, an object of texts, or a media file: {"data": base64}.'},
+    inputs=an("array", items=ANY, description="A list of inputs."),
     options=an_object(),
     stream=an("boolean", nullable=True),
 )
@@ -219,13 +219,13 @@ EVENT = an_object(
     model=TEXT,
     answers=an("array", items=ANSWER),
 )
-"""A piece of text, or at the end all answers."""
+"""Event of a stream: a piece of text, or all answers at the end."""
 
 ROUTES = (
     Route(
         method="POST", path="/v1/predict", queues=True, answer=predict, body=PREDICT,
-        summary="Ask any model: the answers of `headway predict --json`.",
-        form=an_object(model=TEXT, options={**TEXT, "description": "JSON."}, stream=TEXT,
+        summary="Run any model; same answers as `headway predict --json`.",
+        form=an_object(model=TEXT, options={**TEXT, "description": "A JSON object."}, stream=TEXT,
                        file=an("array", items=an("string", format="binary")),
                        input=an("array", items=TEXT)),
         gives={
@@ -237,19 +237,19 @@ ROUTES = (
     ),
     Route(
         method="POST", path="/v1/look", answer=look, key_in_body=True,
-        summary="The page of `headway look` about one input.",
+        summary="The page of `headway look` for one input.",
         body=an_object(model=TEXT, text=TEXT),
         form=an_object(model=TEXT, text=TEXT, api_key=TEXT, file=an("string", format="binary")),
         gives={"text/html": TEXT, "application/json": an_object(("packed",), packed=TEXT)},
     ),
     Route(
-        method="GET", path="/v1/models", answer=models, summary="All models.",
+        method="GET", path="/v1/models", answer=models, summary="List all models.",
         gives={"application/json": an_object(
             ("object", "data"), object=TEXT, data=an("array", items=MODEL))},
         codes=(401, 403),
     ),
     Route(
-        method="GET", path="/v1/models/{model}", answer=model, summary="One model.",
+        method="GET", path="/v1/models/{model}", answer=model, summary="Describe one model.",
         gives={"application/json": MODEL}, codes=(401, 403, 404),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A route: where it is, what answers, and what the description says about it."""
+"""A route: its path, the function that answers it, and its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ class Route:
     answer: Answer
     summary: str
     body: Schema | None = None
-    """Of JSON."""
+    """Schema of a JSON body."""
 
     form: Schema | None = None
-    """Of a form with files, where it may be one."""
+    """Schema of a form with files, if the body may be one."""
 
     urlencoded: bool = False
-    """The fields of the body may also come as a plain form."""
+    """The body may also be a URL-encoded form."""
 
     gives: Mapping[str, Schema] = field(default_factory=dict)
-    """Schemas of the answer by media type."""
+    """Schemas of the response by media type."""
 
     codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-    """What else it may say."""
+    """Status codes of its errors."""
 
     is_open: bool = False
-    """It answers without a key."""
+    """No API key is needed."""
 
     plain_errors: bool = False
-    """An error is a text, not an object with a message: its clients expect that."""
+    """Errors are a text instead of an object with a message, as its clients expect."""
 
     key_in_body: bool = False
-    """The key may also be a field of the body, `api_key`: its clients have no header for it."""
+    """The API key may also be the body field `api_key`, for clients that cannot set a header."""
 
     bad_value: int | None = None
-    """The status of values that are rejected, where it is neither 413 nor 422: OpenAI has 400."""
+    """Status of invalid values, if it is not 413 or 422. OpenAI uses 400."""
 
     queues: bool = False
-    """It asks for a place in the queue of a model, and does nothing without."""
+    """Requests need a place in the queue of a model."""
 
 
 def path_in(scope: Mapping[str, Any]) -> str:
-    """The path of a request without the prefix under which someone mounted the application."""
+    """The path of a request without the prefix under which the application is mounted."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     inside = path == prefix or path.startswith(prefix + "/")
     return path[len(prefix) :] if prefix and inside else path
 
 
 def an(kind: str, **more: Any) -> dict[str, Any]:
-    """A schema in short: `an("integer", minimum=1)`."""
+    """Short form of a schema: `an("integer", minimum=1)`."""
     return {"type": kind, **more}
 
 
@@ -70,10 +70,10 @@ def an_object(required: tuple[str, ...] = (), /, **properties: Any) -> dict[str,
 
 
 def event_stream(of: Schema, example: str = "") -> dict[str, Any]:
-    """The schema of an answer that is a stream of server-sent events, each an object like `of`."""
+    """Schema of a response that is a stream of server-sent events, each an object like `of`."""
     said = (
-        "Server-sent events, where the request has stream=true: lines of `data: ` and an object "
-        "of x-event, and `data: [DONE]` at the end. Lines that begin with a colon are comments."
+        "Server-sent events if the request has stream=true: lines of `data: ` with an object of "
+        "x-event, and `data: [DONE]` at the end. Lines that begin with a colon are comments."
     )
     return {
         "type": "string", "format": "event-stream", "description": said, "x-event": dict(of),
