@@ -167,8 +167,8 @@ class AnswerTable:
         self.n_formulas += safe != value
         if self.ending == ".tsv" and any(char in safe for char in "\t\n\r"):
             raise UserError(
-                f"{self.path}: a cell holds a tab or a line break, which TSV has no way to write: "
-                f"{safe[:60]!r}. Name the file .csv, .jsonl or .parquet."
+                f"{self.path}: a cell contains a tab or a line break, which TSV cannot represent: "
+                f"{safe[:60]!r}. Use .csv, .jsonl or .parquet instead."
             )
         return safe
 
@@ -178,9 +178,9 @@ class AnswerTable:
             return ""
         some = "s begin" if self.n_formulas > 1 else " begins"
         return (
-            f"{self.path}: {self.n_formulas:,} cell{some} like a formula and got an apostrophe "
-            "before it, so that no spreadsheet computes it. .jsonl and .parquet keep texts as "
-            "they are"
+            f"{self.path}: {self.n_formulas:,} cell{some} like a formula and got a leading "
+            "apostrophe, so that spreadsheets do not evaluate it. .jsonl and .parquet keep texts "
+            "unchanged"
         )
 
 

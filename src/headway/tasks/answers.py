@@ -136,9 +136,10 @@ class Answer:
         if name.startswith("_") or name in ANSWER_FIELDS:  # not yet there: it is being copied
             raise AttributeError(name)
         if self.error:
-            raise AttributeError(f"there is no {name!r}: this was not answered. {self.error}")
+            raise AttributeError(f"no {name!r}, because there is no prediction: {self.error}")
         raise AttributeError(
-            f"{type(self).__name__} has no {name!r}; it has {', '.join(attributes_of(type(self)))}."
+            f"{type(self).__name__} has no attribute {name!r}; it has "
+            f"{', '.join(attributes_of(type(self)))}."
         )
 
     def _repr_html_(self) -> str:
@@ -438,7 +439,7 @@ class Answers(list[Answer]):
         ending = path.suffix.lower()
         if ending not in SAVERS:
             raise UserError(
-                f"{path}: answers are not saved as {ending or 'a file without an ending'}."
+                f"{path}: cannot save predictions as {ending or 'a file without an extension'}."
                 f"{suggest(ending, SAVERS)}"
             )
         try:
@@ -465,8 +466,8 @@ def _save_table(answers: Answers, path: Path) -> None:
 def _check_line(text: str, number: int, path: Path) -> None:
     if len(text.splitlines()) > 1 or text.endswith("\n"):
         raise UserError(
-            f"{path}: answer {number:,} holds a line break, and there each answer is a line: "
-            f"{text[:60]!r}. Save as .jsonl."
+            f"{path}: prediction {number:,} contains a line break, but a .txt file has one line "
+            f"per prediction: {text[:60]!r}. Save as .jsonl."
         )
 
 
@@ -477,7 +478,7 @@ def _save_json(answers: Answers, path: Path) -> None:
 
 def _save_vectors(answers: Answers, path: Path) -> None:
     if not all(isinstance(answer, VectorAnswer) for answer in answers):
-        raise _unfit(answers, path, "vectors, which runs of the task embed give")
+        raise _unfit(answers, path, "vectors of the task embed")
     save_array(path, answers.vectors)
 
 
@@ -492,11 +493,11 @@ def save_array(path: Path, values: Vector) -> None:
 def _save_subtitles(answers: Answers, path: Path) -> None:
     spoken = [answer for answer in answers if isinstance(answer, SpokenAnswer)]
     if len(spoken) < len(answers) or not answers:
-        raise _unfit(answers, path, "what was said, which runs of the task transcribe give")
+        raise _unfit(answers, path, "transcripts of the task transcribe")
     if len(answers) > 1:
         raise UserError(
-            f"{path}: subtitles are of one recording, and these are {len(answers):,}. Save each: "
-            f"answers[0].save({path.name!r})"
+            f"{path}: a subtitle file is for one recording, but there are {len(answers):,} "
+            f"predictions. Save each one: answers[0].save({path.name!r})"
         )
     from headway.decode.speech.subtitles import srt, vtt
 
@@ -506,7 +507,7 @@ def _save_subtitles(answers: Answers, path: Path) -> None:
 def _save_columns(answers: Answers, path: Path) -> None:
     tagged = [answer for answer in answers if isinstance(answer, TagAnswer)]
     if len(tagged) < len(answers):
-        raise _unfit(answers, path, "tagged words, which runs of the task tag give")
+        raise _unfit(answers, path, "tagged words of the task tag")
     sentences = (
         "".join(f"{word}\t{tag}\n" for word, tag in zip(one.words, one.tags, strict=True))
         for one in tagged
@@ -516,7 +517,7 @@ def _save_columns(answers: Answers, path: Path) -> None:
 
 def _unfit(answers: Answers, path: Path, wanted: str) -> UserError:
     kinds = ", ".join(sorted({type(answer).__name__ for answer in answers})) or "none"
-    return UserError(f"{path} would hold {wanted}; these answers are of the kind: {kinds}.")
+    return UserError(f"{path} can only hold {wanted}, but the predictions are of type {kinds}.")
 
 
 SAVERS: dict[str, Callable[[Answers, Path], None]] = {

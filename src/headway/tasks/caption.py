@@ -45,8 +45,8 @@ class Caption(Write):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.media:
             raise DataError(
-                "no pictures with captions. Give a TSV, CSV or JSONL file with the columns `path` "
-                "and `text`: headway train caption captions.tsv --out RUN"
+                "no training data. Give a TSV, CSV or JSONL file with the columns `path` (of an "
+                "image) and `text` (its caption): headway train caption captions.tsv --out RUN"
             )
         media = WantedMedia.of(settings.caption.what, self._shape(settings), "text")
         words = tokenizer_of(settings)
@@ -77,7 +77,7 @@ class Caption(Write):
         for name in ("mixup", "cutmix"):
             if getattr(settings.augment, name):
                 raise ConfigError(
-                    f"augment.{name} mixes two pictures and their classes; two captions cannot be "
+                    f"augment.{name} mixes two images and their classes, but captions cannot be "
                     "mixed. Leave it out."
                 )
         rows, limit = facts.rows(facts.picture), 2 * facts.longest_text + 8
@@ -93,7 +93,7 @@ class Caption(Write):
             front=stored_front(facts),
             training={"lr": 4e-3, "smoothing": 0.0},
         )
-        why = f"twice the longest caption, which has {facts.longest_text} tokens"
+        why = f"twice the longest caption ({facts.longest_text} tokens), and some spare"
         return found.also(
             because(why, "decode", {"max_len": limit}),
             because(device.shown, "decode", {"batch_tokens": 4096 if device.is_cpu else 65_536}),
@@ -115,7 +115,7 @@ class Caption(Write):
         texts = [items.text(example) for example in items.owner]
         rows, references = by_picture(prepared.valid, texts)
         places = [str(example["place"]) for example in prepared.valid_examples]
-        names = [places[row] if row < len(places) else f"picture {row:,}" for row in rows]
+        names = [places[row] if row < len(places) else f"image {row:,}" for row in rows]
         return Exam(Some(prepared.valid.pictures, rows), references, names)
 
     def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
@@ -124,7 +124,7 @@ class Caption(Write):
         return replace(decode, beam=1, n_best=1, groups=1, max_len=longest)
 
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
-        return "one caption for all", [usual()] * len(exam.references)
+        return "most frequent caption", [usual()] * len(exam.references)
 
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
         return {"picture": example}

@@ -33,12 +33,12 @@ Write = Callable[[str], None]
 
 def predictor(use: Use) -> Predictor:
     if use.settings.data.fields:
-        refuse(use.options, ("shots", "labels", "draft"), "on a run with fields")
+        refuse(use.options, ("shots", "labels", "draft"), "for a run with data.fields")
         return FieldWriter(use)
     if use.options.get("field"):
-        raise UserError("--field has no effect: this run was trained on plain documents.")
+        raise UserError("--field has no effect: this run was trained on documents without fields.")
     if chooses_labels(use.options):
-        refuse(use.options, ("stream", "draft"), "where a label is chosen")
+        refuse(use.options, ("stream", "draft"), "when a label is chosen")
         return LabelChoices(use)
     return Continuations(use)
 
@@ -67,7 +67,7 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | No
     write: Write | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
-        raise UserError("--stream shows one text while it is written: use --beam 1 and --n-best 1.")
+        raise UserError("--stream prints a single text: use it with --beam 1 and --n-best 1.")
     return write
 
 
@@ -124,8 +124,8 @@ def _draft(opened: Opened, folder: Path) -> Opened:
     check_language(found)
     if found.vocab.target.to_json() != opened.vocab.target.to_json():
         raise UserError(
-            f"the draft model {folder} has another vocabulary than {opened.folder}. Distil one "
-            "from the model, or train it with its tokenizer."
+            f"the draft model {folder} has a different vocabulary than {opened.folder}. Distil a "
+            "draft model from it, or train one with the same tokenizer."
         )
     return found
 
@@ -226,7 +226,7 @@ class FieldWriter(Together):
         self.field = options.get("field") or self.fields[-1]
         if self.field not in self.fields:
             raise UserError(
-                f"this run knows no field {self.field!r}.{suggest(self.field, self.fields)}"
+                f"unknown value {self.field!r} for --field.{suggest(self.field, self.fields)}"
             )
         self.completer = completer_of(use.opened, settings.decode, detail=detail_of(options))
         self.write = one_stream(settings.decode, options)
@@ -284,21 +284,23 @@ class FieldWriter(Together):
             found = json.loads(line) if line.strip() else {}
         except ValueError as error:
             raise DataError(
-                f"line {number:,} is not JSON ({error}); a document with fields looks like "
+                f"line {number:,} is not valid JSON ({error}). A document with fields looks like "
                 f"{example}."
             ) from error
         if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-            raise DataError(f"line {number:,} must be an object of texts such as {example}.")
+            raise DataError(
+                f"line {number:,} must be a JSON object with strings as values, such as {example}."
+            )
         for name in found:
             if name not in self.fields:
                 raise DataError(
-                    f"line {number:,}: this run knows no field {name!r}."
-                    f"{suggest(name, self.fields)}"
+                    f"line {number:,} has an unknown field {name!r}.{suggest(name, self.fields)}"
                 )
         if found.get(self.field):
             raise DataError(
-                f"line {number:,} has the field {self.field!r} already. Choose what is to be "
-                f"written: --field {next(f for f in self.fields if f != self.field)}"
+                f"line {number:,} already has the field {self.field!r}, which is to be generated. "
+                "Remove it, or generate another field: "
+                f"--field {next(f for f in self.fields if f != self.field)}"
             )
         return found
 

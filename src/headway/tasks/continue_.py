@@ -52,7 +52,7 @@ from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 
 NGRAMS = "n-grams"
-HALVES = "n-grams of the other half"
+HALVES = "n-grams from the other half"
 FEW_TOKENS = 512
 
 BLOCK = 1024
@@ -137,7 +137,7 @@ class ContinueTask(Objective[Tensor]):
         self.context = self.settings.complete.context or model.max_len
         if self.context > model.max_len:
             raise ConfigError(
-                f"complete.context={self.context} is more than the model reads "
+                f"complete.context={self.context} exceeds the maximum length of the model "
                 f"(model.max_len={model.max_len})."
             )
         self.train_items = self.items(self.prepared.train)
@@ -281,8 +281,8 @@ class Continue(Task):
         )
         drawn = {"sample": True, "temperature": 0.8, "top_p": 0.95, "beam": 1}
         return found.also(
-            because("text that is drawn repeats itself less", "decode", drawn),
-            because("a page or so: such text need not end", "decode", {"max_len": 256}),
+            because("sampled text repeats itself less", "decode", drawn),
+            because("generated text may never end", "decode", {"max_len": 256}),
         )
 
     def objective(self, settings: Resolved, prepared: Prepared) -> ContinueTask:
@@ -296,8 +296,8 @@ class Continue(Task):
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
         if use.opened.engine is not None:
             raise UserError(
-                f"perplexity is not computed by --engine {use.opened.engine.name}. Evaluate the "
-                "run that was exported, with --engine torch."
+                f"--engine {use.opened.engine.name} cannot compute perplexity. Evaluate the "
+                "original run with --engine torch."
             )
         return evaluate_language(use.opened, use.settings, files, use.progress)
 
@@ -333,7 +333,7 @@ def check_language(opened: Opened) -> None:
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
             raise FolderError(
-                f"{folder} holds no model that continues text; what it holds: {kind}."
+                f"{folder} does not contain a model that generates text. It contains: {kind}."
             )
 
 
@@ -429,8 +429,8 @@ def evaluate_language(
     values = language_scores(total, count, n_bytes)
     rows: list[Row] = [
         ("documents", f"{texts.n:,}", f"{count:,} tokens, {n_bytes:,} bytes"),
-        ("loss", f"{values['loss']:.4f}", f"nats a token, windows of {context:,} tokens"),
-        ("perplexity", f"{values['ppl']:.3f}", "a token; depends on the tokenizer"),
+        ("loss", f"{values['loss']:.4f}", f"nats per token, windows of {context:,} tokens"),
+        ("perplexity", f"{values['ppl']:.3f}", "per token; depends on the tokenizer"),
     ]
     if not files.fields:
         rows.append(("bits per byte", f"{values['bits_per_byte']:.4f}", ""))
@@ -451,34 +451,34 @@ def _for_nothing(
     try:
         training = load_prepared(opened.folder).train
     except (DataError, OSError):
-        gone = "the run's training data is not there any more"
+        gone = "the run's training data is no longer available"
         rows = [(frequent, "–", gone)]
         halves = None if opened.settings.model.counts else _by_halves(items)
         if halves is None:
             return {}, [*rows, (counted, "–", gone)]
         scores = language_scores(*halves, texts.n_bytes)
         values |= {f"ngram_of_halves_{name}": value for name, value in scores.items()}
-        remark = f"perplexity a token; {scores['bits_per_byte']:.4f} bits a byte; counted in the "
-        remark += f"other half of this text, since {gone}"
+        remark = f"perplexity per token; {scores['bits_per_byte']:.4f} bits per byte; counted in "
+        remark += f"the other half of this text, because {gone}"
         return {HALVES: scores}, [*rows, (counted, f"{scores['ppl']:.3f}", remark)]
     size = items.tokenizer.vocab_size
     unigram = unigram_bits_per_byte(
         token_counts(training.body.tokens, size), texts.body.tokens, texts.n_bytes
     )
     values["unigram_bits_per_byte"] = unigram
-    remark = "bits per byte, from the frequency of tokens alone"
+    remark = "bits per byte, from token frequencies alone"
     found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
     if opened.settings.model.counts:  # it is one of them itself
         return found, rows
     ngrams = Counts.of(documents(training, items.tokenizer, opened.settings, items.context))
     scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
-    bits = f"; {scores['bits_per_byte']:.4f} bits a byte"
+    bits = f"; {scores['bits_per_byte']:.4f} bits per byte"
     if isinstance(items.source, FieldStream):
         del scores["bits_per_byte"]  # the bytes are those of the body alone
         bits = ""
     values |= {f"ngram_{name}": value for name, value in scores.items()}
     values["ngram_order"] = ngrams.table.order
-    rows.append((counted, f"{scores['ppl']:.3f}", f"perplexity a token{bits}; {ngrams.remark}"))
+    rows.append((counted, f"{scores['ppl']:.3f}", f"perplexity per token{bits}; {ngrams.remark}"))
     return {**found, ngrams.name: scores}, rows
 
 
@@ -511,7 +511,7 @@ def _body(
         loss, bits = total / max(1, count), total / math.log(2) / max(1, n_bytes)
         key = name.split(" ")[0]
         values |= {f"{body}_{key}_loss": loss, f"{body}_{key}_bits_per_byte": bits}
-        remark = f"perplexity a token; {bits:.4f} bits a byte"
+        remark = f"perplexity per token; {bits:.4f} bits per byte"
         rows.append((f"{body} {name}", f"{math.exp(min(loss, 50.0)):.3f}", remark))
     return rows
 

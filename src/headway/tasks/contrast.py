@@ -418,7 +418,7 @@ class Contrast(Task):
             training={"lr": 4e-3},
             tuning={"lr": 1e-4},
         )
-        why = "two readings of a text must differ for something to be learned"
+        why = "makes the two views of a text differ"
         return found.also(whole_steps(settings, usual, "texts"), because(why, "embed", dropped))
 
     def _of_media(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
@@ -450,20 +450,20 @@ class Contrast(Task):
         )
         each = n_rows // max(1, facts.n)
         step = max(found.batch_tokens, min(PAIRS, facts.n) * each)
-        why = "two readings must differ for something to be learned"
+        why = "makes the two views of an example differ"
         return found.also(
             whole_steps(settings, step, unit),
             because(why, "augment", {} if facts.pairs else strong),
-            because("what the files hold", "embed", {"what": what}),
+            because("detected in the data", "embed", {"what": what}),
         )
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
         model, train, pairs = settings.model, settings.train, "other" in prepared.train
         if train.micro_tokens < train.batch_tokens:
             raise ConfigError(
-                f"train.micro_tokens={train.micro_tokens} cannot be less than train.batch_tokens="
-                f"{train.batch_tokens} here: the {unit_of(self.row)} of a step are compared with "
-                "each other. Set train.batch_tokens to what fits."
+                f"train.micro_tokens={train.micro_tokens} must be at least train.batch_tokens="
+                f"{train.batch_tokens}, because the loss compares all {unit_of(self.row)} of a "
+                "step with each other. Set train.batch_tokens to a size that fits in memory."
             )
         is_text = self.row.modality == "text"
         if is_text and pairs and settings.embed.drop_words:
@@ -472,14 +472,14 @@ class Contrast(Task):
             return
         if is_text and not settings.embed.drop_words:
             raise ConfigError(
-                "model.dropout=0 makes both readings of a text the same, and nothing is learned "
-                "from that. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
+                "with model.dropout=0 the two views of a text are identical, so there is nothing "
+                "to learn. Set model.dropout=0.1 or embed.drop_words=0.3, or give pairs (--pairs)."
             )
         if not is_text and not changes(settings.augment):
             raise ConfigError(
-                f"without [augment] and with model.dropout=0 both readings of {unit_of(self.row)} "
-                "are the same, and nothing is learned from that. Leave augment.* out, or set "
-                "model.dropout=0.1."
+                f"with model.dropout=0 and no [augment] the two views of {unit_of(self.row)} are "
+                "identical, so there is nothing to learn. Leave augment.* out to use its defaults, "
+                "or set model.dropout=0.1."
             )
 
     def objective(self, settings: Resolved, prepared: Prepared) -> Contrasting:
@@ -509,13 +509,11 @@ class Contrast(Task):
         name, trivial = partners.trivial(words, n)
         what = "its partner"
         if "other" not in columns:
-            what = (
-                "itself, changed otherwise," if partners.changed else "the other half of its words"
-            )
+            what = "another view of itself" if partners.changed else "the other half of its words"
         rows: list[Row] = [
             ("accuracy", f"{100 * found.accuracy:.2f} %",
-             f"a {unit.removesuffix('s')} finds {what} first, of {n:,}"),
-            ("mrr", f"{100 * found.mrr:.2f}", "mean of 1/rank, times 100"),
+             f"a {unit.removesuffix('s')} ranks {what} first among {n:,}"),
+            ("mrr", f"{100 * found.mrr:.2f}", "mean reciprocal rank, times 100"),
         ]  # fmt: skip
         if words is not None:
             rows.append((name, f"{100 * trivial.accuracy:.2f} %", "accuracy of tf-idf"))
@@ -541,7 +539,7 @@ def unit_of(row: Spec) -> str:
 
 def whole_steps(settings: RunSettings, usual: int, unit: str) -> dict[str, Choice]:
     tokens = settings.train.batch_tokens or usual
-    why = f"{PAIRS} {unit} or more are compared with each other at once"
+    why = f"each step compares at least {PAIRS} {unit} with each other"
     return because(why, "train", {"batch_tokens": tokens, "micro_tokens": tokens})
 
 

@@ -41,7 +41,7 @@ class Own:
         try:
             return float(value)
         except (TypeError, ValueError) as error:
-            text = f"metrics[{name!r}] returned {value!r}, and a number is needed."
+            text = f"metrics[{name!r}] returned {value!r}, but must return a number."
             raise MetricFailed(text) from error
 
 
@@ -49,23 +49,26 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
     """By name. Refused are names that are taken, and tasks whose evaluations answer nothing."""
     if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
         raise ConfigError(
-            f"metrics= compares answers with the truth, and the task {spec.name} is scored without "
-            "answers. Leave it out."
+            f"metrics= compares predictions with targets, but the task {spec.name} is evaluated "
+            "without predictions. Leave it out."
         )
     found = {}
     for name, one in given.items():
         function, *more = one if isinstance(one, tuple) else (one,)
         if not isinstance(name, str) or not name.isidentifier():
-            raise ConfigError(f"metrics={{{name!r}: …}}: a name of letters and digits is needed.")
+            raise ConfigError(
+                f"metrics={{{name!r}: …}}: the name must consist of letters, digits and "
+                "underscores, and not begin with a digit."
+            )
         if name in spec.scores or name in ROW:
             raise ConfigError(
-                f"metrics={{{name!r}: …}}: the name is taken in the task {spec.name}. Choose "
-                "another."
+                f"metrics={{{name!r}: …}}: the task {spec.name} already uses this name. Choose "
+                "another one."
             )
         if not callable(function) or more not in ([], ["lower"]):
             raise ConfigError(
-                f"metrics={{{name!r}: {one!r}}}: a function of answers and truth is needed, or "
-                'such a function and the word "lower" where less is better: (function, "lower").'
+                f"metrics={{{name!r}: {one!r}}}: the value must be a function of predictions and "
+                'targets, or (function, "lower") if lower values are better.'
             )
         found[name] = Own(named_metric(name, "lower" if more else "higher"), function)
     return found

@@ -56,29 +56,29 @@ LEAST_NGRAMS, NGRAMS, NGRAM_WEIGHTS, NGRAM_TOKENS = 1 << 10, 1 << 17, 1 << 21, 5
 """Buckets of a table of n-grams, weights that it has at most, and tokens of training for which it
 is worth its place."""
 
-LEARNS_FAST = "of what was tried it learns fastest from little"
-OWN = "as the task has it"
+LEARNS_FAST = "learned fastest on small datasets in our experiments"
+OWN = "required by the task"
 
 
 def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
     """How training begins, as a reason for how it goes on."""
     if settings.distil.teacher:
-        return f"learns from {settings.distil.teacher}, {amount}"
+        return f"distilled from {settings.distil.teacher}, {amount}"
     if settings.start.run:
-        return f"starts from {settings.start.run}, {amount}"
+        return f"fine-tuned from {settings.start.run}, {amount}"
     if settings.model is not None:
-        return "as models of published sizes are trained"
-    return f"{amount} from scratch on {device.shown}"
+        return "published recipe for models of this kind"
+    return f"{amount}, from scratch on {device.shown}"
 
 
 def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dict[str, Choice]:
     """The peak rate for weights that come from a run, ours or imported."""
     run = settings.start.run
     if facts.begun is None or not facts.begun.imported:
-        why = f"starts from {run}, which knows something already"
+        why = f"fine-tuned from {run}, which needs a lower rate than training from scratch"
         return because(why, "train", {"lr": float(FINE_TUNING["lr"])})
     most, at_width = PUBLISHED_RATE
-    why = f"{run} was imported: more makes a model of its width forget what it knows"
+    why = f"{run} was imported: at higher rates a model of this width forgets its pretraining"
     return because(why, "train", {"lr": min(most, at_width / model.d_model)})
 
 
@@ -117,7 +117,7 @@ def text_proposal(
         kept |= _dropout(facts.begun.model, least_dropout) | beside
     return Proposal(
         needs=because(OWN, "model", needs or {}),
-        model=because("the usual one of the task", "model", {"family": family})
+        model=because("default family of the task", "model", {"family": family})
         | because(LEARNS_FAST, "model", {**MODERN_TEXT, **OF_FAMILY[family]})
         | because(f"{facts.n_tokens:,} tokens on {device.shown}", "model", shape)
         | beside,
@@ -137,7 +137,7 @@ def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
     weights stay what their family is, so that they can be exported to it again."""
     begun = facts.begun
     if begun is not None and (had := getattr(begun.model, "ngrams", 0)):
-        return because("as the run that it starts from", "model", {"ngrams": had})
+        return because("same as the run it starts from", "model", {"ngrams": had})
     if begun is not None and (begun.imported or not isinstance(begun.model, EncoderSettings)):
         return {}
     asked = settings.asked.under("model")
@@ -147,7 +147,7 @@ def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
     n, width = LEAST_NGRAMS, max(1, len(facts.labels))
     while n < 4 * facts.n_tokens and 2 * n * width <= NGRAM_WEIGHTS and n < NGRAMS:
         n *= 2
-    why = f"few tokens ({facts.n_tokens:,}): words and pairs of words tell what layers do not learn"
+    why = f"few tokens ({facts.n_tokens:,}): words and word pairs help where layers learn little"
     return because(why, "model", {"ngrams": n})
 
 
@@ -176,12 +176,12 @@ def media_proposal(
     anew = fresh_decoder(settings, facts, family)
     return Proposal(
         needs=because(OWN, "model", needs or {}),
-        model=because("the usual one of the task", "model", chosen)
+        model=because("default family of the task", "model", chosen)
         | because(f"{amount} on {device.shown}", "model", shape or {})
-        | because("goes with the form of the data", "model", front or {}),
+        | because("fits the format of the data", "model", front or {}),
         kept={} if facts.begun is None else _dropout(facts.begun.model, 0.0),
         others=training_of(settings, facts, device, amount, training or {}, tuning or {}, anew=anew)
-        | because("hardly changes what an example shows", "augment", augment or {}),
+        | because("mild augmentation that keeps the content", "augment", augment or {}),
         room=longest,
         n_tokens=n_rows,
         epochs=epochs,
@@ -205,9 +205,9 @@ def training_of(
         usual = {**FINE_TUNING, "smoothing": 0.0}
     found = because(why, "train", {**usual, **(tuning if starts else training)})
     if settings.distil.teacher:
-        found |= because("what a teacher says is soft already", "train", {"smoothing": 0.0})
+        found |= because("the teacher's probabilities are soft", "train", {"smoothing": 0.0})
     if settings.lora.rank:
-        why = "low-rank changes begin at zero and are few"
+        why = "LoRA matrices start at zero and are small"
         found |= because(why, "train", {"lr": LORA_RATE})
     elif settings.start.run and facts.begun is not None:
         found |= tuned_rate(settings, facts, facts.begun.model)
@@ -220,10 +220,10 @@ def decoder_training(
     """As from scratch, so that a fresh decoder learns to write; but gently where the encoder was
     imported, which would forget what it knows."""
     assert facts.begun is not None
-    why = f"the decoder behind the encoder of {settings.start.run} is fresh"
+    why = f"the decoder is new; the encoder is from {settings.start.run}"
     if not facts.begun.imported:
         return because(why, "train", training)
-    why += ", and the encoder was imported"
+    why += ", which was imported"
     return because(why, "train", {**FINE_TUNING, "smoothing": 0.0, **tuning})
 
 
@@ -235,8 +235,8 @@ def stored_front(facts: Facts) -> dict[str, object]:
 
 
 def _dropout(model: ModelSettings, least: float) -> dict[str, Choice]:
-    few = "few examples are learned by heart without it"
-    why = few if model.dropout < least else "as the run that it starts from"
+    few = "prevents overfitting on few examples"
+    why = few if model.dropout < least else "same as the run it starts from"
     return because(why, "model", {"dropout": max(model.dropout, least)})
 
 

@@ -39,8 +39,8 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
     name, teacher = begun.name, begun.model
     if begun.task != settings.task:
         raise ConfigError(
-            f"the teacher {name} is a run of the task {begun.task}, and this one of "
-            f"{settings.task}. Use headway train distil, which takes the teacher's task, or "
+            f"the teacher {name} is a run of the task {begun.task}, but this run is for the task "
+            f"{settings.task}. Use headway train distil, which uses the teacher's task, or choose "
             "another teacher."
         )
     without = {key: value for key, value in WITHOUT_VECTORS.items() if hasattr(teacher, key)}
@@ -62,7 +62,7 @@ def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSetting
     if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
         if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
             raise ConfigError(
-                f"model.d_embedding={shape.d_embedding} is wider than the layers, "
+                f"model.d_embedding={shape.d_embedding} must not exceed the width of the layers, "
                 f"model.d_model={teacher.d_model}."
             )
         if teacher.d_embedding is None:
@@ -73,9 +73,7 @@ def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSetting
 def n_layers(of_teacher: int, settings: RunSettings) -> int:
     layers = settings.distil.layers or max(1, of_teacher // 2)
     if layers > of_teacher:
-        raise ConfigError(
-            f"distil.layers={layers} is more than the {of_teacher} that the teacher has."
-        )
+        raise ConfigError(f"distil.layers={layers} exceeds the {of_teacher} layers of the teacher.")
     return layers
 
 
@@ -92,12 +90,12 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
             for number, pick in enumerate(picks)
         }
         shown = ", ".join(str(pick + 1) for pick in picks)
-        note(f"the {stack_name} starts from layers {shown} of {len(its.blocks)} of its teacher")
+        note(f"{stack_name} initialised from layers {shown} of the teacher's {len(its.blocks)}")
     own = dict(model.state_dict())
     if "front.to_stream.weight" in own.keys() - theirs.keys():
         theirs |= narrowed(theirs, own["front.tokens.weight"].shape[1])
-        note(f"its embeddings start from the {own['front.tokens.weight'].shape[1]} directions in "
-             "which those of its teacher differ most")  # fmt: skip
+        note(f"embeddings initialised from the first {own['front.tokens.weight'].shape[1]} "
+             "principal components of the teacher's embeddings")  # fmt: skip
     for name, tensor in own.items():
         prefix = next((start for start in names if name.startswith(start)), "")
         tensor.copy_(theirs[names.get(prefix, "") + name.removeprefix(prefix)])
@@ -131,14 +129,15 @@ def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
     theirs = opened.settings
     if theirs.labels != settings.labels:
         raise ConfigError(
-            f"the teacher {name} knows the labels {', '.join(theirs.labels)}, and the data has "
-            f"{', '.join(settings.labels)}. Give data with the teacher's labels."
+            f"the teacher {name} has the labels {', '.join(theirs.labels)}, but the data has "
+            f"{', '.join(settings.labels)}. Use data with the teacher's labels."
         )
     if not readout_of(settings).reads_like(readout_of(theirs)):
         read_by = [f"{settings.task}.{name}" for name in spec_of(settings).read_by]
         raise ConfigError(
-            f"the answers of the teacher {name} are read otherwise than those of this run. Leave "
-            f"{', '.join(read_by)} out: a student has them from its teacher."
+            f"the outputs of the teacher {name} cannot be compared with those of this run, because "
+            f"the settings differ. Leave {', '.join(read_by)} out: a student uses the values of "
+            "its teacher."
         )
     teacher = opened.model.requires_grad_(False)
     if settings.train.precision == "bf16":
@@ -179,10 +178,10 @@ def comparison_line(facts: dict[str, Any]) -> str:
     metric = facts["metric"]
     one, other = facts["teacher"], facts["student"]
     return (
-        f"student {other['parameters']:,} parameters, {facts['smaller']:.0%} fewer than its "
+        f"student: {other['parameters']:,} parameters, {facts['smaller']:.0%} fewer than the "
         f"teacher's {one['parameters']:,}; {facts['faster']:.2f} times as fast; validation "
         f"{metric} {other['scores'][metric]:.4g}, teacher {one['scores'][metric]:.4g} "
-        f"({facts['kept']:.1%} kept)"
+        f"({facts['kept']:.1%} retained)"
     )
 
 

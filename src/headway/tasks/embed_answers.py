@@ -109,7 +109,7 @@ class Kept(Vectorizer):
             raise UserError(f"cannot write {self.path}: {error.strerror}.") from error
 
     def summary(self) -> str:
-        return f"{self.n_given:,} vectors in {self.path}"
+        return f"{self.n_given:,} vectors written to {self.path}"
 
 
 class Nearest(Vectorizer):
@@ -142,7 +142,7 @@ class Nearest(Vectorizer):
             if one.values is None:
                 raise DataError(f"--nearest {path}: {one.error}")
         if not found:
-            raise DataError(f"{path} holds nothing to compare with.")
+            raise DataError(f"{path} is empty: there is nothing to compare with.")
         self.candidates = [next(iter(name_of(one).values())) for one in found]
         self.known_SD = cosine(self.vectors([one.values for one in found]))
 
@@ -158,9 +158,9 @@ def name_of(one: Given) -> dict[str, str]:
 def predictor(use: Use) -> Vectorizer:
     to, nearest, top = (use.options.get(name) for name in ("to", "nearest", "top"))
     if to and nearest:
-        raise UserError("--to writes vectors and --nearest compares them: one of them at a time.")
+        raise UserError("--to and --nearest cannot be used together.")
     if top is not None and not nearest:
-        raise UserError("--top says how many lines of --nearest FILE are printed; give both.")
+        raise UserError("--top needs --nearest FILE: it is the number of its lines to print.")
     if top is not None and top < 1:
         raise UserError(f"--top {top} must be at least 1.")
     if to:

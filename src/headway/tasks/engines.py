@@ -31,7 +31,7 @@ TEXT_ALONE = ("ctranslate2",)
 
 def check_engine(name: str) -> None:
     if name not in ENGINES:
-        raise UserError(f"--engine has no choice {name!r}.{suggest(str(name), ENGINES)}")
+        raise UserError(f"unknown value {name!r} for --engine.{suggest(str(name), ENGINES)}")
 
 
 def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
@@ -45,7 +45,7 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
     if name not in held:
         if name in TEXT_ALONE and media_front(settings) is not None:
             raise FolderError(
-                f"--engine {name} runs models that read text, and {folder} is of the task "
+                f"--engine {name} runs only text models, but {folder} is for the task "
                 f"{settings.task}. Use --engine onnx with an export (headway export RUN --to onnx "
                 "--out DIR), or --engine torch with the run."
             )
@@ -54,10 +54,10 @@ def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
             raise FolderError(
                 f"{folder} was exported for --engine {held[0]}, not {name}. "
                 f"Use --engine {held[0]}, or "
-                f"export the run that it was made of: headway export RUN --to {name} --out DIR"
+                f"export the original run again: headway export RUN --to {name} --out DIR"
             )
         raise FolderError(
-            f"{folder} holds no model for --engine {name}. Make one: "
+            f"{folder} contains no model for --engine {name}. Export one: "
             f"headway export {shown} --to {name} --out DIR"
         )
     module, function = ENGINES[name].split(":")

@@ -109,7 +109,8 @@ class Filler:
             )
         if len(tokens) > self.room and self.on_long == "error":
             raise DataError(
-                f"{where} has {len(tokens)} tokens, and the model reads {self.room}. Shorten it."
+                f"{where} has {len(tokens)} tokens, but the model reads at most {self.room}. "
+                "Shorten it."
             )
         return Gapped(line, tokens, gaps)
 
@@ -182,7 +183,8 @@ class Filler:
         return GapAnswer(
             text=filled,
             score=mean_probability([math.log(gap[0].probability) for gap in gaps]),
-            notes=("longer than the model reads: each gap in as much text as fits",) * windowed,
+            notes=("longer than the model reads: each gap filled from as much text as fits",)
+            * windowed,
             gaps=gaps,
             printed=Plain("\n".join(lines) if several else filled, facts),
         )
@@ -213,6 +215,7 @@ def fillers(opened: Opened) -> list[Encoder]:
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, EncoderSettings) or "words" not in run.model.heads:
             raise FolderError(
-                f"{folder} holds no model that fills gaps. Train one: headway train fill"
+                f"{folder} does not contain a model that fills gaps. Train one: headway train fill "
+                "FILES --out RUN"
             )
     return [model for model in opened.models if isinstance(model, Encoder)]

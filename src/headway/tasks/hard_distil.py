@@ -62,22 +62,22 @@ def check_teacher(settings: RunSettings) -> PictureSettings:
     if spec_of(other) != spec_of(settings):
         raise ConfigError(
             f"classify.teacher={name} is a run of the task {other.task} on "
-            f"{spec_of(other).modality}; a teacher must be one of classify on pictures."
+            f"{spec_of(other).modality}; it must be a run of the task classify on images."
         )
     assert isinstance(model, PictureEncoderSettings)
     assert isinstance(other.model, PictureEncoderSettings)
     if other.labels != settings.labels:
         raise ConfigError(
-            f"classify.teacher={name} knows other classes than the data has: "
-            f"{_listed(other.labels)} there, {_listed(settings.labels)} here."
+            f"classify.teacher={name} was trained on other classes than the data has. Teacher: "
+            f"{_listed(other.labels)}. Data: {_listed(settings.labels)}."
         )
     theirs, ours = other.model.picture, model.picture
     for field in ("height", "width", "channels"):
         if getattr(theirs, field) != getattr(ours, field):
             raise ConfigError(
-                f"classify.teacher={name} sees pictures of "
-                f"picture.{field}={getattr(theirs, field)}, and this run of "
-                f"{getattr(ours, field)}. Set model.picture.{field} to the teacher's."
+                f"classify.teacher={name} reads images with "
+                f"picture.{field}={getattr(theirs, field)}, but this run has "
+                f"{getattr(ours, field)}. Set model.picture.{field} to the teacher's value."
             )
     return theirs
 

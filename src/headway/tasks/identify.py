@@ -53,7 +53,7 @@ class Identify(Label):
             return Labeller(use)
         for option in ("scores", "with"):
             if use.options.get(option):
-                raise UserError(f"--{option} has no effect beside --against and --to.")
+                raise UserError(f"--{option} has no effect together with --against or --to.")
         return Comparer(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
@@ -136,13 +136,13 @@ class Comparer(Kept):
 
     def __init__(self, use: Use) -> None:
         if len(use.opened.folders) > 1:
-            raise UserError("vectors of different runs cannot be compared: name one run.")
+            raise UserError("vectors of different runs cannot be compared. Give only one run.")
         super().__init__(use)
         against, to, top = (use.options.get(name) for name in ("against", "to", "top"))
         self.against, self.top = against, top or 1
         self.is_list = against is not None and is_list(Path(against))
         if top and not self.is_list:
-            raise UserError("--top has an effect with --against FILE.tsv, a list of speakers.")
+            raise UserError("--top needs --against FILE.tsv, a list of several speakers.")
         if to:
             self.path = Path(to if str(to).endswith(".npy") else f"{to}.npy")
 
@@ -198,7 +198,9 @@ class Comparer(Kept):
         )  # fmt: skip
 
     def summary(self) -> str:
-        return self.counted() + (f"; vectors in {self.use.options['to']}" if self.path else "")
+        return self.counted() + (
+            f"; vectors written to {self.use.options['to']}" if self.path else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,7 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     is_known_N = labels_N < len(settings.labels)
     found = Scores({})
     if is_known_N.any():
-        with use.progress.stage("listening to", len(labels_N)) as stage:
+        with use.progress.stage("classifying", len(labels_N)) as stage:
             said_NC = labeller.shares(test.columns, stage.update)
         known = ScoredSet(test.columns, labels_N[is_known_N])
         found = scores_of(labeller, said_NC[is_known_N], known)
@@ -271,8 +273,8 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
     result = verification(vectors_ND[judged_N], labels_N[judged_N])
     if result is None and not is_known_N.any():
         raise DataError(
-            "the test set has no two recordings of one speaker, or none of two speakers: nothing "
-            "can be verified."
+            "the test set cannot be used for verification: it needs at least two recordings of "
+            "one speaker, and recordings of at least two speakers."
         )
     if result is not None:
         found.rows += _verification_rows(result, unseen)
@@ -287,7 +289,7 @@ def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
 
 
 def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
-    who = "whom the run does not know" if unseen else "whom the run knows"
+    who = "not in the training data" if unseen else "of the training data"
     return [
         (
             "equal error rate",
@@ -297,6 +299,6 @@ def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
         (
             "threshold",
             f"{found.threshold:.4f}",
-            f"the same speaker from this cosine on; {found.same:,} pairs are of one",
+            f"minimum cosine for the same speaker; {found.same:,} pairs have the same speaker",
         ),
     ]

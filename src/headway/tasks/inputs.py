@@ -44,11 +44,11 @@ from headway.tasks.specs import Modality, spec_of
 Array = NDArray[np.generic]
 
 NAMES: dict[What, tuple[str, str]] = {
-    "pictures": ("image", "a picture"),
+    "pictures": ("image", "an image"),
     "videos": ("video", "a video"),
-    "sounds": ("audio", "a recording"),
+    "sounds": ("audio", "audio"),
 }
-"""Keys of mappings, and what people call it."""
+"""Key in mappings, and noun in messages, of each kind of media."""
 
 PATHS = ("path", "file")
 
@@ -84,15 +84,15 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return _several_in(_array(x), kind)
     if x is None or not hasattr(x, "__iter__"):
         raise TypeError(
-            f"{shown_value(x)} is not an input of this run. It takes {wanted(settings)}."
+            f"{shown_value(x)} is not a valid input. This run takes {wanted(settings)}."
         )
     if isinstance(x, Sequence):
         return True
     if kind != "text" and hasattr(x, "read"):
         raise TypeError(f"{type(x).__name__} is an open file: give its path, or x.read().")
     raise TypeError(
-        f"{type(x).__name__} may be read once and be of any length: use run.stream(…), which "
-        "answers one after another, or make a list of it."
+        f"{type(x).__name__} can be read only once and may be of any length: use run.stream(…), "
+        "which predicts one input after another, or convert it to a list."
     )
 
 
@@ -119,13 +119,13 @@ def wanted(settings: RunSettings) -> str:
     front = media_front(settings)
     if front is not None:
         key, name = NAMES[what_of(front)]
-        rate = ", or (samples, rate)" if key == "audio" else ", an array or a picture of Pillow"
+        rate = ", or (samples, rate)" if key == "audio" else ", an array or a Pillow image"
         return f"{name}: the path of a file, bytes{rate}"
     if settings.data.fields:
         example = ", ".join(f"{name!r}: …" for name in settings.data.fields[:3])
-        return f"a mapping of its fields: {{{example}}}"
+        return f"a mapping with its fields: {{{example}}}"
     if settings.data.other_field:
-        return "a mapping of two texts: {'text': …, 'other': …}"
+        return "a mapping with two texts: {'text': …, 'other': …}"
     return "a text" + (", or {'words': [...]}" if spec_of(settings).reads == "tagged" else "")
 
 
@@ -243,7 +243,8 @@ class Inputs:
         if data.other_field and reads == "labelled":
             if not isinstance(x, tuple):
                 raise DataError(
-                    f"{where} is one text, and this run compares two: give {wanted(self.settings)}."
+                    f"{where} is a single text, but this run compares two. It takes "
+                    f"{wanted(self.settings)}."
                 )
             return tuple(self._string(text, where) for text in x)
         if isinstance(x, tuple):
@@ -258,11 +259,11 @@ class Inputs:
             return x.removesuffix("\n").removesuffix("\r")
         more = ""
         if isinstance(x, PathLike):
-            more = f" To answer the lines of a file: run.stream(open({fspath(x)!r}))."
+            more = f" To predict for the lines of a file: run.stream(open({fspath(x)!r}))."
         elif isinstance(x, bytes):
-            more = " Bytes become text by .decode()."
+            more = " Convert bytes to text with .decode()."
         raise DataError(
-            f"{where} is {shown_value(x)} and this run takes {wanted(self.settings)}.{more}"
+            f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}.{more}"
         )
 
     def _named(self, x: Mapping[str, object], where: str) -> object:
@@ -285,7 +286,7 @@ class Inputs:
                 found.append(value_in(x, given[0]))
             elif not need.optional or field:
                 raise DataError(
-                    f"{where} has no {names[0]!r}; it has {', '.join(map(repr, x)) or 'nothing'}. "
+                    f"{where} has no key {names[0]!r}, only {', '.join(map(repr, x)) or 'none'}. "
                     f"This run takes {wanted(self.settings)}."
                 )
             if self.spec.reads == "texts":  # the other sides are for training
@@ -293,7 +294,7 @@ class Inputs:
         for name in x:
             if name not in known and self.strict:
                 raise DataError(
-                    f"{where}: this run reads no {name!r}.{suggest(str(name), sorted(known))}"
+                    f"{where} has an unknown key {name!r}.{suggest(str(name), sorted(known))}"
                 )
         return tuple(found) if len(found) != 1 else found[0]
 
@@ -301,7 +302,7 @@ class Inputs:
         names = self.settings.data.fields
         if not isinstance(x, Mapping):
             raise DataError(
-                f"{where} is {shown_value(x)}, and this run takes {wanted(self.settings)}."
+                f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}."
             )
         targets = (
             []
@@ -311,7 +312,7 @@ class Inputs:
         for name in x:
             if name not in (*names, *targets) and self.strict:
                 raise DataError(
-                    f"{where}: this run knows no field {name!r}.{suggest(str(name), names)}"
+                    f"{where} has an unknown field {name!r}.{suggest(str(name), names)}"
                 )
         if self.spec.continues:
             some = {key: one for key, one in x.items() if key in names or self.strict}
@@ -323,7 +324,7 @@ class Inputs:
             return x.replace("\t", " ")  # a tab would mean a word on each line
         if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
             return tuple(x)
-        raise DataError(f"{where} is {shown_value(x)}, and this run takes {wanted(self.settings)}.")
+        raise DataError(f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}.")
 
     # -- media
 
@@ -339,7 +340,9 @@ class Inputs:
         if isinstance(x, bytes | bytearray | memoryview):
             return _from_bytes(bytes(x), form, where, part)
         if part != Part():
-            raise DataError(f"{where}: a part is taken of files. Of an array give that part alone.")
+            raise DataError(
+                f"{where}: `box`, `start` and `end` apply only to files. Slice the array instead."
+            )
         if form.what == "sounds":
             samples, own = samples_of((x, rate) if rate is not None else x, where)
             return Given(where, _samples(samples, own, form, where))
@@ -357,12 +360,12 @@ class Inputs:
         values = [x[key] for key in keys if x.get(key) is not None]
         if not values:
             raise DataError(
-                f"{where} has no {own!r}; it has {', '.join(map(repr, x)) or 'nothing'}."
+                f"{where} has no key {own!r}, only {', '.join(map(repr, x)) or 'none'}."
             )
         for key in x:
             if key not in (*targets, *keys, *more) and self.strict:
                 near = suggest(str(key), [*keys, *more])
-                raise DataError(f"{where}: this run reads no {key!r}.{near}")
+                raise DataError(f"{where} has an unknown key {key!r}.{near}")
         part: dict[str, Any] = {name: x.get(name) for name in ("box", "start", "end")}
         if part["box"] is not None:
             part["box"] = _box(part["box"], where)
@@ -374,11 +377,11 @@ class Inputs:
         check_kind(path, form.what)
         if path.is_dir() and form.what != "videos":
             raise DataError(
-                f"{name} is a folder, and one input is one file. Give a list of its files: "
+                f"{name} is a folder, but one input is one file. Pass a list of its files: "
                 f"run(sorted(pathlib.Path({name!r}).iterdir()))"
             )
         if not is_file(path) and not path.is_dir():
-            raise DataError(f"there is no file {name}.")
+            raise DataError(f"file not found: {name}.")
         if self.spec.writes and form.what == "sounds" and part == Part():
             return name  # it may be of any length, and is read as it is heard
         return Given(name, read_media(str(path), form, part).values)
@@ -387,13 +390,15 @@ class Inputs:
 def _box(value: object, where: str) -> tuple[int, ...]:
     box = tuple(value) if isinstance(value, Iterable) else ()
     if len(box) != 4 or not all(isinstance(one, int | np.integer) for one in box):
-        raise DataError(f"{where}: box={shown_value(value)}; four whole numbers are needed.")
+        raise DataError(
+            f"{where}: box={shown_value(value)} must be four integers: left, top, right, bottom."
+        )
     return tuple(map(int, box))
 
 
 def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
     if not value:
-        raise DataError(f"{name} holds no bytes.")
+        raise DataError(f"{name} is empty (0 bytes).")
     with work_folder() as folder:
         said = Loose(folder).put(value, NAMES[form.what][0], name, "path")
         path = str(folder.parent / said["path"])
@@ -406,12 +411,12 @@ def _from_bytes(value: bytes, form: Form, name: str, part: Part) -> Given:
 def _samples(samples: Array, rate: int, form: Form, where: str) -> NDArray[np.float32]:
     if samples.ndim not in (1, 2):
         raise DataError(
-            f"{where} has the shape {samples.shape}; samples lie along one axis, or along the "
-            "first of two where there are channels."
+            f"{where} has the shape {samples.shape}; audio must have the shape (samples,) or "
+            "(samples, channels)."
         )
     if samples.dtype.kind not in "if" or samples.dtype.itemsize == 1:
         raise DataError(
-            f"{where} holds {samples.dtype}; samples are int16, or floats from −1 to 1."
+            f"{where} has the type {samples.dtype}; samples must be int16, or floats from −1 to 1."
         )
     values = samples.astype(np.float32)
     if samples.dtype.kind == "i":
@@ -425,8 +430,8 @@ def _pixels(x: object, form: Form, where: str) -> NDArray[np.uint8]:
     values = pixels_of(x, NAMES[form.what][0], where)
     if values.ndim == 3 + moving and values.shape[-1] not in CHANNELS:
         raise DataError(
-            f"{where} has the shape {values.shape}: colours come last, as in "
-            f"{'(T, H, W, 3)' if moving else '(H, W, 3)'}. Several inputs are a list."
+            f"{where} has the shape {values.shape}, but the colour channels must come last, as in "
+            f"{'(T, H, W, 3)' if moving else '(H, W, 3)'}. For several inputs, use a list."
         )
     frames = npy_frames(values, moving, form.channels, where)
     if moving and len(frames) != form.frames:

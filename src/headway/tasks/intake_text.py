@@ -208,14 +208,14 @@ class TextIntake(Intake):
         if before is None:
             raise DataError(
                 f"{int((needed > limit).sum()):,} texts are longer than the {limit:,} tokens that "
-                f"the model reads at once, the longest has {int(needed.max()):,}. Read them in "
-                "windows (data.long=windows) or set model.max_len to more."
+                f"the model reads at once; the longest has {int(needed.max()):,} tokens. Read "
+                "long texts in windows (data.long=windows) or increase model.max_len."
             )
         place = int(np.argmax(needed > limit))
         raise DataError(
-            f"text {before + place + 1:,} has {needed[place]:,} tokens, and the model reads "
-            f"{limit:,} at once. This run was trained with data.long=error; with "
-            "data.long=windows long texts are read in windows."
+            f"text {before + place + 1:,} has {needed[place]:,} tokens, but the model reads at "
+            f"most {limit:,}. This run was trained with data.long=error; a run trained with "
+            "data.long=windows reads long texts in windows."
         )
 
     def same(self, columns: Columns, examples: Rows) -> Rows:
@@ -272,7 +272,7 @@ def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
     first, tab, second = line.partition("\t")
     if not tab and line.strip():
         raise DataError(
-            f"{where} has one text, and this model compares two. Put a tab between them: "
+            f"{where} has only one text, but this model compares two, separated by a tab: "
             f"{line[:60]!r}."
         )
     return first, second

@@ -217,13 +217,13 @@ class Labelling(Objective[Tensor]):
             return []
         usual = spec_of(self.settings).scores[0]
         return [
-            f"{why}: validation {self.metric.label} chooses the checkpoint (train.metric={usual} "
-            f"for {METRICS[usual].label})"
+            f"{why}: the checkpoint with the best validation {self.metric.label} is kept (to use "
+            f"{METRICS[usual].label} instead: train.metric={usual})"
         ]
 
     def cautions(self) -> list[str]:
         text = scarce(self.target.supports(self.valid_truth_N))
-        return [f"caution: {text} Their scores say little, and macro F1 as well."] if text else []
+        return [f"caution: {text} Their scores and macro F1 are unreliable."] if text else []
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
         """Of texts that start from an encoder: what is cheap makes of fewer labels."""
@@ -477,7 +477,7 @@ class Labeller:
         if self.n_failed:
             text += f", {self.n_failed:,} of them could not be read"
         if self.n_windowed:
-            text += f", {self.n_windowed:,} of them longer than the model reads, in windows"
+            text += f", {self.n_windowed:,} of them too long to read at once and read in windows"
         return text
 
 
@@ -505,7 +505,7 @@ def scores_of(
     figures = target.figures(said_NC, truth_N, full=True)
     rows, facts = target.rows(said_NC, truth_N, figures, unit_of(settings))
     if empty := sum(not any(map(str.strip, text)) for text in test.texts or ()):
-        rows.append(("texts without a word", f"{empty:,}", "scored like the others"))
+        rows.append(("empty texts", f"{empty:,}", "included in the scores"))
     values = target.values(said_NC, truth_N)
     baselines, remarks = _baselines(labeller, test)
     shown = {name: one[target.headline] for name, one in baselines.items()}
@@ -530,9 +530,9 @@ def scores_of(
 
 
 HOW_BAG = {
-    "one": "logistic regression on words and pairs of words",
-    "several": "a logistic regression per label on words and pairs of words",
-    "number": "ridge regression on words and pairs of words",
+    "one": "logistic regression on words and word pairs",
+    "several": "one logistic regression per label on words and word pairs",
+    "number": "ridge regression on words and word pairs",
 }
 
 
@@ -543,7 +543,7 @@ def _baselines(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str
         prepared = load_prepared(labeller.use.opened.folder)
     except (UserError, OSError):  # the folder may have been copied without its data
         found = guesses(target, TrainSet(test.truth_N, None), None, test)
-        remark = f"{target.remark(test.truth_N)}, the most frequent here"
+        remark = f"{target.remark(test.truth_N)}, estimated from the test set"
         gone = {BAG: "not available: the run's training texts are not in its folder"}
         remarks = dict.fromkeys(found, remark) | (gone if test.texts is not None else {})
     else:
@@ -563,9 +563,9 @@ class Label(Task):
     def describe(self, prepared: Prepared) -> str:
         amount, names = f"{prepared.train.n:,} {self.row.counts}s", len(prepared.labels)
         if "number" in prepared.train:
-            return f"{amount} with a number each"
+            return f"{amount}, each with a number"
         if "labels" in prepared.train:
-            return f"{amount} with any of {names} labels"
+            return f"{amount} with any number of {names} labels"
         return f"{amount} of {names} {'speakers' if self.row.compares else 'classes'}"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
@@ -580,7 +580,7 @@ class Label(Task):
         held: dict[str, object] = {"what": self.row.modality, "answer": facts.answer}
         if facts.answer == "number":
             held |= {"mean": facts.mean, "std": facts.std}
-        return found.also(because("what the files hold", self.row.name, held))
+        return found.also(because("detected in the data", self.row.name, held))
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
         """Refuse what has no effect on such answers, and what the model cannot read at once, where

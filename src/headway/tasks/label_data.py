@@ -96,10 +96,8 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
         for label in item.several("labels") if several else [item.text("label")]:
             if label not in numbers:
                 known = ", ".join(map(repr, settings.labels[:20]))
-                what = f"the label {label!r}" if label else "a text without a label"
-                raise DataError(
-                    f"{item.place}: {what} cannot be scored; this run knows the classes {known}."
-                )
+                what = f"unknown label {label!r}" if label else "the label is missing"
+                raise DataError(f"{item.place}: {what}. The classes of this run are {known}.")
         if several:
             row = np.zeros(len(numbers), np.float32)
             row[[numbers[label] for label in item.several("labels")]] = 1.0
@@ -107,7 +105,7 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
         else:
             found.append(numbers[item.text("label")])
     if not examples:
-        raise DataError(f"there is nothing to score: no texts in {', '.join(data.text)}.")
+        raise DataError(f"the test set is empty: no texts in {', '.join(data.text)}.")
     return examples, np.array(found)
 
 

@@ -62,7 +62,7 @@ def imbalance(facts: Facts) -> str:
     there = [count for count in facts.counts if count]
     if len(there) < 2 or max(there) < IMBALANCE * min(there):
         return ""
-    return f"{IMBALANCED}: {min(there):,} to {max(there):,} examples each"
+    return f"{IMBALANCED}: {min(there):,} to {max(there):,} examples per class"
 
 
 SEEN = 1200
@@ -267,12 +267,12 @@ def check_token(settings: RunSettings, what: Modality) -> None:
     token = settings.asked.get("model.picture.distil_token")
     if teacher and not token and settings.model is None and not settings.origin:
         raise ConfigError(
-            "classify.teacher teaches the distillation token, and the model has none. Set "
-            "model.picture.distil_token=true."
+            f"classify.teacher={teacher} trains the distillation token, but the model has none. "
+            "Set model.picture.distil_token=true."
         )
     if token and not teacher and not settings.origin:
         raise ConfigError(
-            "model.picture.distil_token learns from another run: name it with classify.teacher=RUN."
+            "model.picture.distil_token=true needs a teacher: set classify.teacher=RUN."
         )
 
 

@@ -271,7 +271,7 @@ class OneLabel:
             calibration_row(calibration, unit),
         ]
         if "top5" in values:
-            remark = f"the right class among the {TOP} likeliest"
+            remark = f"correct class among the {TOP} most likely"
             rows.insert(1, (f"top {TOP}", f"{values['top5']:.2f}", remark))
         return rows, {
             **values,
@@ -437,19 +437,19 @@ class SeveralLabels:
         micro = self.range_of("micro_f1", shares_NC, truth_N)
         rows: list[Row] = [
             ("micro F1", f"{values['micro_f1']:.2f}", range_text(micro)),
-            ("macro F1", f"{values['f1']:.2f}", "the mean over labels"),
-            ("exact match", f"{values['exact']:.2f}", f"{unit} whose labels are all right"),
-            ("mean average precision", f"{values['map']:.2f}", "whatever the threshold"),
+            ("macro F1", f"{values['f1']:.2f}", "mean over labels"),
+            ("exact match", f"{values['exact']:.2f}", f"{unit} with exactly the correct labels"),
+            ("mean average precision", f"{values['map']:.2f}", "independent of the threshold"),
             (
                 "threshold",
                 f"{self.threshold:.3g}",
-                "the probability from which labels are answered",
+                "labels with at least this probability are predicted",
             ),
-            ("loss", f"{values['loss']:.4f}", f"nats a label, over {len(true_NC):,} {unit}"),
+            ("loss", f"{values['loss']:.4f}", f"nats per label, over {len(true_NC):,} {unit}"),
             (
                 "calibration error",
                 f"{100 * figures['calibration']['ece']:.2f}",
-                "of every label, said or not",
+                "over all labels, predicted or not",
             ),
         ]
         return rows, {
@@ -481,7 +481,7 @@ class SeveralLabels:
 
     def remark(self, train_N: Truth) -> str:
         shown = ", ".join(self.names[label] for label in self._usual(train_N))
-        return f"always {shown!r}" if shown else "always no label"
+        return f"always {shown!r}" if shown else "always no labels"
 
     def frequencies(
         self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
@@ -586,10 +586,10 @@ class ANumber:
         shown = "95 %: {:.4g} – {:.4g}".format(*mae) if mae else ""
         rows: list[Row] = [
             ("MAE", f"{values['mae']:.4g}", shown),
-            ("RMSE", f"{values['rmse']:.4g}", "the root of the mean square of the distance"),
-            ("R²", f"{values['r2']:.4f}", "the share of the variance that is explained"),
+            ("RMSE", f"{values['rmse']:.4g}", "root mean squared error"),
+            ("R²", f"{values['r2']:.4f}", "fraction of the variance explained"),
             ("Pearson", f"{values['pearson']:.4f}", "correlation"),
-            ("Spearman", f"{values['spearman']:.4f}", "correlation of the ranks"),
+            ("Spearman", f"{values['spearman']:.4f}", "rank correlation"),
         ]
         n = len(shares_NC)
         return rows, {**values, "n": n, "intervals": {"mae": list(mae or ())}}
@@ -699,8 +699,8 @@ def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
 def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
     by_chance = metrics.Calibration([metrics.Bin(**one) for one in found["bins"]], 0.0).by_chance
     remark = (
-        f"about {100 * by_chance:.2f} by chance alone; "
-        f"a temperature of {found['temperature']:.2f} would fit these {unit} best"
+        f"about {100 * by_chance:.2f} expected by chance; "
+        f"best temperature for these {unit}: {found['temperature']:.2f}"
     )
     return "calibration error", f"{100 * found['ece']:.2f}", remark
 

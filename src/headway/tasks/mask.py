@@ -66,7 +66,7 @@ CHUNK = 512
 """Gaps whose words are scored at a time."""
 
 SAMPLES = 5
-MEAN = "mean of hidden rows"
+MEAN = "mean of masked rows"
 
 USUALLY: dict[str, dict[str, Any]] = {
     "pictures": {"mask": 0.6, "span": 1},
@@ -155,13 +155,13 @@ class Words:
         return shown
 
     def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
-        share = "of the hidden tokens (15 %, the same every time)"
+        share = "of the masked tokens (15 % of all, the same in every evaluation)"
         return [
             ("accuracy", f"{values['accuracy']:.2f} %", share),
-            ("perplexity", f"{values['ppl']:.2f}", "of the hidden tokens"),
-            ("loss", f"{values['loss']:.4f}", "nats a hidden token"),
-            ("most frequent token", f"{trivial['accuracy']:.2f} %", "accuracy without a model"),
-            ("unigram", f"{trivial['ppl']:.2f}", "perplexity by frequency alone"),
+            ("perplexity", f"{values['ppl']:.2f}", "of the masked tokens"),
+            ("loss", f"{values['loss']:.4f}", "nats per masked token"),
+            ("most frequent token", f"{trivial['accuracy']:.2f} %", "baseline accuracy"),
+            ("unigram", f"{trivial['ppl']:.2f}", "baseline perplexity from token frequencies"),
         ]
 
 
@@ -202,11 +202,11 @@ class Rebuilt:
         return []
 
     def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
-        share = f"{100 * mask:g} % of each hidden"
+        share = f"{100 * mask:g} % of each input masked"
         return [
             ("loss", f"{values['loss']:.4f}", f"mean squared error, {share}"),
-            (MEAN, f"{trivial['loss']:.4f}", "what one gets who sees nothing"),
-            ("explained", f"{values['explained']:.2f}", f"% of it, over {self.n:,} {self.unit}"),
+            (MEAN, f"{trivial['loss']:.4f}", "baseline: mean squared error of this prediction"),
+            ("variance explained", f"{values['explained']:.2f}", f"%, over {self.n:,} {self.unit}"),
         ]
 
 
@@ -330,8 +330,8 @@ class Mask(Task):
         tokenizer = tokenizer_of(settings)
         if tokenizer is not None and tokenizer.mask is None:
             raise ConfigError(
-                f"the vocabulary of {settings.origin} has no mask token, so its model cannot learn "
-                "to fill gaps. Start from a run of the task fill, or from scratch."
+                f"the vocabulary of {settings.origin} has no mask token, which the task fill "
+                "needs. Start from a run of the task fill, or train from scratch."
             )
         return prepare(
             "documents", settings, folder, progress, tokenizer=tokenizer, specials=[MASK]
@@ -363,9 +363,9 @@ class Mask(Task):
             return self._rebuilding(settings, facts, device)
         if settings.model is not None and not isinstance(settings.model, EncoderSettings):
             raise ConfigError(
-                f"to fill gaps of text takes a model of the encoder family, not of the "
-                f"{family_of(settings.model)} family, which learns from other "
-                "files: headway train fill pictures/ --out RUN"
+                "the task fill needs a model of the encoder family for text, not of the "
+                f"{family_of(settings.model)} family. To train on a folder of images instead: "
+                "headway train fill images/ --out RUN"
             )
         most = 128 if device.is_cpu else 256
         found = text_proposal(
@@ -377,7 +377,7 @@ class Mask(Task):
             epochs=20 if facts.n_tokens > 5_000_000 else 40,
             needs={"heads": ("words",)},
         )
-        return found.also(because("as many candidates as anyone asks for", "decode", {"beam": 100}))
+        return found.also(because("upper limit of candidates per gap", "decode", {"beam": 100}))
 
     def _rebuilding(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         """A model as from scratch of the tasks that will start from it."""
@@ -405,10 +405,10 @@ class Mask(Task):
             training=TRAINING,
             augment=augment,
         )
-        why = "what is beside a hidden part says much about it"
+        why = "neighbouring parts reveal much of a masked one"
         return found.also(
             because(why, "fill", USUALLY[what]),
-            because("what the files hold", "fill", {"what": what}),
+            because("detected in the data", "fill", {"what": what}),
         )
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
@@ -418,12 +418,12 @@ class Mask(Task):
             return
         if picture.stem == "grid":
             raise ConfigError(
-                "picture.stem=grid has no patches that could be hidden. Use patches or conv."
+                "model.picture.stem=grid has no patches to mask. Use stem=patches or stem=conv."
             )
         if picture.step < picture.patch:
             raise ConfigError(
-                f"picture.stride={picture.stride} lets patches overlap, so that a hidden one is "
-                "seen in those beside it. Leave picture.stride out."
+                f"model.picture.stride={picture.stride} makes patches overlap, so a masked patch "
+                "is visible in its neighbours. Leave model.picture.stride out."
             )
 
     def objective(self, settings: Resolved, prepared: Prepared) -> Masking:
@@ -433,8 +433,8 @@ class Mask(Task):
         if self.row.modality != "text":
             folder = use.opened.folder
             raise UserError(
-                f"{folder} has learned to rebuild hidden parts and answers nothing. Train a run "
-                f"that starts from it: headway train classify FILES --from {folder}"
+                f"{folder} was trained to reconstruct masked parts and makes no predictions. Train "
+                f"a run that starts from it: headway train classify FILES --from {folder}"
             )
         from headway.tasks.fill_answers import Filler
 
@@ -454,7 +454,7 @@ class Mask(Task):
             facts["n"] = columns.n
         items = intake_of(settings, tokenizer).hide(columns, settings.fill)
         head = head_of(settings, items)
-        with use.progress.stage("reading" if tokenizer else "rebuilding") as stage:
+        with use.progress.stage("reading" if tokenizer else "reconstructing") as stage:
             asked_of = Pass(use.opened.model, use.opened.device, on_progress=stage.update)
             values, find = head.values(hidden_answers(asked_of, head.name, items))
         [trivial] = find().values()
@@ -468,8 +468,8 @@ def check_unmixed(settings: RunSettings, what: Modality) -> None:
     for name in OF_LABELS if what != "sounds" else ():
         if getattr(settings.augment, name):
             raise ConfigError(
-                f"augment.{name} mixes two pictures and their labels; {settings.task} has none. "
-                "Leave it out."
+                f"augment.{name} mixes two images and their labels, but the task {settings.task} "
+                "has no labels. Leave it out."
             )
 
 
@@ -477,6 +477,6 @@ def check_heard(settings: RunSettings, what: Modality) -> None:
     asked = [key for key in settings.asked if key.startswith("augment.")]
     if what == "sounds" and asked:
         raise ConfigError(
-            f"{asked[0]} has no effect on fill with recordings: parts of them are hidden already. "
-            "Leave it out."
+            f"{asked[0]} has no effect on the task fill with audio, where parts of each recording "
+            "are masked anyway. Leave it out."
         )

@@ -158,10 +158,14 @@ def room_of(how: FillSettings, max_len: int) -> int:
     wanted = how.context or max_len
     if wanted > max_len:
         raise ConfigError(
-            f"fill.context={wanted} is more than the model reads (model.max_len={max_len})."
+            f"fill.context={wanted} exceeds the maximum length of the model "
+            f"(model.max_len={max_len})."
         )
     if wanted <= ENDS:
-        raise ConfigError(f"{wanted} tokens leave no room for text between two special ones.")
+        raise ConfigError(
+            f"a window of {wanted} tokens has no room for text: {ENDS} are special tokens. "
+            "Increase fill.context or model.max_len."
+        )
     return wanted - ENDS
 
 

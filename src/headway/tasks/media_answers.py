@@ -32,5 +32,5 @@ def note_silence(answer: Answer, one: Given) -> Answer:
     """The answer, and that there was nothing to hear where that is so."""
     if not one.is_silent or answer.printed is None:
         return answer
-    note = f"{one.name} is silent: its answer says nothing."
+    note = f"{one.name} is silent, so its prediction is meaningless."
     return replace(answer, notes=(note,), printed=_Silent(answer.printed))

@@ -111,10 +111,10 @@ def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSet
         return None
     front: PictureSettings | SoundSettings | None = getattr(model, name, None)
     if front is None:
-        what = "pictures" if name == "picture" else "recordings"
+        what = "images" if name == "picture" else "audio"
         raise ConfigError(
-            f"the task {settings.task} reads {what}; a model of the {family_of(model)} family "
-            "does not."
+            f"the task {settings.task} needs a model that reads {what}; models of the "
+            f"{family_of(model)} family do not."
         )
     return front
 
@@ -133,7 +133,7 @@ def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.ui
         yield found
         read += 1
     if wrong is not None and not read:
-        raise DataError(f"none of the {what} that were looked at can be read. The first: {wrong}")
+        raise DataError(f"none of the sampled {what} could be read. The first error: {wrong}")
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
@@ -157,7 +157,7 @@ def _source(settings: RunSettings, what: What) -> Source:
         check_there(source)
     if not list(source):
         files = settings.data.media
-        raise DataError(f"{', '.join(files)} name{'s' * (len(files) == 1)} no {UNITS[what]}.")
+        raise DataError(f"no {UNITS[what]} found in {', '.join(files)}.")
     return source
 
 
@@ -165,7 +165,7 @@ def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
     """Size, colours and frames for pictures such as these."""
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
-        raise DataError(f"none of the {what} that were looked at can be read.")
+        raise DataError(f"none of the sampled {what} could be read.")
     sizes = {(height, width) for height, width, _ in seen}
     shorter = sorted(min(size) for size in sizes)
     height, width = sizes.pop() if len(sizes) == 1 else (shorter[len(shorter) // 2],) * 2

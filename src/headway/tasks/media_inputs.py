@@ -83,7 +83,7 @@ def given_media(
 def found_file(name: str, folder: Path) -> Path:
     """The file of this name, or where there is none the one in the run's folder."""
     if not name:
-        raise DataError("an empty line names no file.")
+        raise DataError("the line is empty; it must name a file.")
     path = Path(name)
     inside = not is_file(path) and is_file(folder / name) and not path.is_dir()
     return folder / name if inside else path
@@ -92,5 +92,5 @@ def found_file(name: str, folder: Path) -> Path:
 def check_kind(path: Path, what: What) -> None:
     """A name that says clearly that it is something else is not opened."""
     if (is_audio(path) and what != "sounds") or (is_visual(path) and what == "sounds"):
-        kind = "a recording" if is_audio(path) else "a picture"
-        raise DataError(f"{path} is {kind}, and this run is for {UNITS[what]}.")
+        kind = "an audio file" if is_audio(path) else "an image or video file"
+        raise DataError(f"{path} is {kind}, but this run is for {UNITS[what]}.")

@@ -73,7 +73,7 @@ def fit_ngrams(
     what = "texts" if table.of_texts else "words"
     took = time.monotonic() - begun
     per = "" if link == "number" else " per label"
-    note(f"n-grams: {len(used):,} scores{per}, fitted to {len(targets):,} {what} in {took:.0f} s")
+    note(f"n-grams: {len(used):,} weights{per}, fitted to {len(targets):,} {what} in {took:.0f} s")
 
 
 def _batches(items: Items[T]) -> Iterator[Batch[T]]:

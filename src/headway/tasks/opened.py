@@ -161,8 +161,8 @@ class Opened:
         these are in fp32 on a CPU, and are read anew where not."""
         if self.engine is not None:
             raise UserError(
-                f"nobody can look into what --engine {self.engine.name} computes. Use the run that "
-                "was exported, with --engine torch."
+                f"a model run by --engine {self.engine.name} cannot be inspected. Use the original "
+                "run with --engine torch."
             )
         if self.device == CPU and self.precision == "fp32":
             return replace(self, given=tuple(map(_sharing, self.models)))
@@ -210,8 +210,8 @@ def open_run(
     for folder, other in zip(folders[1:], vocabs[1:], strict=True):
         if not _same(other, vocabs[0]):
             raise FolderError(
-                f"{folder / TOKENIZER} is not the vocabulary of {folders[0]}. Models answer "
-                "together only if they were trained with the same one."
+                f"{folder / TOKENIZER} differs from the vocabulary of {folders[0]}. The models of "
+                "an ensemble must have the same vocabulary."
             )
     held: Any = runs[0].decode.precision if precision == "auto" else precision
     runtime = _engine(engine, folders, replace(runs[0].decode, precision=held), runs[0])
@@ -230,8 +230,8 @@ def _engine(
 ) -> Engine | None:
     if name != "torch" and len(folders) > 1:
         raise UserError(
-            f"--engine {name} runs one model, and {len(folders)} are given. "
-            "Models answer together only with --engine torch."
+            f"--engine {name} runs a single model, but {len(folders)} were given. "
+            "Ensembles need --engine torch."
         )
     found = engine_of(name, folders[0], replace(run, decode=decode))
     for folder in folders if found is None else ():
@@ -252,7 +252,7 @@ def _words(folder: Path, run: Resolved) -> Vocabularies | None:
     if isinstance(model, Seq2SeqSettings):
         sides = [("source ", vocab.source, model.source_vocab), ("target ", *sides[0][1:])]
     for side, tokenizer, rows in sides:
-        remedy = "Use the tokenizer it was trained with."
+        remedy = "Use the tokenizer that the model was trained with."
         check_fits(folder / TOKENIZER, tokenizer.vocab_size, f"{side}tokens", rows, remedy)
     return vocab
 
@@ -261,8 +261,8 @@ def check_fits(path: Path, n: int, what: str, rows: int, remedy: str) -> None:
     """Refuse a file with more or fewer words than the model has rows for."""
     if n != rows:
         raise FolderError(
-            f"{path} does not fit the model beside it: it has {n:,} {what} and the model {rows:,}. "
-            f"{remedy}"
+            f"{path} does not match the model in its folder: it has {n:,} {what}, the model has "
+            f"{rows:,}. {remedy}"
         )
 
 
@@ -303,5 +303,7 @@ def _imported(folder: Path) -> dict[str, Any] | None:
     if not isinstance(facts, dict) or any(
         not isinstance(facts.get(key), kind) for key, kind in kinds.items()
     ):
-        raise FolderError(f"{path} is not what `headway import` writes. Import the model again.")
+        raise FolderError(
+            f"{path} does not have the format of `headway import`. Import the model again."
+        )
     return facts

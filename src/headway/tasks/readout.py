@@ -154,12 +154,12 @@ class Read:
 
 
 def as_model(model: nn.Module) -> Model:
-    assert isinstance(model, Model), f"{type(model).__name__} is no model of ours"
+    assert isinstance(model, Model), f"{type(model).__name__} is not a headway model"
     return model
 
 
 def readable(model: nn.Module) -> Readable:
-    assert isinstance(model, Readable), f"{type(model).__name__} has no heads by name"
+    assert isinstance(model, Readable), f"{type(model).__name__} has no named output heads"
     return model
 
 

@@ -28,7 +28,7 @@ NEURAL, NGRAMS = "neural model alone", "n-grams alone"
 
 def member_remark(name: str, share: float) -> str:
     """The weight of a member in the answer, for people."""
-    return f"{share if name == NGRAMS else 1 - share:.0%} of the answer"
+    return f"weight {share if name == NGRAMS else 1 - share:.0%}"
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Temperature:
     def said(self, unit: str) -> str:
         if not self.likely:
             return (
-                f"answers: {self.share or 0.0:.0%} by n-grams, the rest by the layers, fitted on "
+                f"predictions: n-grams have a weight of {self.share or 0.0:.0%}, fitted on "
                 f"{self.examples:,} validation {unit}"
             )
-        of_ngrams = "" if self.share is None else f", {self.share:.0%} of them by n-grams,"
+        of_ngrams = "" if self.share is None else f" and n-grams have a weight of {self.share:.0%}"
         return (
-            f"probabilities: scores{of_ngrams} are divided by a temperature of {self.value:.2f}, "
+            f"probabilities: logits are divided by a temperature of {self.value:.2f}{of_ngrams}, "
             f"fitted on {self.examples:,} validation {unit}"
         )
 
@@ -148,7 +148,7 @@ class Scores(Mapping[str, float]):
         try:
             return self._values[name]
         except KeyError:
-            raise KeyError(f"{name!r}; there are {', '.join(self._values)}") from None
+            raise KeyError(f"no score {name!r}; available: {', '.join(self._values)}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -294,9 +294,9 @@ def advice(
     if metric.better(value, best) or value == perfect:
         return None
     which = "as good as" if value == best else "better than"
-    longer = f"; a longer training (train.steps={2 * steps}, or a longer --budget)" if steps else ""
+    longer = f"; longer training (train.steps={2 * steps}, or a longer --budget)" if steps else ""
     return (
-        f"warning: a baseline is {which} this model: {name} has {metric.label} "
-        f"{metric.shown(best)}, the model {metric.shown(value)}. What helps: "
+        f"warning: a baseline is {which} this model. {metric.label} of the baseline ({name}): "
+        f"{metric.shown(best)}, of the model: {metric.shown(value)}. What helps: "
         f"{spec.lacks_data if tuned else spec.lacks}{longer}. See {PAGE}"
     )

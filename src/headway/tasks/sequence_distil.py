@@ -69,7 +69,7 @@ def make_taught(
     try:
         made = _check(name)
     except FolderError as error:
-        progress.note(f"{error} The teacher translates again.")
+        progress.note(f"{error} The training sources are translated by the teacher again.")
         made = False
     if not made:
         targets = list(_translated(prepared, settings, name.with_suffix(".part"), device, progress))
@@ -120,7 +120,7 @@ def _translated(
     # A text need not have the tokens that wrote it: it may have more than the student can read.
     reach = most_positions(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
-    stage = progress.stage("the teacher translates", len(rows), done=first)
+    stage = progress.stage("translating with the teacher", len(rows), done=first)
     with part.open("a", encoding="utf-8") as file, stage:
         for begin in range(first, len(rows), BLOCK):
             numbers = range(begin, min(begin + BLOCK, len(rows)))

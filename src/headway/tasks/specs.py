@@ -1,8 +1,8 @@
-"""The tasks, in a table you can see: what each is given, what it answers, how good it can be.
+"""The table of tasks: the inputs, outputs, scores, settings and options of each.
 
 This is the only list of tasks. The command line, the checks of settings, reports, exports and pages
-ask it, so that a new task is a row here and a file beside this. Neither torch nor numpy is
-imported: `--help` reads it too.
+read it, so a new task needs one row here and one module in this package. Neither torch nor numpy is
+imported, because `--help` reads this module too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headway.settings.run import RunSettings
 
 Modality = Literal["text", "pictures", "videos", "sounds"]
-"""What a model is given."""
+"""Kind of input that a model reads."""
 
 Kind = Modality | Literal["words", "label", "labels", "number", "tags"]
-"""What a column holds."""
+"""Kind of values in a column of the data."""
 
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
-"""In which form examples stand in files; questions are read by the same columns."""
+"""Form of the examples in data files. Inputs for prediction use the same columns."""
 
 Answers = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
 
@@ -36,20 +36,20 @@ Answers = Literal["text", "label", "labels", "number", "tags", "gaps", "vector"]
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     name: str
-    """As in `metrics.jsonl` and `train.metric`."""
+    """Name in `metrics.jsonl` and for `train.metric`."""
 
     label: str
-    """For people."""
+    """Name in tables, reports and pages."""
 
     lower: bool = False
-    """Whether less is better."""
+    """Whether lower values are better."""
 
     unit: str = ""
     digits: int = 2
 
     @property
     def most(self) -> float | None:
-        """The largest possible value, where there is one: error rates may exceed 100 %."""
+        """The largest possible value, or None: error rates, for example, may exceed 100 %."""
         in_percent = self.unit == "%" or self.name in ("bleu", "chrf")
         return 100.0 if in_percent and not self.lower else None
 
@@ -58,7 +58,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """The label with its unit, over a column or beside an axis."""
+        """The label with its unit, for table columns and chart axes."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def better(self, one: float, other: float) -> bool:
@@ -69,7 +69,7 @@ METRICS: dict[str, Metric] = {
     one.name: one
     for one in (
         Metric(name="accuracy", label="accuracy", unit="%"),
-        Metric(name="top5", label="top 5", unit="%"),
+        Metric(name="top5", label="top-5 accuracy", unit="%"),
         Metric(name="micro_f1", label="micro F1", unit="%"),
         Metric(name="f1", label="F1", unit="%"),
         Metric(name="precision", label="precision", unit="%"),
@@ -87,14 +87,15 @@ METRICS: dict[str, Metric] = {
         Metric(name="r2", label="R²", digits=4),
         Metric(name="pearson", label="Pearson", digits=4),
         Metric(name="spearman", label="Spearman", digits=4),
-        Metric(name="explained", label="explained", unit="%"),
+        Metric(name="explained", label="variance explained", unit="%"),
         Metric(name="ppl", label="perplexity", lower=True),
         Metric(name="bits_per_byte", label="bits per byte", lower=True, digits=3),
         Metric(name="loss", label="loss", lower=True, digits=3),
     )
 }
-"""In the order of reports; a task reports no score that has no record here. `mrr` is the mean
-reciprocal rank, `explained` the share of the variance of hidden rows that is rebuilt."""
+"""All built-in metrics by name, in the order of reports. A task can only report metrics that are
+listed here. `mrr` is the mean reciprocal rank. `explained` is the fraction of the variance of
+masked rows that the model reconstructs."""
 
 
 def named_metric(name: str, better: object) -> Metric:
@@ -102,7 +103,7 @@ def named_metric(name: str, better: object) -> Metric:
 
 
 def metrics_asked(asked: Mapping[str, object]) -> dict[str, Metric]:
-    """The records of those that a run was given: their names, and which way is better."""
+    """Custom metrics of a run, from its `metrics.NAME` settings (`lower` or `higher` is better)."""
     keys = {key.removeprefix("metrics."): one for key, one in asked.items()
             if key.startswith("metrics.")}  # fmt: skip
     return {name: named_metric(name, better) for name, better in keys.items()}
@@ -110,18 +111,18 @@ def metrics_asked(asked: Mapping[str, object]) -> dict[str, Metric]:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """A column of the data."""
+    """A data column that a task needs."""
 
     name: str
-    """As `data.NAME_field` calls it, where it can be called otherwise."""
+    """Name of the column. `data.NAME_field` can set another one."""
 
     kinds: frozenset[Kind]
     role: Literal["input", "target"]
-    """Targets are what a run is to find out: nobody who asks it has them."""
+    """Targets are what a run predicts, so inputs for prediction do not have them."""
 
     optional: bool = False
     also: tuple[str, ...] = ()
-    """What others call it, where it is not called as here."""
+    """Other names under which the column is recognised."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,78 +173,89 @@ SEEN_AS: dict[Modality, Literal["image", "video", "audio"]] = {
     "videos": "video",
     "sounds": "audio",
 }
-"""What options and arguments call the column of one."""
+"""Name of the options and arguments for the column of each kind of media."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What one call may be told, beside settings of decoding."""
+    """An option of one call, in addition to the decoding settings."""
 
     name: str
     help: str
     takes: str = ""
-    """What its value is, for people; with `|` between them all choices. Nothing: a switch."""
+    """Placeholder of the value in help texts, or all choices with `|` between them. Empty: the
+    option is a switch."""
 
     number: bool = False
     several: bool = False
     command: bool = False
-    """Whether Python has another way: `load` of several, `Answer.score`, `Run.write`,
-    `Answers.save`, `Run.choose`."""
+    """Whether the option exists only on the command line. Python has `load` with several runs,
+    `Answer.score`, `Run.write`, `Answers.save` and `Run.choose` instead."""
 
 
 OPTIONS: dict[str, Option] = {
     one.name: one
     for one in (
-        Option(name="with", help="One more run: an ensemble.", takes="RUN", several=True,
-               command=True),
-        Option(name="scores", help="Put scores before the text.", command=True),
-        Option(name="top", help="How many: likeliest classes, or nearest lines.", takes="N",
-               number=True),
-        Option(name="alignments", help="Word alignments; of captions where each word looked."),
-        Option(name="on_long", help="What becomes of over-long lines.", takes="split|cut|error"),
-        Option(name="prefix", help="What each output begins with, by line.", takes="FILE"),
-        Option(name="constraints", help='{"required": [...], "banned": [...]} a line.',
+        Option(name="with", help="Another run to combine with this one in an ensemble.",
+               takes="RUN", several=True, command=True),
+        Option(name="scores", help="Print the score of each output.", command=True),
+        Option(name="top", help="Number of most likely classes, or of nearest lines, to print.",
+               takes="N", number=True),
+        Option(name="alignments", help="Print word alignments; for captions, the image region "
+               "that each word attends to."),
+        Option(name="on_long", help="How to handle lines that are longer than the model reads.",
+               takes="split|cut|error"),
+        Option(name="prefix", help="Text that each output must begin with, one per line.",
+               takes="FILE"),
+        Option(name="constraints", help="Required and banned phrases, one JSON object per line: "
+               '{"required": [...], "banned": [...]}.', takes="FILE.jsonl"),
+        Option(name="stream", help="Print the text while it is generated.", command=True),
+        Option(name="shots", help="Few-shot examples to put before every prompt.",
                takes="FILE.jsonl"),
-        Option(name="stream", help="Show the text while it is written.", command=True),
-        Option(name="shots", help="Examples put before every prompt.", takes="FILE.jsonl"),
-        Option(name="labels", help="Choose the likeliest of these answers.", takes="A,B,...",
-               command=True),
-        Option(name="field", help="The field to write, where there are fields.", takes="NAME"),
-        Option(name="draft", help="A small model that guesses ahead.", takes="RUN"),
-        Option(name="to", help="Where vectors go.", takes="FILE.npy", command=True),
-        Option(name="nearest", help="Print the nearest lines of this file.", takes="FILE"),
-        Option(name="against", help="Is it who speaks here? Of a list of paths and labels: who is "
-               "it?", takes="FILE"),
-        Option(name="format", help="Subtitles, or text.", takes="text|srt|vtt", command=True),
+        Option(name="labels", help="Choose the most likely of these answers instead of "
+               "generating text.", takes="A,B,...", command=True),
+        Option(name="field", help="The field to generate, for runs with data.fields.",
+               takes="NAME"),
+        Option(name="draft", help="A smaller model for speculative decoding.", takes="RUN"),
+        Option(name="to", help="File to write the vectors to.", takes="FILE.npy", command=True),
+        Option(name="nearest", help="Print the lines of this file that are nearest to each input.",
+               takes="FILE"),
+        Option(name="against", help="Verify the speaker against this recording, or identify the "
+               "speaker with a list of recordings and labels.", takes="FILE"),
+        Option(name="format", help="Output format: plain text or subtitles.",
+               takes="text|srt|vtt", command=True),
     )
 }  # fmt: skip
-"""Of answers."""
+"""Options of prediction, by name."""
 
 SCORING: dict[str, Option] = {
     one.name: one
     for one in (
-        Option(name="hypotheses", help="Score these lines; translate nothing.", takes="FILE"),
-        Option(name="against", help="Compare with another run, or with its output.",
+        Option(name="hypotheses", help="Score the translations in this file instead of "
+               "translating.", takes="FILE"),
+        Option(name="against", help="Compare with another run, or with a file of its output.",
                takes="RUN|FILE"),
-        Option(name="lowercase", help="Case does not count."),
-        Option(name="tokenize", help="sacreBLEU's: 13a, intl, zh, char ... [13a]", takes="NAME"),
-        Option(name="tokenised", help="Also Moses-tokenised lower-cased BLEU, as in papers.",
-               takes="en|de|fr"),
-        Option(name="out", help="Where the translations go.", takes="FILE"),
+        Option(name="lowercase", help="Ignore case."),
+        Option(name="tokenize", help="sacreBLEU tokenizer: 13a, intl, zh, char ... [13a]",
+               takes="NAME"),
+        Option(name="tokenised", help="Also compute BLEU on lower-cased, Moses-tokenised text, as "
+               "in papers.", takes="en|de|fr"),
+        Option(name="out", help="File to write the translations to.", takes="FILE"),
     )
 }  # fmt: skip
-"""Of scores."""
+"""Options of evaluation, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteSettings(Made):
-    """Continuing text: a causal language model."""
+    """Settings for text generation with a causal language model."""
 
     context: int | None = None
-    """Tokens read at a time; longer documents are cut into windows. None: the model's max_len."""
+    """Length of a window in tokens; longer documents are cut into windows. None: the model's
+    max_len."""
 
     drop_fields: float = 0.1
-    """With data.fields: the share of fields that a document is trained without."""
+    """With data.fields: the probability that a field is left out of a training document."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -253,29 +265,33 @@ class CompleteSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class FillSettings(Made):
-    """Filling gaps: a masked language model, or what is hidden of pictures and recordings."""
+    """Settings for masked prediction: masked language models, and models that reconstruct masked
+    parts of images, video or audio."""
 
     context: int | None = None
-    """Tokens read at a time; longer documents are cut into windows. None: the model's max_len."""
+    """Length of a window in tokens; longer documents are cut into windows. None: the model's
+    max_len."""
 
     mask: float = 0.15
-    """The share of tokens that are to be guessed."""
+    """Fraction to mask and predict: of the tokens of text, the patches of images and video, or the
+    time steps of audio."""
 
     whole_words: bool = False
-    """All pieces of a word are masked together."""
+    """Mask all pieces of a word together."""
 
     random: float = 0.1
-    """Of the tokens to be guessed, the share replaced by a random one instead of the mask ..."""
+    """Fraction of the masked tokens that are replaced by a random token instead of the mask
+    token."""
 
     keep: float = 0.1
-    """... and the share left as it is."""
+    """Fraction of the masked tokens that are left unchanged in the input."""
 
     what: Literal["auto", "pictures", "videos", "sounds"] = "auto"
-    """Of media: what the files hold. `auto`: as their names say."""
+    """Kind of media in the files. `auto`: detected from the files."""
 
     span: int = 1
-    """Of media: rows that are hidden together, a square with so many patches on each side, or so
-    many rows of a recording."""
+    """Images, video and audio: size of a masked block, in patches per side of a square or in
+    consecutive time steps of audio."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -284,43 +300,48 @@ class FillSettings(Made):
         for name in ("mask", "random", "keep"):
             _share(name, getattr(self, name))
         if not self.mask:
-            raise ConfigError("mask=0 leaves nothing to guess. BERT uses 0.15.")
+            raise ConfigError("mask=0 leaves nothing to predict. BERT uses 0.15.")
         if self.random + self.keep > 1:
-            raise ConfigError("random and keep are shares of the masked tokens: at most 1 in all.")
+            raise ConfigError(
+                f"random={self.random:g} and keep={self.keep:g} are fractions of the masked "
+                "tokens: their sum must be at most 1."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(Made):
-    """One class for each example."""
+    """Settings shared by tasks that predict one class per example."""
 
     balance: bool = False
-    """Weigh examples so that every class counts the same."""
+    """Weight the examples so that every class counts equally in the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifySettings(LabelSettings):
-    """Classes of texts, pictures, videos and recordings; several labels of each, or a number."""
+    """Settings for classification of text, images, video and audio, including multi-label
+    classification and regression."""
 
     answer: Literal["auto", "label", "labels", "number"] = "auto"
-    """What is answered: one label, any number of labels, or a number (regression). `auto`: several
-    labels where the files have lists of them, else one."""
+    """Kind of target: one label, any number of labels, or a number (regression). `auto`: several
+    labels if the files contain lists of labels, otherwise one."""
 
     mean: float | None = None
-    """Of numbers: what is subtracted before they are learned ..."""
+    """Regression: value subtracted from the targets for training. Predictions are in the unit of
+    the data. None: the mean of the training data."""
 
     std: float | None = None
-    """... and what they are divided by then; answers are as the data has them. None: the mean and
-    the standard deviation of the training data."""
+    """Regression: value that the targets are divided by for training, after the mean is
+    subtracted. None: the standard deviation of the training data."""
 
     threshold: float | None = None
-    """Smallest probability of a label that is answered, with several labels per example. None: the
-    one with the highest micro F1 on the validation data, found at the end of training."""
+    """Multi-label classification: labels with at least this probability are predicted. None: the
+    threshold with the highest micro F1 on the validation data, fitted at the end of training."""
 
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
-    """What is classified. `auto`: text, or of media what their names say."""
+    """Kind of input to classify. `auto`: text, or the kind of media detected from the files."""
 
     teacher: str = ""
-    """Of pictures: a run of the same classes. What it answers teaches the distillation token, as in
+    """Images: a run with the same classes whose predictions train the distillation token, as in
     DeiT."""
 
     def __post_init__(self) -> None:
@@ -329,38 +350,44 @@ class ClassifySettings(LabelSettings):
         for name in ("mean", "std"):
             if self.answer != "number" and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"classify.{name} is of numbers, and classify.answer={self.answer} is not."
+                    f"classify.{name} applies only to regression (classify.answer=number), not to "
+                    f"classify.answer={self.answer}."
                 )
         if self.threshold is not None and self.answer in ("label", "number"):
             raise ConfigError(
                 f"classify.threshold={self.threshold:g} has no effect with "
-                f"classify.answer={self.answer}: it is for several labels per example."
+                f"classify.answer={self.answer}: it applies only to multi-label classification "
+                "(classify.answer=labels)."
             )
         if self.threshold is not None and not 0.0 < self.threshold < 1.0:
             raise ConfigError(f"classify.threshold={self.threshold:g} must be between 0 and 1.")
         if self.answer in ("labels", "number") and self.balance:
             raise ConfigError(
-                f"classify.balance=true weighs examples by their class, and with "
-                f"classify.answer={self.answer} they have no class. Leave it out."
+                "classify.balance=true needs one class per example and cannot be used with "
+                f"classify.answer={self.answer}. Leave it out."
             )
         if self.answer in ("labels", "number") and self.teacher:
             raise ConfigError(
-                "classify.teacher says one class of each picture. It has no effect with "
-                f"classify.answer={self.answer}: use distil.teacher, which compares whatever is "
-                "answered."
+                f"classify.teacher={self.teacher} predicts one class per image and cannot be used "
+                f"with classify.answer={self.answer}. Use distil.teacher, which works with every "
+                "kind of target."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TagSettings(Made):
+    """Settings for tagging the words of sentences."""
+
     scheme: Literal["auto", "bio", "bioes", "iob1", "plain"] = "auto"
-    """How the files mark spans; `plain`: each tag stands for itself, as parts of speech do."""
+    """Tagging scheme of the files. `plain`: independent tags without spans, such as parts of
+    speech."""
 
     crf: bool = False
-    """Score sequences of tags, not only single ones."""
+    """Add a conditional random field (CRF), which scores sequences of tags instead of single
+    tags."""
 
     prefix_strip: str = ""
-    """What every word of the files begins with and is to be taken off."""
+    """Prefix to remove from each word that begins with it."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -368,19 +395,20 @@ class TagSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings(Made):
-    """Vectors of texts, pictures, videos and recordings."""
+    """Settings for embeddings of text, images, video and audio."""
 
     what: Literal["auto", "text", "pictures", "videos", "sounds"] = "auto"
-    """What becomes vectors. `auto`: text, or of media what their names say."""
+    """Kind of input to embed. `auto`: text, or the kind of media detected from the files."""
 
     temperature: float = 0.05
-    """What similarities are divided by before they compete."""
+    """Temperature of the contrastive loss: similarities are divided by it before the softmax."""
 
     normalise: bool = True
-    """Vectors of length one."""
+    """Scale embeddings to length 1."""
 
     drop_words: float = 0.0
-    """With texts alone: the share of its words that each of the two readings of a text lacks."""
+    """Training on texts without pairs: fraction of words dropped at random from each of the two
+    views of a text."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -390,14 +418,14 @@ class EmbedSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionSettings(Made):
-    """Pictures and videos in words."""
+    """Settings for captioning of images and video."""
 
     what: Literal["pictures", "videos"] = "pictures"
-    """What is put into words."""
+    """Kind of input to caption."""
 
     hide: float = 0.0
-    """The share of its own words that the decoder does not get to read in training: what comes next
-    it must then see in the picture, instead of knowing which words follow each other."""
+    """Fraction of the decoder's input tokens that are masked in training. The decoder then has to
+    look at the image instead of predicting each word from the previous ones."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -406,10 +434,10 @@ class CaptionSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class TranscribeSettings(Made):
-    """Speech as text."""
+    """Settings for speech recognition."""
 
     ctc: float = 0.3
-    """The weight of CTC, in training and in searching; 0: the decoder alone, 1: CTC alone."""
+    """Weight of CTC in the loss and in decoding. 0: only the decoder; 1: only CTC."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -418,117 +446,118 @@ class TranscribeSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifySettings(LabelSettings):
-    """Who speaks."""
+    """Settings for speaker identification and verification."""
 
     margin: float = 0.0
-    """Radians that a recording must be nearer to its speaker than to others (ArcFace). 0: plain
-    classes, without angles."""
+    """Additive angular margin of the loss, in radians (ArcFace). 0: ordinary softmax
+    classification."""
 
     scale: float = 30.0
-    """What cosines are multiplied by where there is a margin."""
+    """Factor that cosines are multiplied by if there is a margin."""
 
     def __post_init__(self) -> None:
         check_values(self)
         if not 0.0 <= self.margin < 1.5:
-            raise ConfigError(f"margin={self.margin:g} must be 0 or more and below 1.5.")
+            raise ConfigError(f"margin={self.margin:g} must be at least 0 and below 1.5.")
         check_positive(self, "scale")
 
 
 def _share(name: str, value: float) -> None:
     if not 0.0 <= value <= 1.0:
-        raise ConfigError(f"{name}={value:g} is a share: 0 to 1.")
+        raise ConfigError(f"{name}={value:g} must be between 0 and 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A task, with data of one kind."""
+    """A row of the table: one task with one kind of data."""
 
     name: str
     modality: Modality
     objective: str
-    """Its class: `label.Label` is the one of `tasks/label.py`; of another package the whole path.
-    Imported when used."""
+    """Path of the task's class: `label.Label` is in `tasks/label.py`. Classes of other packages
+    need their whole path. The module is imported on first use."""
 
     reads: Reads
     needs: tuple[Need, ...]
     answers: Answers
     metrics: tuple[Metric, ...]
-    """What it reports, its own first; the data may take some away (`top5` of three classes)."""
+    """Metrics that it reports, the main one first. The data may exclude some (`top5` with three
+    classes)."""
 
     families: tuple[str, ...]
-    """Of the models that can do it, the usual one first."""
+    """Model families that can do the task, the default first."""
 
     heads: tuple[str, ...] = ()
-    """Beside those that come with the family: a decoder says words."""
+    """Output heads needed in addition to those of the family (a decoder always predicts words)."""
 
     settings: type | None = None
-    """Of its section, which has the task's name."""
+    """Settings class of its section, which is named after the task."""
 
     options: frozenset[str] = frozenset()
-    """Names of the `OPTIONS` of its answers."""
+    """Names of the `OPTIONS` that apply to its predictions."""
 
     scoring: frozenset[str] = frozenset()
-    """Names of the `SCORING` options of its scores."""
+    """Names of the `SCORING` options that apply to its evaluations."""
 
     decode: frozenset[str]
-    """Names of the `decode.*` settings that it reads."""
+    """Names of the `decode.*` settings that it uses."""
 
     continues: bool = False
-    """Whether what it writes goes on where its input ends."""
+    """Whether it generates text that continues its input."""
 
     pretrained: str = ""
-    """The shipped run that it starts from by itself, where that knows the words of the texts."""
+    """Shipped run that training starts from by default, if its vocabulary covers the texts."""
 
     compares: bool = False
-    """Whether its vectors tell how alike two of what it is given are."""
+    """Whether its vectors measure the similarity of two inputs."""
 
     together: bool = False
     """Whether several runs can be scored as one ensemble."""
 
     by_sequence: bool = False
-    """Whether a student learns from what its teacher writes, not from its probabilities."""
+    """Whether a student learns from the teacher's generated text, not from its probabilities."""
 
     read_by: tuple[str, ...] = ()
-    """Settings of its section that say how answers are read out of a model: a student has them from
-    its teacher."""
+    """Settings of its section that define how outputs are read from a model. A student takes them
+    from its teacher."""
 
     counts: str
-    """What the loss is divided by, and speed counted in."""
+    """Unit of the loss and of the training speed, in the singular."""
 
     sample: tuple[str, str] = ("source", "reference")
-    """What stands in a sample of the report as `source` and `target`."""
+    """Headings for the `source` and `target` of samples in the report."""
 
     lacks: str
-    """What it needs most often when it is worse than a baseline."""
+    """Most frequent remedies for a model that is worse than a baseline."""
 
     truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
-    """Where it is known what there is to look at: in what `examples/make_NAME.py` makes, in
-    aligned pairs, or in text that repeats itself."""
+    """Kind of data for which the correct attention is known: data made by
+    `examples/make_NAME.py`, aligned pairs, or text that repeats itself."""
 
     example: str = "headway predict {run} < sentences.txt"
-    """A command that asks a run."""
+    """Example command that predicts with a run."""
 
     others: tuple[Spec, ...] = ()
     """The same task with data of other kinds."""
 
     @property
     def lacks_data(self) -> str:
-        """What helps a model that started from an encoder: `lacks` without the advice to do so."""
+        """`lacks` without the advice to start from an encoder, for models that already did."""
         return self.lacks.removesuffix(f", {_KNOWS}").removesuffix(f", {_SEEN}")
 
     @property
     def rows(self) -> tuple[Spec, ...]:
-        """One for each kind of data."""
+        """The rows of this task, one for each kind of data."""
         return (self, *self.others)
 
     @property
     def all_families(self) -> tuple[str, ...]:
-        """With data of any kind."""
+        """Model families of the task for all kinds of data."""
         return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
 
     @property
     def data(self) -> frozenset[str]:
-        """Names of the `data.*` settings that it reads, beside those of files."""
+        """Names of the `data.*` settings that it uses, in addition to the data files."""
         found = DATA_OF[self.reads]
         if self.answers == "gaps" and self.reads == "documents":
             found |= {"long"}
@@ -541,7 +570,7 @@ class Spec:
 
     @property
     def file_options(self) -> str:
-        """What else commands may be given in the place of FILES."""
+        """Alternatives to FILES on the command line."""
         if self.reads == "pairs":
             return ", or --source FILE --target FILE"
         # A list of paths that has neither labels nor texts could be text itself.
@@ -550,39 +579,39 @@ class Spec:
 
     @property
     def file_arguments(self) -> str:
-        """What `headway.train` may be given in the place of data."""
+        """Alternatives to the data argument of `headway.train`."""
         if self.reads == "pairs":
             return ", or source=FILE, target=FILE"
         return ", or media=FILE" if self.file_options else ""
 
     @property
     def writes(self) -> bool:
-        """Whether it searches for text."""
+        """Whether its output is generated text."""
         return self.answers == "text"
 
     @property
     def in_words(self) -> bool:
-        """Whether its answers are of a vocabulary."""
+        """Whether its outputs are words of a vocabulary."""
         return self.writes or "words" in self.heads
 
     @property
     def headline(self) -> Metric:
-        """What runs are compared by, whatever their vocabularies: no loss a token."""
+        """Main metric that can be compared between vocabularies, so not the loss per token."""
         return next(one for one in self.metrics if one.name not in ("loss", "ppl"))
 
     @property
     def labelled(self) -> bool:
-        """Whether its answers are of those that the training data has."""
+        """Whether its outputs are labels or tags of the training data."""
         return self.answers in ("label", "labels", "tags")
 
     @property
     def is_likely(self) -> bool:
-        """Whether its answers have probabilities: vectors and what is rebuilt have none."""
+        """Whether its outputs have probabilities: vectors and reconstructed media have none."""
         return self.answers != "vector" and "rebuild" not in self.heads
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of its metrics, its own first."""
+        """Names of its metrics, the main one first."""
         return tuple(metric.name for metric in self.metrics)
 
 
@@ -591,10 +620,10 @@ def scored(*names: str) -> tuple[Metric, ...]:
 
 
 ENGLISH = "base-en"
-"""The shipped encoder of English."""
+"""The shipped English encoder."""
 
-_KNOWS = "or an encoder that knows the language already: --from RUN, of the task fill or imported"
-_SEEN = "or an encoder that was trained without labels: --from RUN, of headway train fill FILES"
+_KNOWS = "or a pretrained encoder of the language: --from RUN, of the task fill or imported"
+_SEEN = "or an encoder pretrained without labels: --from RUN, made by headway train fill FILES"
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
 _SETS = scored("micro_f1", "f1", "exact", "map", "loss")
 _NUMBERS = scored("mae", "rmse", "r2", "pearson", "spearman", "loss")
@@ -614,8 +643,8 @@ DATA_OF: dict[Reads, frozenset[str]] = {
     | {"long", "bad"},
     "media": _DATA | {"path_field", "label_field", "text_field", "bad"},
 }  # fmt: skip
-"""The settings of data that are read of each form, beside the names of files. Measured: a test
-trains and asks every task, and compares."""
+"""Names of the `data.*` settings that each form of data uses, in addition to the data files. A test
+trains and runs every task and compares this table with the settings that were read."""
 
 
 def _fill(modality: Modality, family: str) -> Spec:
@@ -624,7 +653,7 @@ def _fill(modality: Modality, family: str) -> Spec:
         needs=(MEDIA[modality],), answers="gaps", metrics=scored("loss", "explained"),
         families=(family,), heads=("rebuild",), settings=FillSettings, options=frozenset({"with"}),
         decode=_PRECISION, counts="masked token",
-        lacks="more text, pictures or recordings",
+        lacks="more text, images or audio",
     )  # fmt: skip
 
 
@@ -632,7 +661,7 @@ def _classify(
     modality: Modality, family: str, one: str,
     truth: Literal["", "shapes", "moving"] = "",
 ) -> Spec:  # fmt: skip
-    """`one`: what a single one is called."""
+    """The row for classification of one kind of media; `one` is its singular noun."""
     return Spec(
         name="classify", modality=modality, objective="label.Label", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
@@ -643,7 +672,7 @@ def _classify(
 
 
 def _embed(modality: Modality, family: str, one: str) -> Spec:
-    """`one`: what a single one is called."""
+    """The row for embeddings of one kind of media; `one` is its singular noun."""
     return Spec(
         name="embed", modality=modality, objective="contrast.Contrast", reads="media",
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
@@ -661,7 +690,7 @@ def _caption(modality: Modality) -> Spec:
         metrics=scored("exact", "cider", "bleu", "chrf", "loss", "ppl"),
         families=("picture-seq2seq",), settings=CaptionSettings, decode=_SEARCHED,
         options=frozenset({"with", "alignments", "scores"}), together=True, counts="token",
-        sample=("picture", "caption"), lacks="more pictures with captions", truth="shapes",
+        sample=("image", "caption"), lacks="more images with captions", truth="shapes",
         example=f"headway predict {{run}} {modality.removesuffix('s')}.{_ENDINGS[modality]}",
     )  # fmt: skip
 
@@ -673,7 +702,7 @@ _ROWS = (
         families=("seq2seq",), together=True, by_sequence=True, counts="target token",
         truth="pairs", decode=_SEARCHED, scoring=frozenset(SCORING),
         options=frozenset({"with", "alignments", "on_long", "prefix", "constraints", "scores"}),
-        lacks="more pairs of sentences; headway check says what may be wrong with them",
+        lacks="more sentence pairs; headway check lists possible problems in the data",
     ),
     Spec(
         name="complete", modality="text", objective="continue_.Continue", reads="documents",
@@ -689,7 +718,7 @@ _ROWS = (
         answers="gaps", metrics=scored("loss", "ppl", "accuracy"), families=("encoder",),
         heads=("words",), settings=FillSettings, options=frozenset({"with"}),
         decode=frozenset({"n_best", "batch_tokens", "precision"}), counts="masked token",
-        lacks="more text, pictures or recordings",
+        lacks="more text, images or audio",
         example='echo "A {mask} in a text." | headway predict {run}',
         others=(
             _fill("pictures", "picture-encoder"), _fill("videos", "picture-encoder"),
@@ -704,7 +733,7 @@ _ROWS = (
         counts="text", sample=("text", "label"), lacks=f"more labelled texts, {_KNOWS}",
         example="headway predict {run} < texts.txt",
         others=(
-            _classify("pictures", "picture-encoder", "picture", "shapes"),
+            _classify("pictures", "picture-encoder", "image", "shapes"),
             _classify("videos", "picture-encoder", "video", "moving"),
             _classify("sounds", "sound-encoder", "recording"),
         ),
@@ -724,7 +753,7 @@ _ROWS = (
         options=frozenset({"to", "nearest", "top"}), decode=_PRECISION, counts="pair",
         lacks=f"more pairs, {_KNOWS}",
         others=(
-            _embed("pictures", "picture-encoder", "picture"),
+            _embed("pictures", "picture-encoder", "image"),
             _embed("videos", "picture-encoder", "video"),
             _embed("sounds", "sound-encoder", "recording"),
         ),
@@ -735,7 +764,7 @@ _ROWS = (
         needs=(AUDIO, WRITTEN), answers="text", metrics=scored("wer", "cer", "loss"),
         families=("sound-seq2seq", "sound-encoder"), settings=TranscribeSettings, read_by=("ctc",),
         options=frozenset({"scores", "format"}), counts="token", decode=_SEARCHED,
-        sample=("recording", "transcript"), lacks="more recordings with their texts",
+        sample=("recording", "transcript"), lacks="more recordings with transcripts",
         truth="digits", example="headway predict {run} recording.wav",
     ),
     Spec(
@@ -752,14 +781,14 @@ SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
 SECTIONS: dict[str, type] = {
     spec.name: spec.settings for spec in _ROWS if spec.settings is not None
 }
-"""Settings that only the task of their name reads."""
+"""Settings classes of the sections that only one task uses, by the name of the task."""
 
 
 def register(spec: Spec) -> None:
-    """A task of another package: from now on it is one of the table, for all who ask that. Its
-    objective is named by its whole path (`my_package.longer.Longer`)."""
+    """Add a task of another package to the table. Its `objective` must be the whole path of its
+    class (`my_package.longer.Longer`)."""
     if spec.name in (*SPECS, *ALIASES):
-        raise ConfigError(f"there is a task {spec.name!r} already: register another name.")
+        raise ConfigError(f"the task name {spec.name!r} is already taken. Choose another name.")
     SPECS[spec.name] = spec
     if spec.settings is not None:
         SECTIONS[spec.name] = spec.settings
@@ -769,19 +798,19 @@ def register(spec: Spec) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Alias:
-    """Another word for a task."""
+    """Another name for a task."""
 
     task: str = ""
-    """Empty: that of the teacher."""
+    """Name of the task. Empty: the task of the teacher."""
 
     what: Modality | None = None
-    """The kind of data that it is about, where it is about one."""
+    """Kind of data that the alias implies, if any."""
 
     needs: str = ""
-    """The setting that must be given with it, or come from another run."""
+    """Setting that must be given with the alias, or be inherited from another run."""
 
     old: bool = False
-    """Whether people had better use the new word."""
+    """Whether the alias is deprecated."""
 
 
 ALIASES: dict[str, Alias] = {
@@ -793,8 +822,8 @@ ALIASES: dict[str, Alias] = {
 
 
 def possible(settings: RunSettings) -> tuple[Spec, ...]:
-    """The rows of a task that a run may be of, as far as its settings say what data it has: one,
-    except where only the files themselves could tell pictures from recordings."""
+    """Rows of the task that fit the settings of a run. There is one, unless only the files
+    themselves show whether they are images, video or audio."""
     rows = SPECS[settings.task].rows
     if len(rows) == 1:
         return rows
@@ -804,7 +833,7 @@ def possible(settings: RunSettings) -> tuple[Spec, ...]:
 
 
 def answering(row: Spec, answer: str) -> Spec:
-    """A row whose answers are several labels, or numbers, in the place of one label."""
+    """The row of a classification task, adapted to multi-label targets or to numbers."""
     if row.answers != "label" or answer not in ("labels", "number"):
         return row
     several = answer == "labels"
@@ -834,7 +863,7 @@ def _said(settings: RunSettings) -> set[str]:
 
 
 def front_reads(model: ModelSettings) -> Modality:
-    """What a model is made for."""
+    """Kind of input that the model reads."""
     if hasattr(model, "picture"):
         return _moving(model.picture.frames)
     return "sounds" if hasattr(model, "sound") else "text"
@@ -845,7 +874,7 @@ def _moving(frames: int) -> Modality:
 
 
 def spec_of(task: str | RunSettings) -> Spec:
-    """The row of a run; of a task's name the one of its usual data."""
+    """The row of a run, or the first row of a task given by its name."""
     if not isinstance(task, str):
         return possible(task)[0]
     alias = ALIASES.get(task)
@@ -858,7 +887,10 @@ def spec_of(task: str | RunSettings) -> Spec:
 def check_metric(
     metric: str | None, task: str, names: Sequence[str], locate: Callable[[str], str] | None = None
 ) -> None:
-    """Refuse what is no score of the task. `locate` begins the message: a file and its line."""
+    """Raise ConfigError if the task has no such metric. `locate` returns the file and line that the
+    message begins with."""
     if metric is not None and metric not in names:
         near, where = suggest(metric, names), locate("train.metric") if locate else ""
-        raise ConfigError(f"{where}train.metric={metric!r} is no score of the task {task}.{near}")
+        raise ConfigError(
+            f"{where}train.metric={metric!r} is not a metric of the task {task}.{near}"
+        )

@@ -184,8 +184,9 @@ class Tagger:
             place = int(np.argmax(too_long))
             raise DataError(
                 f"sentence {self.n_sentences + place + 1:,} has {needed[place]:,} "
-                f"tokens, and the model reads {limit:,} at once. This run was trained with "
-                "data.long=error; with data.long=windows long sentences are read in windows."
+                f"tokens, but the model reads at most {limit:,}. This run was trained with "
+                "data.long=error; a run trained with data.long=windows reads long sentences in "
+                "windows."
             )
         self.n_sentences += len(sentences)
         self.n_words += int(words.pieces.lengths.sum())
@@ -197,9 +198,9 @@ class Tagger:
         some = "s" * (self.n_sentences != 1)
         text = f"{self.n_words:,} words in {self.n_sentences:,} sentence{some}"
         if self.n_windowed:
-            text += f"; {self.n_windowed:,} longer than the model reads, in windows"
+            text += f"; {self.n_windowed:,} too long to read at once and read in windows"
         if self.n_cut:
-            text += f"; of {self.n_cut:,} very long words only the beginning was read"
+            text += f"; {self.n_cut:,} very long words were cut off"
         return text
 
 

@@ -397,8 +397,8 @@ class Tags(Task):
         if settings.data.long != "windows" and int(needed.max()) > limit:
             raise DataError(
                 f"{int((needed > limit).sum()):,} sentences are longer than the {limit:,} tokens "
-                f"that the model reads at once, the longest has {int(needed.max()):,}. Read them "
-                "in windows (data.long=windows) or set model.max_len to more."
+                f"that the model reads at once; the longest has {int(needed.max()):,} tokens. Read "
+                "long sentences in windows (data.long=windows) or increase model.max_len."
             )
 
     def objective(self, settings: Resolved, prepared: Prepared) -> Tagging:
@@ -420,7 +420,7 @@ def _shapes(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
         return {}
     if begun is not None and getattr(begun.model, "n_segments", len(Shape)) >= len(Shape):
         return {}
-    why = "the tokenizer has no case: each word comes with its shape (capitals, digits)"
+    why = "the tokenizer ignores case, so word shapes (capitals, digits) are read too"
     return because(why, "model", {"n_segments": len(Shape)})
 
 
@@ -665,7 +665,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     shown = {"f1": "span F1", "precision": "precision", "recall": "recall", "accuracy": "accuracy"}
     remarks = {
         main: range_text(interval),
-        "precision": "of the spans answered",
+        "precision": "of the predicted spans",
         "recall": "of the spans in the files",
         **({"accuracy": "of the words"} if spans else {}),
     }
@@ -701,7 +701,9 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
     unknown = sorted({tag for tags in truths for tag in tags} - set(as_bio(settings.labels)))
     if unknown:
         n = sum(tag in unknown for tags in truths for tag in tags)
-        rows.append(("unknown tags", f"{n:,}", f"not in training, so missed: {', '.join(unknown)}"))
+        rows.append(
+            ("unknown tags", f"{n:,}", f"not in training, so never predicted: {', '.join(unknown)}")
+        )
         facts["unknown_tags"] = {"words": n, "tags": unknown}
     trivial = {} if baseline_value is None else {BASELINE: {main: baseline_value}}
     return Scores(
@@ -722,7 +724,7 @@ def tagged_sentences(
     source, _ = sources("tagged", with_files(settings, replace(data, valid_text=())))
     found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
     if not found:
-        raise DataError(f"there is nothing to score: no sentences in {', '.join(data.text)}.")
+        raise DataError(f"the test set is empty: no sentences in {', '.join(data.text)}.")
     return [words for words, _ in found], [tags for _, tags in found]
 
 
@@ -759,5 +761,5 @@ def _baseline(
     value = tag_values(truths, guesses, spans)["f1" if spans else "accuracy"]
     return (
         value,
-        f"{'span F1' if spans else 'accuracy'} with the tag each word has most in training",
+        f"{'span F1' if spans else 'accuracy'} with each word's most frequent tag in training",
     )

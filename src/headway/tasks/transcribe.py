@@ -57,7 +57,7 @@ class Transcribe(Write):
 
     def describe(self, prepared: Prepared) -> str:
         minutes = prepared.train.sounds.seconds / 60
-        return f"{prepared.train.n:,} recordings of {minutes:,.1f} minutes"
+        return f"{prepared.train.n:,} recordings, {minutes:,.1f} minutes in total"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
         texts, stored = prepared.train["text"], stored_form(prepared)
@@ -138,9 +138,9 @@ class Transcribe(Write):
         shape = train.source.shape
         limit = (shape.most_rows or 0) * shape.row_seconds
         return [
-            f"left out, being longer than the {limit:g} s that the model hears at once: "
-            f"{left[0]:,} of {known[0]:,} recordings for training and {left[1]:,} of "
-            f"{known[1]:,} for validation"
+            f"left out recordings longer than the {limit:g} s that the model reads at once: "
+            f"{left[0]:,} of {known[0]:,} for training and {left[1]:,} of {known[1]:,} for "
+            "validation"
         ]
 
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:

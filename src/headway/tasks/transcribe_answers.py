@@ -52,7 +52,7 @@ class TranscriptPredictor:
     def of(cls, use: Use) -> TranscriptPredictor:
         form = use.options.get("format") or "text"
         if form not in FORMATS:
-            raise UserError(f"--format has no choice {form!r}.{suggest(form, FORMATS)}")
+            raise UserError(f"unknown value {form!r} for --format.{suggest(form, FORMATS)}")
         times = bool(use.options.get("json")) or form != "text"
         return cls(transcriber_of(use, times=times), use.settings, use.opened.folder)
 
@@ -162,9 +162,9 @@ def answer_of(name: str, found: Transcript) -> SpokenAnswer:
     text = " ".join(found.text.split())
     notes = []
     if any(one.heard.is_doubtful for one in found.segments):
-        notes.append("parts of it are doubtful: they loop, or are unlikely")
+        notes.append("parts of the transcript are unreliable: repetitive or improbable")
     if not text:
-        notes.append("nothing is said in it")
+        notes.append("no speech found")
     return SpokenAnswer(
         text=text,
         score=math.exp(found.log_prob) if text else None,

@@ -47,15 +47,15 @@ def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposa
         augment={"bands": 2, "band_width": max(1, front.bands // 5), "spans": 2,
                  "span_width": 25, "speed": 0.1},
     )  # fmt: skip
-    why = f"half as much again as the longest text, which has {facts.longest_text} tokens"
+    why = f"1.5 times the longest text ({facts.longest_text} tokens), and some spare"
     # A run that this one starts from may know longer texts than these.
     longest = {} if settings.origin else {"max_len": limit}
     characters = {"kind": "characters"} if _needs_characters(settings, facts.begun) else {}
     return found.also(
         because(why, "decode", longest),
         because(device.shown, "decode", {"batch_tokens": room_for(device)}),
-        because("little speech has few words", "tokenizer", characters),
-        because("what the model was trained with", "transcribe", {"ctc": weight}),
+        because("small speech datasets have few words", "tokenizer", characters),
+        because("supported by the model", "transcribe", {"ctc": weight}),
     )
 
 
@@ -112,8 +112,8 @@ def check_rows(settings: Resolved, prepared: Prepared) -> None:
         if shape.most_rows is not None and not (rows <= shape.most_rows).any():
             raise DataError(
                 f"all {len(rows):,} {what}recordings are longer than the "
-                f"{shape.most_rows * shape.row_seconds:g} s that the model hears at once. Cut "
-                "them: a list may give `start` and `end` of parts."
+                f"{shape.most_rows * shape.row_seconds:g} s that the model reads at once. Split "
+                "them: a list of recordings may give the `start` and `end` of each part."
             )
     if not settings.transcribe.ctc:
         return
@@ -122,9 +122,9 @@ def check_rows(settings: Resolved, prepared: Prepared) -> None:
     too_many = int((texts.lengths > lengths).sum())
     if too_many > 0.05 * len(lengths):
         raise DataError(
-            f"{too_many:,} of {len(lengths):,} recordings have more tokens than rows, and CTC says "
-            f"at most one a row of {1000 * shape.row_seconds:.0f} ms. Make rows shorter "
-            "(model.sound.strides), tokens longer (tokenizer.kind=bpe), or leave CTC out "
+            f"{too_many:,} of {len(lengths):,} recordings have more tokens than audio frames, but "
+            f"CTC outputs at most one token per frame of {1000 * shape.row_seconds:.0f} ms. Use "
+            "shorter frames (model.sound.strides), longer tokens (tokenizer.kind=bpe), or no CTC "
             "(transcribe.ctc=0)."
         )
 
@@ -138,16 +138,16 @@ def check_weight(settings: RunSettings) -> None:
         alone = None
     if alone is True and weight != 1.0:
         raise ConfigError(
-            f"transcribe.ctc={weight:g}: a model of the sound-encoder family has CTC alone, which "
-            "is transcribe.ctc=1."
+            f"transcribe.ctc={weight:g} needs a decoder, but a model of the sound-encoder family "
+            "has only CTC. Set transcribe.ctc=1."
         )
     if alone is False and weight == 1.0:
         raise ConfigError(
-            "transcribe.ctc=1 is CTC alone, which needs a model of the sound-encoder family."
+            "transcribe.ctc=1 trains only CTC, which needs a model of the sound-encoder family."
         )
     asked = settings.asked.get("model.ctc")
     if asked is not None and asked != (0.0 < weight < 1.0):
         raise ConfigError(
-            f"model.ctc={str(asked).lower()} does not go with transcribe.ctc={weight:g}: there is "
-            "a head for CTC exactly where it has a weight. Leave model.ctc out."
+            f"model.ctc={str(asked).lower()} contradicts transcribe.ctc={weight:g}: the model has "
+            "a CTC head only if the weight is between 0 and 1. Leave model.ctc out."
         )

@@ -74,8 +74,8 @@ class Translate(Write):
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
         if not settings.data.source and not settings.data.pairs:
             raise DataError(
-                "no pairs of texts. Give --source FILE --target FILE, or --pairs FILE "
-                "(TSV or JSONL)."
+                "no training data. Give --source FILE --target FILE, or --pairs FILE (TSV or "
+                "JSONL)."
             )
         if settings.distil.teacher:
             return prepare_taught(settings, folder, progress)
@@ -103,7 +103,7 @@ class Translate(Write):
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
         amount = f"{facts.n:,} pairs"
         preset = str(settings.asked.get("model.preset"))
-        others = because(f"the paper of {preset}", "train", PAPER.get(preset, {}))
+        others = because(f"as published for {preset}", "train", PAPER.get(preset, {}))
         if fresh_decoder(settings, facts, "seq2seq"):
             others |= decoder_training(settings, facts, SMALL_DATA_TRAINING, {})
         elif settings.start.run and facts.begun is not None:
@@ -116,7 +116,7 @@ class Translate(Write):
         longest = settings.data.max_len + 1 + settings.decode.extra_len
         named = settings.model is None or "model.preset" in settings.asked
         return Proposal(
-            needs=because("both sides have words of their own", "model", needs),
+            needs=because("source and target have separate vocabularies", "model", needs),
             model=because(
                 f"{amount} on {device.shown}", "model", {"preset": preset_for(facts.n, device)}
             )
@@ -141,8 +141,8 @@ class Translate(Write):
         longest = max(int(self.items(x, prepared.words, settings).lengths.max()) for x in both)
         if longest > model.max_len:
             raise DataError(
-                f"the longest side of a pair takes {longest:,} positions, and the model has "
-                f"learned {model.max_len:,}. Leave longer pairs out: "
+                f"the longest side of a pair needs {longest:,} positions, but the model has only "
+                f"{model.max_len:,} learned positions. To leave longer pairs out: "
                 f"data.max_len={model.max_len - 2}."
             )
 
@@ -164,7 +164,7 @@ class Translate(Write):
         return replace(decode, beam=1, n_best=1, groups=1, extra_len=extra)
 
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
-        return "the source itself", list(exam.sources)
+        return "copied source", list(exam.sources)
 
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
         source = prepared.words.source.decode(prepared.train["source"][example].tolist())

@@ -160,7 +160,7 @@ class Write(Task):
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
         """What one can write who knows nothing, and its name. `usual`: what is written most often
         in training."""
-        return "the commonest text", [usual()] * len(exam.references)
+        return "most frequent text", [usual()] * len(exam.references)
 
     def notes(self, train: WriteItems, valid: WriteItems) -> list[str]:
         """What whoever trains should know before it begins."""

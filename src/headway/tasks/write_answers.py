@@ -138,7 +138,7 @@ class TranslationPredictor:
         self.between = use.between
         on_long: Any = options.get("on_long") or "split"
         if on_long not in LONG:
-            raise UserError(f"--on-long has no choice {on_long!r}.{suggest(on_long, LONG)}")
+            raise UserError(f"unknown value {on_long!r} for --on-long.{suggest(on_long, LONG)}")
         self.writer = writer_of(
             use.opened,
             use.settings.decode,
@@ -164,9 +164,9 @@ class TranslationPredictor:
 def translated(found: Written) -> TextAnswer:
     notes = []
     if found.parts > 1:
-        notes.append(f"too long for the model at once: translated in {found.parts:,} parts")
+        notes.append(f"longer than the model reads at once: translated in {found.parts:,} parts")
     if found.cut:
-        notes.append("too long for the model: its end was left out")
+        notes.append("longer than the model reads: the end was cut off")
     pieces: Facts = {"parts": found.parts, "cut": found.cut}
     printed = Texts(found.outputs, {"source": found.source}, pieces)
     return answer_of(printed, source=found.source, notes=tuple(notes))
@@ -186,7 +186,7 @@ def writer_of(
         if run.task != task or not isinstance(run.model, Seq2SeqSettings):
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
             name = {"translate": "translator", "caption": "captioner"}[task]
-            raise FolderError(f"{folder} holds no {name} but a {kind}.")
+            raise FolderError(f"{folder} is not a {name}. It contains: {kind}.")
     front = media_front(opened.settings)
     return Writer(
         [model for model in opened.writers if isinstance(model, Seq2Seq)],
@@ -224,15 +224,15 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where} is not JSON: {error}.") from error
+        raise DataError(f"{where} is not valid JSON: {error}.") from error
     if not isinstance(found, dict):
-        raise DataError(f'{where} must be an object such as {{"required": ["a phrase"]}}.')
+        raise DataError(f'{where} must be a JSON object such as {{"required": ["a phrase"]}}.')
     known = {"prefix": str, "required": list, "banned": list}
     for key, value in found.items():
         if key not in known:
             raise DataError(f"{where}: unknown key {key!r}.{suggest(key, known)}")
         if not isinstance(value, known[key]) or not all(isinstance(text, str) for text in value):
-            kind = "a text" if known[key] is str else "a list of texts"
+            kind = "a string" if known[key] is str else "a list of strings"
             raise DataError(f"{where}: {key!r} must be {kind}, not {json.dumps(value)}.")
     return {key: tuple(value) if known[key] is list else value for key, value in found.items()}
 

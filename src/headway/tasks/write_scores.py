@@ -107,7 +107,7 @@ def loss_of(
     if not writer.models:
         return None
     total, count = 0.0, 0
-    with progress.stage("measuring the loss", n, unit) as stage:
+    with progress.stage("computing the loss", n, unit) as stage:
         for number, score in enumerate(writer.score(pairs), 1):
             total, count = total - score.log_prob, count + score.n_tokens
             stage.update(number)
@@ -149,7 +149,7 @@ class PairTest:
         loss, writer = None, None
         if opened is not None:
             if not self.sources:
-                raise UserError("the sources are needed to translate them: --source FILE.")
+                raise UserError("translation needs the source texts: --source FILE.")
             writer = writer_of(opened, self.decode)
             pairs = zip(self.sources, self.targets, strict=True)
             loss = loss_of(writer, pairs, len(self.targets), self.progress, "pairs")
@@ -157,7 +157,8 @@ class PairTest:
             lines = list(open_lines(file, self.encoding))
             if len(lines) != len(self.targets):
                 raise UserError(
-                    f"{file} has {len(lines):,} lines, but the test set has {len(self.targets):,}."
+                    f"{file} has {len(lines):,} lines, but the test set has {len(self.targets):,} "
+                    "references. It must have one line per reference."
                 )
             return System(lines, loss)
         assert writer is not None
@@ -175,7 +176,7 @@ def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[s
     elif references:
         targets = [line for path in references for line in open_lines(path, data.encoding)]
     else:
-        raise UserError("give a test set: --source FILE --target FILE, or --pairs FILE.")
+        raise UserError("no test set. Give --source FILE --target FILE, or --pairs FILE.")
     if not targets:
         raise UserError("the test set is empty.")
     return sources, targets
@@ -202,7 +203,7 @@ def evaluate_translations(
     second = None
     if options.get("against") or options.get("against_runs"):
         second = test.system(options.get("against_runs"), options.get("against"))
-    with progress.stage("measuring how sure the scores are"):
+    with progress.stage("computing scores and confidence intervals"):
         lowercase = bool(options.get("lowercase"))
         kind: dict[str, Any] = {
             "lowercase": lowercase,
@@ -222,15 +223,15 @@ def evaluate_translations(
     of_loss = {} if loss is None else {"loss": loss, "ppl": math.exp(loss)}
     rows: list[Row] = [("pairs", f"{len(targets):,}", "")]
     if loss is not None:
-        rows.append(("loss", f"{loss:.4f}", "nats a target token, without smoothing"))
+        rows.append(("loss", f"{loss:.4f}", "nats per target token, without label smoothing"))
         rows.append(("perplexity", f"{of_loss['ppl']:.3f}", ""))
     rows += [(score.name, f"{score.value:.2f}", score.signature) for score in scores]
     certain = f"{interval.low:.2f} to {interval.high:.2f}"
     rows.insert(1 - len(scores), ("  95 % interval", "", certain))
     if copied is not None:
-        rows.append(("baseline: the source itself", f"{copied:.2f}", "BLEU"))
+        rows.append(("baseline: copied source", f"{copied:.2f}", "BLEU"))
     if first.rate is not None:
-        rows.append(("speed", f"{first.rate:,.0f}", "target tokens a second"))
+        rows.append(("speed", f"{first.rate:,.0f}", "target tokens per second"))
     facts: dict[str, object] = {
         "pairs": len(targets),
         "loss": loss,
@@ -243,7 +244,7 @@ def evaluate_translations(
     if comparison is not None:
         rows.append(("comparison", "", _verdict(comparison)))
         facts["comparison"] = asdict(comparison)
-    trivial = {} if copied is None else {"the source itself": {"bleu": copied}}
+    trivial = {} if copied is None else {"copied source": {"bleu": copied}}
     return Scores(
         {"bleu": bleu.value, "chrf": chrf.value, **of_loss},
         rows=rows,
@@ -257,7 +258,7 @@ def _verdict(found: Comparison) -> str:
     change = found.difference
     is_clear = found.p_value < 0.05
     which = "better" if change.value > 0 else "worse"
-    said = f"it is {which} than the other" if is_clear else "no clear difference from the other"
+    said = f"{which} than the other system" if is_clear else "no significant difference"
     return (
         f"{change.value:+.2f} BLEU (95 % interval {change.low:+.2f} to {change.high:+.2f}), "
         f"p = {found.p_value:.3f}: {said}"
@@ -298,7 +299,7 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     pairs = ((pictures[row], text) for row, text in enumerate(texts))
     loss = loss_of(writer, pairs, len(texts), use.progress, "captions")
     described = [pictures[row] for row in rows]
-    outputs = texts_of(writer, described, use.progress, "describing", what)
+    outputs = texts_of(writer, described, use.progress, "captioning", what)
     judge = partial(measured, spec_of(settings).scores, references=references,
                     lowercase=settings.tokenizer.lowercase)  # fmt: skip
     values = judge(outputs)
@@ -310,14 +311,18 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
     several = f"{len(texts):,} captions" if len(texts) > len(rows) else ""
     shown: list[Row] = [
         (what, f"{len(rows):,}", several),
-        *([] if loss is None else [("loss", f"{loss:.4f}", "nats a token, without smoothing")]),
+        *(
+            []
+            if loss is None
+            else [("loss", f"{loss:.4f}", "nats per token, without label smoothing")]
+        ),
         ("exact match", f"{values['exact']:.2f}", certain),
         ("CIDEr-D", f"{values['cider']:.3f}", f"of 10; {SIGNATURE}"),
         ("BLEU", f"{values['bleu']:.2f}", ""),
         ("chrF", f"{values['chrf']:.2f}", ""),
-        ("baseline: one for all", f"{usual['exact']:.2f}", remark),
+        ("baseline: most frequent caption", f"{usual['exact']:.2f}", remark),
         ("  its CIDEr-D", f"{usual['cider']:.3f}", ""),
-        ("speed", f"{rate:,.0f}", "tokens a second"),
+        ("speed", f"{rate:,.0f}", "tokens per second"),
     ]
     facts = {
         **values,
@@ -332,18 +337,18 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
         values if loss is None else {**values, "loss": loss, "ppl": math.exp(loss)},
         rows=shown,
         facts=facts,
-        find_baselines=lambda: {"one caption for all": usual},
+        find_baselines=lambda: {"most frequent caption": usual},
         find_answers=lambda: (outputs, references),
     )
 
 
 def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The caption that is written most often about the training pictures, or about these."""
-    where = "in training"
+    where = "in the training data"
     try:
         prepared = load_prepared(folder)
     except (UserError, OSError):  # the folder may have been copied without its data
-        where, texts = "here", [text for of_one in references for text in of_one]
+        where, texts = "in the test set", [text for of_one in references for text in of_one]
     else:
         store, tokenizer = prepared.train["text"], prepared.tokenizer
         texts = [tokenizer.decode(store[row].tolist()) for row in range(len(store))]
@@ -389,12 +394,12 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
         rows += _boundary_rows(boundaries)
         facts["boundaries"] = asdict(boundaries)
     speed = ear.summary.seconds / max(ear.summary.took, 1e-9)
-    rows.append(("speed", f"{speed:,.1f}", "seconds of sound a second"))
+    rows.append(("speed", f"{speed:,.1f}", "seconds of audio per second"))
     return Scores(
         {name: 100 * float(facts[name]) for name in ("wer", "cer")},
         rows=rows,
         facts={**facts, "speed": speed},
-        find_baselines=lambda: {"the commonest text": {"wer": 100 * facts["baseline_wer"]}},
+        find_baselines=lambda: {"most frequent text": {"wer": 100 * facts["baseline_wer"]}},
         find_answers=lambda: (outputs, references),
     )
 
@@ -417,10 +422,10 @@ def scored(
     rows: list[Row] = [
         ("recordings", f"{len(pairs):,}", f"{of_words.length:,} words"),
         ("WER", _percent(of_words.rate), _counts(of_words)),
-        ("  without case and signs", _percent(of_plain.rate), _counts(of_plain)),
+        ("  without case, punctuation", _percent(of_plain.rate), _counts(of_plain)),
         ("CER", _percent(of_characters.rate), _counts(of_characters)),
-        ("wrong recordings", _percent(wrong / len(pairs)), f"{wrong:,} of {len(pairs):,}"),
-        ("baseline: the commonest text", _percent(of_baseline.rate), f"{_short(baseline)!r}"),
+        ("recordings with errors", _percent(wrong / len(pairs)), f"{wrong:,} of {len(pairs):,}"),
+        ("baseline: most frequent text", _percent(of_baseline.rate), f"{_short(baseline)!r}"),
     ]
     each = [errors(words(right), words(answer)) for right, answer in pairs]
     order = sorted(range(len(pairs)), key=lambda place: -each[place].rate)[:WORST]
@@ -485,9 +490,9 @@ def boundary_errors(
 
 def _boundary_rows(found: Boundaries) -> list[Row]:
     if not found.n_words:
-        return [("borders of words", "", "no recording has all its words right")]
-    rows = [("borders of words", f"{1000 * found.median_s:.0f} ms", f"the median of the errors of "
-             f"{2 * found.n_words:,} borders")]  # fmt: skip
+        return [("word boundaries", "", "no recording has all its words correct")]
+    rows = [("word boundaries", f"{1000 * found.median_s:.0f} ms", f"median error of "
+             f"{2 * found.n_words:,} boundaries")]  # fmt: skip
     return rows + [
         (f"  within {1000 * near:.0f} ms", _percent(share), "")
         for near, share in zip(NEAR_S, found.shares, strict=True)
@@ -500,7 +505,8 @@ def _percent(share: float) -> str:
 
 def _counts(found: Errors) -> str:
     return (
-        f"{found.substitutions:,} wrong, {found.deletions:,} missing, {found.insertions:,} too many"
+        f"{found.substitutions:,} substitutions, {found.deletions:,} deletions, "
+        f"{found.insertions:,} insertions"
     )
 
 
