@@ -1,7 +1,7 @@
-"""What someone asked for: the leaves of the settings that were set, each with where it came from.
+"""The settings that the user set explicitly, as dotted keys, each with its origin.
 
-A recipe, a run's own `config.toml`, `key=value` words, options of the command line and Python all
-become an `Asked`. What it does not hold is left to be chosen; what it holds is never changed.
+Recipes, the `config.toml` of a run, `key=value` arguments, command-line options and Python calls
+all become an `Asked`. Settings that it lacks are chosen automatically; its values never change.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FROM_PYTHON = "train(settings=…)"
 
 @dataclass(frozen=True)
 class Lines:
-    """A file of settings. Its lines are counted only when someone wants to know one: that parses
-    the file once for each of them."""
+    """A settings file. Line numbers are computed on demand, because that parses the file once per
+    line."""
 
     name: str
     text: str = field(repr=False)
@@ -39,7 +39,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Noted:
-    """A run's own `config.toml`, which says in comments where the command had its settings from."""
+    """The `config.toml` of a run, whose comments record the origin of each setting."""
 
     text: str = field(repr=False)
 
@@ -58,9 +58,9 @@ class Leaf:
 
 
 class Asked(Mapping[str, Any]):
-    """Dotted keys with their values, `asked["train.lr"]`, and `asked.whence("train.lr")`.
+    """Settings by dotted key, `asked["train.lr"]`, each with its origin.
 
-    It does not change: `one | other` makes a new one, in which the leaves of the other hold.
+    Immutable: `one | other` returns a new object in which the values of `other` win.
     """
 
     __slots__ = ("_leaves",)
@@ -68,7 +68,7 @@ class Asked(Mapping[str, Any]):
     def __init__(
         self, values: Mapping[str, Any] | None = None, whence: str | Lines | Noted = ""
     ) -> None:
-        """`values`: by dotted keys, in nested tables, or both; the same place for all of them."""
+        """`values`: by dotted key, as nested tables, or both. All of them share one origin."""
         self._leaves = {key: Leaf(value, whence) for key, value in flat(values or {}).items()}
 
     @classmethod
@@ -78,7 +78,7 @@ class Asked(Mapping[str, Any]):
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> Asked:
-        """`train.lr=1e-3`: the word itself says where it stood."""
+        """Settings from `key=value` arguments; the origin of each is the argument itself."""
         found = cls()
         for word in words:
             path, value = parse_override(word)
@@ -87,8 +87,8 @@ class Asked(Mapping[str, Any]):
 
     @classmethod
     def from_flags(cls, values: Mapping[str, Any], flags: Mapping[str, str] | None = None) -> Asked:
-        """What options gave; each is named after its setting (`data.valid_text` is `--valid-text`)
-        unless `flags` says otherwise."""
+        """Settings from command-line options. An option is named after its setting
+        (`data.valid_text` is `--valid-text`) unless `flags` gives another name."""
         found = cls()
         for key, value in values.items():
             usual = "--" + key.rpartition(".")[2].replace("_", "-")
@@ -97,22 +97,23 @@ class Asked(Mapping[str, Any]):
 
     @classmethod
     def from_settings(cls, settings: object, section: str, whence: str = FROM_PYTHON) -> Asked:
-        """The leaves of a section, made in Python, that are not as they would be anyway."""
+        """Settings of a section built in Python that were passed explicitly or differ from the
+        default."""
         return cls(_set_leaves(settings, f"{section}."), whence)
 
     def whence(self, key: str) -> str:
-        """`recipe.toml, line 4`, `--source`, `train.lr=1e-3`, `train(settings=…)`; empty where
-        nobody knows."""
+        """Origin of a setting: `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or
+        `train(settings=…)`; empty if unknown."""
         place = self._leaves[key].whence
         return place if isinstance(place, str) else place.place(key)
 
     def under(self, section: str) -> dict[str, Any]:
-        """What was set in a section, by the names in it."""
+        """Settings of one section, by their names without the section."""
         start = f"{section}."
         return {k.removeprefix(start): v for k, v in self.items() if k.startswith(start)}
 
     def without(self, *keys: str) -> Asked:
-        """Less these leaves and sections."""
+        """A copy without these keys and sections."""
         kept = Asked()
         kept._leaves = {
             key: leaf
@@ -122,21 +123,21 @@ class Asked(Mapping[str, Any]):
         return kept
 
     def only(self, keys: Container[str]) -> Asked:
-        """The leaves with these keys."""
+        """A copy with only these keys."""
         kept = Asked()
         kept._leaves = {key: leaf for key, leaf in self._leaves.items() if key in keys}
         return kept
 
     def renamed(self, new: Callable[[str], str], **values: str) -> Asked:
-        """With other names for its leaves, and these values for some that it has."""
+        """A copy with renamed keys, in which `values` replace the values of existing keys."""
         other = Asked()
         for key, leaf in self._leaves.items():
             other._leaves[new(key)] = Leaf(values.get(key, leaf.value), leaf.whence)
         return other
 
     def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Asked:
-        """With names in the place of the paths that these leaves hold, also where it is noted what
-        was said."""
+        """A copy in which the paths under these keys are shortened by `name`, in values and in
+        recorded origins."""
         changed = Asked()
         for key in self.keys() & set(keys):
             value, whence = self[key], self.whence(key)
@@ -166,7 +167,7 @@ class Asked(Mapping[str, Any]):
 
 
 def said_as(asked: Asked, key: str) -> str:
-    """The words that said it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
+    """A setting as the user typed it: `--n-best 9`, `--no-sample`, or else `decode.n_best=9`."""
     value, place = asked[key], asked.whence(key)
     if not place.startswith("--"):
         return f"{key}={value}"
@@ -179,20 +180,20 @@ def said_as(asked: Asked, key: str) -> str:
 
 
 def flat(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
+    """Convert nested tables to dotted keys."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             found |= flat(value, f"{where}{name}.")
         else:
-            # TOML has no null. The word serves as well: settings take it for both of its meanings.
+            # TOML has no null. The word "none" clears optional settings and is also a valid choice.
             word = "none" if value is None else value
             found[f"{where}{name}"] = list(word) if isinstance(word, tuple) else word
     return found
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as tables: the way back from `flat`."""
+    """Convert dotted keys to nested tables: the inverse of `flat`."""
     table: dict[str, Any] = {}
     for key, value in leaves.items():
         *sections, name = key.split(".")
@@ -204,7 +205,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
-    """By dotted keys: what was given to the class, or differs from what it has by default."""
+    """Settings that were passed to the class or differ from their defaults, by dotted key."""
     usual, said = type(settings)(), said_of(settings)
     found: dict[str, Any] = {}
     for one in fields(settings):

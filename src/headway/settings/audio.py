@@ -1,4 +1,4 @@
-"""The families that listen: how recordings become rows, and what reads them out."""
+"""Settings of the audio families: the input stage, the encoder and the output heads."""
 
 from __future__ import annotations
 
@@ -25,70 +25,73 @@ from headway.settings.vision import (
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSettings:
-    """The front: a log-mel picture of a recording, then convolutions that make rows of its frames.
+    """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions.
     Defaults: Whisper's."""
 
     rate: int = 16_000
-    """Samples a second; recordings are brought to it."""
+    """Sampling rate in Hz. Audio at another rate is resampled."""
 
     n_fft: int = 400
-    """Samples of a frame: 25 ms at 16 kHz."""
+    """Samples per frame: 25 ms at 16 kHz."""
 
     hop: int = 160
-    """From one frame to the next: 10 ms."""
+    """Samples from one frame to the next: 10 ms at 16 kHz."""
 
     bands: int = 80
-    """Mel bands."""
+    """Number of mel bands."""
 
     scale: Literal["whisper", "standard"] = "whisper"
-    """Whisper's range of 8 below the loudest, or each band with mean 0 and variance 1."""
+    """Normalisation of the log-mel values. `whisper`: clip to 8 (log10 units) below the maximum.
+    `standard`: mean 0 and variance 1 in each band."""
 
     strides: tuple[int, ...] = (1, 2)
-    """Of convolutions three frames wide; their product is the frames that a row stands for."""
+    """Strides of the convolutions, each three frames wide. Their product is the number of frames
+    per position."""
 
     positions: Literal["sinusoidal", "whisper", "learned", "none"] = "sinusoidal"
-    """Of rows in time: the paper's, with Whisper's rates, or trained."""
+    """Positional encoding over time: sinusoidal (2017), with Whisper's frequencies, or learned."""
 
     max_rows: int = 1500
-    """The longest recording in rows: 30 s in Whisper. Only learned positions end there."""
+    """Longest input in positions: 1500 are 30 s in Whisper. Limits only learned positions."""
 
     pad_s: float = 0.0
-    """Shorter recordings are filled up with silence to so many seconds. Whisper needs 30."""
+    """Pad shorter audio with silence to this many seconds. Whisper needs 30."""
 
     def __post_init__(self) -> None:
         check_values(self)
         check_least(self, 1, "rate", "n_fft", "hop", "bands", "max_rows", of="sound.")
         if not self.strides or min(self.strides) < 1:
             raise ConfigError(
-                f"sound.strides={list(self.strides)} must be 1 or more, at least one."
+                f"sound.strides={list(self.strides)} must hold one or more numbers of at least 1."
             )
         if self.hop > self.n_fft:
             raise ConfigError(
-                f"sound.hop={self.hop} leaves gaps between frames of sound.n_fft={self.n_fft}."
+                f"sound.hop={self.hop} leaves gaps between frames of sound.n_fft={self.n_fft} "
+                "samples. Use a hop of at most n_fft."
             )
         if self.bands > self.n_fft // 2 + 1:
             raise ConfigError(
-                f"sound.bands={self.bands} are more than the {self.n_fft // 2 + 1} frequencies "
-                f"that sound.n_fft={self.n_fft} tells apart."
+                f"sound.bands={self.bands} exceeds the {self.n_fft // 2 + 1} frequency bins of "
+                f"sound.n_fft={self.n_fft}. Use fewer bands or a larger n_fft."
             )
         check_least(self, 0, "pad_s", of="sound.")
 
     @property
     def row_seconds(self) -> float:
-        """The time that a row stands for."""
+        """Seconds of audio per position."""
         return self.hop * prod(self.strides) / self.rate
 
     @property
     def most_rows(self) -> int | None:
-        """Rows that the front has positions for, if there is an end to them."""
+        """Largest number of positions, or None without a limit."""
         return self.max_rows if self.positions == "learned" else None
 
     def frames_of(self, n_samples: int) -> int:
-        """Frames of a recording, filled up where it is to be; at least one."""
+        """Number of frames of a recording after padding; at least one."""
         return max(1, max(n_samples, round(self.pad_s * self.rate)) // self.hop)
 
     def rows_of(self, n_samples: int) -> int:
-        """Rows of the flat batch that a recording becomes."""
+        """Number of positions that a recording occupies in the flat batch."""
         rows = self.frames_of(n_samples)
         for stride in self.strides:
             rows = -(-rows // stride)
@@ -97,7 +100,7 @@ class SoundSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SoundEncoderSettings(BodySettings):
-    """An encoder of recordings: speakers, words of a few, symbols by CTC."""
+    """An audio encoder for classification, speaker identification and CTC transcription."""
 
     d_model: int = 256
     n_layers: int = 4
@@ -110,19 +113,19 @@ class SoundEncoderSettings(BodySettings):
     init: Scheme = "bert"
 
     sound: SoundSettings = SoundSettings()
-    """How recordings become rows."""
+    """How audio is turned into positions."""
 
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
-    """What is read out: classes of recordings, symbols of rows (CTC), hidden frames."""
+    """Output heads: classes of a recording, symbols by CTC, reconstruction of masked frames."""
 
     pooling: Literal["mean", "first"] = "mean"
-    """How a recording becomes one vector: the mean of all rows, or the first."""
+    """How a recording becomes one vector: the mean of all positions, or the first one."""
 
     n_labels: int = 10
-    """Classes, where there is such a head."""
+    """Number of classes, with a `classes` head."""
 
     vocab_size: int = 32
-    """Symbols of CTC beside the blank, which is the last."""
+    """Number of CTC symbols, not counting the blank, which comes last."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,14 +137,14 @@ class SoundEncoderSettings(BodySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class SoundSeq2SeqSettings(MediaSeq2SeqSettings):
-    """A transcriber: an encoder of recordings and a decoder of words. Whisper is one."""
+    """A transcription model such as Whisper: an audio encoder and a text decoder."""
 
     max_len: int = 448
     sound: SoundSettings = SoundSettings()
-    """How recordings become rows."""
+    """How audio is turned into positions."""
 
     ctc: bool = False
-    """Symbols by CTC, too, read from the encoder; the blank is the last."""
+    """Add a CTC head on the encoder. The blank is the last symbol."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,10 +155,10 @@ def check_wave_width(settings: BodySettings, sound: SoundSettings) -> None:
     if sound.positions in ("sinusoidal", "whisper") and settings.d_model % 2:
         raise ConfigError(
             f"sinusoidal positions are pairs of sine and cosine, so d_model={settings.d_model} "
-            "must be even. Or set sound.positions=none."
+            "must be even. Choose an even d_model, or set sound.positions=none."
         )
     if sound.positions == "whisper" and settings.d_model < 4:
         raise ConfigError(
-            f"Whisper's positions go from one rate to another: d_model={settings.d_model} has "
-            "room for one. Use 4 or more."
+            f"sound.positions=whisper needs at least two frequencies, and "
+            f"d_model={settings.d_model} has one. Use d_model=4 or more."
         )

@@ -1,4 +1,4 @@
-"""How training examples are changed at random, so that a model learns what does not matter."""
+"""Settings of data augmentation: random changes of training images, videos and audio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.settings.value_types import check_least
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
-"""More of them leave nothing to see."""
+"""Upper limit of `rand`: more operations make an image unrecognisable."""
 
 OF_PICTURES = ("flip", "crop", "rand", "magnitude", "erase", "mixup", "cutmix")
 OF_SOUNDS = ("bands", "band_width", "spans", "span_width", "speed", "noise", "gain_db")
@@ -19,64 +19,64 @@ OF_SOUNDS = ("bands", "band_width", "spans", "span_width", "speed", "noise", "ga
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentSettings(Made):
-    """`OF_PICTURES` are for pictures and videos, `OF_SOUNDS` for recordings."""
+    """Data augmentation for images and videos (`OF_PICTURES`) or audio (`OF_SOUNDS`)."""
 
     flip: bool = False
-    """Half of the pictures are mirrored."""
+    """Mirror each image with probability 0.5."""
 
     crop: int = 0
-    """Pictures move by up to so many pixels, over a black edge."""
+    """Shift images by up to this many pixels, with black padding."""
 
     rand: int = 0
-    """Operations a picture, drawn from a list as in RandAugment: turn, shear, brighten, ..."""
+    """RandAugment: number of random operations per image (rotate, shear, brighten, …)."""
 
     magnitude: float = 9.0
-    """How strong they are: 0 to 10."""
+    """RandAugment: strength of the operations, 0 to 10."""
 
     erase: float = 0.0
-    """The share of pictures of which a rectangle is covered by noise."""
+    """Random erasing: the share of images in which a rectangle is replaced by noise."""
 
     mixup: float = 0.0
-    """Two pictures laid over each other; this is alpha of the weight's Beta distribution."""
+    """Mixup of two images: alpha of the Beta distribution of the mixing weight; 0: off."""
 
     cutmix: float = 0.0
-    """A rectangle of another picture, likewise."""
+    """CutMix of two images: alpha of the Beta distribution of the area; 0: off."""
 
     bands: int = 0
-    """SpecAugment: so many stretches of mel bands are taken out of a recording ..."""
+    """SpecAugment: number of frequency masks per recording."""
 
     band_width: int = 27
-    """... each of up to so many bands ..."""
+    """SpecAugment: largest width of a frequency mask, in mel bands."""
 
     spans: int = 0
-    """... and so many spans of time ..."""
+    """SpecAugment: number of time masks per recording."""
 
     span_width: int = 40
-    """... each of up to so many frames."""
+    """SpecAugment: largest width of a time mask, in frames."""
 
     speed: float = 0.0
-    """Recordings become quicker or slower by up to this share."""
+    """Change the speed of audio by up to this share, faster or slower."""
 
     noise: float = 0.0
-    """Noise of up to this share of a recording's loudness."""
+    """Add noise of up to this share of the loudness of the recording."""
 
     gain_db: float = 0.0
-    """Louder or quieter by up to so many decibels."""
+    """Change the volume by up to this many decibels."""
 
     def __post_init__(self) -> None:
         check_values(self)
         for name in SHARES:
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be a share below 1.")
+                raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0 and below 1.")
         if not 0.0 <= self.magnitude <= 10.0:
-            raise ConfigError(f"magnitude={self.magnitude:g} must be 0 to 10.")
+            raise ConfigError(f"magnitude={self.magnitude:g} must be from 0 to 10.")
         if self.rand > MOST_OPERATIONS:
-            raise ConfigError(f"rand={self.rand} must be {MOST_OPERATIONS} at most.")
+            raise ConfigError(f"rand={self.rand} must be at most {MOST_OPERATIONS}.")
         counts = ("crop", "rand", "mixup", "cutmix", "bands", "band_width", "spans", "span_width")
         check_least(self, 0, *counts, "noise", "gain_db")
 
     def without_effect(self, reads: str) -> list[str]:
-        """Names of what is set for the other kind, where a run reads "pictures" or "sounds"."""
+        """Names of changed settings that a run on `reads` ("pictures" or "sounds") ignores."""
         others = OF_SOUNDS if reads == "pictures" else OF_PICTURES
         usual = AugmentSettings()
         return [name for name in others if getattr(self, name) != getattr(usual, name)]

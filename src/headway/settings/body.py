@@ -1,6 +1,6 @@
-"""The shape of the stacks that every family shares. Symbols follow "Attention Is All You Need".
+"""Model settings that every family shares. Symbols follow "Attention Is All You Need".
 
-Nothing here imports torch: settings are read, checked and refused before anything slow happens.
+Nothing here imports torch, so settings are checked before any slow import.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ HeadIn = Literal["every", "second-last", "none"]
 TRAINED: dict[str, dict[str, Any]] = {
     "sha-rnn": {"optimizer": "lamb", "lr": 2e-3, "schedule": "cosine", "clip": 0.25},
 }
-"""How a body is trained from scratch where nobody asks: as its paper does, if it says."""
+"""Training defaults of a body, as published in its paper."""
 
 ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
-"""Those that a front adds, which any body can have; the others work inside attention."""
+"""Positional encodings added to embeddings, possible with any body. The others act inside
+attention."""
 
 OF_ATTENTION = frozenset({
     "n_heads", "n_kv_heads", "d_head", "kept_heads", "d_ff", "activation", "rope", "relative",
@@ -41,7 +42,7 @@ OF_ATTENTION = frozenset({
     "ff_dropout", "n_decoder_heads", "n_decoder_kv_heads", "d_decoder_head", "d_decoder_ff",
     "decoder_activation",
 })  # fmt: skip
-"""Settings of attention and of the feed-forward network behind it."""
+"""Settings of attention and of the feed-forward network after it."""
 
 UNREAD: dict[str, frozenset[str]] = {
     "transformer": frozenset(
@@ -78,19 +79,18 @@ UNREAD: dict[str, frozenset[str]] = {
         "single_head",
     },
 }
-"""What each body does not read: refused where it is asked for, dropped where it is a choice of
-ours."""
+"""Settings that each body ignores: an error if the user sets them, dropped from our own choices."""
 
 OF_SINGLE_HEAD = frozenset({"window", "attention_dropout"})
-"""What a SHA-RNN without its head does not read either."""
+"""Settings that a SHA-RNN without an attention head ignores too."""
 
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
-"""What bodies other than the Transformer have where nobody asks: they know the order of tokens by
-themselves, and no first token sees all others."""
+"""Defaults of bodies other than the Transformer: they encode token order by themselves, and their
+first token does not see all others."""
 
 
 def check_values(settings: Any) -> None:
-    """Refuse what no field of its type can hold, also where no loader looked at it."""
+    """Check every value against its type, also for settings that were not loaded from a file."""
     for name, hint in setting_types(type(settings)).items():
         value = getattr(settings, name)
         if type(None) in typing.get_args(hint):
@@ -105,30 +105,30 @@ def check_values(settings: Any) -> None:
                     close = get_close_matches(str(word), choices)
                     near = suggest(str(word), choices) if close else ""
                     listed = ", ".join(choices)
-                    raise ConfigError(f"{name} has no choice {word!r}. It has: {listed}.{near}")
+                    raise ConfigError(f"{name} must be one of {listed}, not {word!r}.{near}")
         elif hint is int and type(value) is not int:
             raise ConfigError(f"{name}={value!r} must be a whole number.")
         elif hint is float and not isinstance(value, int | float):
             raise ConfigError(f"{name}={value!r} must be a number.")
         elif hint is float and not math.isfinite(value):
-            raise ConfigError(f"{name}={value!r} must be a number that is not infinite.")
+            raise ConfigError(f"{name}={value!r} must be a finite number.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeSettings:
-    """Rotary positions; read only with `positions = "rotary"`."""
+    """Rotary position embeddings (RoPE); used only with `positions = "rotary"`."""
 
     base: float = 10_000.0
-    """The slowest pair of a head turns once in about 2π times this many positions."""
+    """RoPE base: the slowest pair of a head rotates once in about 2π times this many positions."""
 
     scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
-    """How a context longer than the trained one is reached."""
+    """Method of extending the context beyond the trained length."""
 
     factor: float = 1.0
-    """How many times longer."""
+    """Extended context length, as a multiple of the trained one."""
 
     trained_len: int = 8192
-    """Context before scaling; read by `llama3`."""
+    """Context length before scaling; used only by `llama3`."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -136,7 +136,7 @@ class RopeSettings:
         if self.scaling != "llama3" and self.trained_len != 8192:
             raise ConfigError(
                 f"rope.trained_len={self.trained_len} has no effect with "
-                f"rope.scaling={self.scaling!r}. Only llama3 reads it."
+                f"rope.scaling={self.scaling!r}. Only rope.scaling=llama3 uses it."
             )
         if self.base <= 0:
             raise ConfigError(
@@ -155,30 +155,30 @@ class RopeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSettings:
-    """T5's relative buckets; read only with `positions = "relative"`."""
+    """T5's relative position buckets; used only with `positions = "relative"`."""
 
     buckets: int = 32
-    """Distances are told apart by so many: half look back, half ahead."""
+    """Number of distance buckets: half for earlier tokens, half for later ones."""
 
     max_distance: int = 128
-    """All that are farther share the last bucket."""
+    """All distances beyond this share the last bucket."""
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
             raise ConfigError(
-                f"relative.buckets={self.buckets} must be a multiple of 4: half of them look back, "
-                "half ahead, and half of each are exact distances. T5 uses 32."
+                f"relative.buckets={self.buckets} must be a multiple of 4, at least 4: half of "
+                "them are for each direction, and half of those are exact distances. T5 uses 32."
             )
         if self.max_distance <= self.buckets // 2:
             raise ConfigError(
-                f"relative.max_distance={self.max_distance} must exceed half of "
-                f"relative.buckets={self.buckets}, which are exact distances already."
+                f"relative.max_distance={self.max_distance} must be greater than half of "
+                f"relative.buckets={self.buckets}. Use {self.buckets // 2 + 1} or more."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """The numbers of one stack: what its settings come to."""
+    """Resolved dimensions of one stack, encoder or decoder."""
 
     n_layers: int
     n_heads: int
@@ -191,103 +191,106 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class BodySettings:
-    """What every family has. The defaults are those of the 2017 Transformer (base)."""
+    """Settings shared by all families. The defaults are those of the 2017 Transformer (base)."""
 
     body: Body = "transformer"
-    """How tokens learn of each other: by attention, by a recurrence that reads one after another,
-    by convolutions over neighbours, by a recurrence and a single head of attention, or, in `ngram`,
-    not at all: it counts what followed the last few tokens."""
+    """How tokens exchange information: self-attention (`transformer`), a recurrence (`lstm`,
+    `gru`), convolutions over neighbours (`convolution`), or a recurrence with a single attention
+    head (`sha-rnn`). `ngram` counts which token follows the last few."""
 
     d_model: int = 512
     """Width of the residual stream."""
 
     n_layers: int = 6
-    """Layers. This, heads and `d_ff` are of both sides of an encoder-decoder, unless its decoder
-    has its own."""
+    """Number of layers. In an encoder-decoder this, `n_heads` and `d_ff` apply to both sides unless
+    the decoder has its own setting."""
 
     n_heads: int = 8
-    """Attention heads."""
+    """Number of attention heads."""
 
     n_kv_heads: int | None = None
-    """Key/value heads; fewer than `n_heads` saves cache memory. None: same as `n_heads`."""
+    """Number of key/value heads. Fewer than `n_heads` saves cache memory. None: same as
+    `n_heads`."""
 
     d_head: int | None = None
     """Width of a head. None: `d_model / n_heads`."""
 
     kept_heads: KeptHeads = ALL_HEADS
-    """Which of the `n_heads` heads each layer still has; `headway prune` takes some out."""
+    """Heads that remain in each layer after `headway prune`."""
 
     d_ff: int = 2048
-    """Width inside the feed-forward network."""
+    """Hidden width of the feed-forward network."""
 
     max_len: int = 1024
-    """The longest sequence. Only learned positions have parameters that depend on it."""
+    """Longest sequence in tokens. Only learned positions have parameters that depend on it."""
 
     activation: Activation = "relu"
-    """`swiglu`, `geglu` and `geglu-tanh` multiply a gate with a value: three matrices, not two."""
+    """Activation function of the feed-forward network. `swiglu`, `geglu` and `geglu-tanh` are
+    gated: three matrices instead of two."""
 
     norm: Norm = "layer"
-    """Layer norm, or RMS norm."""
+    """Normalisation: layer norm or RMS norm."""
 
     norm_eps: float = 1e-6
-    """What a norm adds to the variance."""
+    """Epsilon that the norms add to the variance."""
 
     wiring: Wiring = "post"
-    """Where the norm stands: after the add (2017), before the sub-layer (GPT-2), or one norm
-    for attention and feed-forward side by side. `pre` and `parallel` end with a final norm."""
+    """Block layout: `post` normalises after the residual addition (2017), `pre` before each
+    sub-layer (GPT-2), `parallel` runs attention and feed-forward side by side after one norm. `pre`
+    and `parallel` end with a final norm."""
 
     positions: Positions = "sinusoidal"
-    """How a model knows where a token stands: the first three are added to embeddings, the next
-    three work inside attention."""
+    """Positional encoding. `sinusoidal`, `sinusoidal-halves` and `learned` are added to embeddings;
+    `rotary`, `alibi` and `relative` act inside attention."""
 
     rope: RopeSettings = RopeSettings()
-    """With `rotary`."""
+    """Settings of `rotary` positions."""
 
     relative: RelativeSettings = RelativeSettings()
-    """With `relative`."""
+    """Settings of `relative` positions."""
 
     window: int | None = None
-    """Self-attention reaches only keys nearer than this. None: all."""
+    """Sliding window of self-attention: only keys closer than this many tokens. None: all."""
 
     scale_attention: bool = True
-    """Divide attention scores by the root of the head's width. T5 does not."""
+    """Divide attention scores by the square root of the head width. T5 does not."""
 
     attention_bias: str = ""
-    """Which projections have a bias: letters of `qkvo`."""
+    """Attention projections with a bias, as letters out of `qkvo`."""
 
     ff_bias: bool = True
-    """Biases in the feed-forward network."""
+    """Use biases in the feed-forward network."""
 
     qk_norm: bool = False
-    """RMS-normalise queries and keys per head before they meet."""
+    """Apply RMS norm to the queries and keys of each head (QK norm)."""
 
     dropout: float = 0.1
-    """On the embedding sum and on each sub-layer's output before it is added."""
+    """Dropout on the summed embeddings and on the output of each sub-layer."""
 
     attention_dropout: float = 0.0
-    """On attention weights."""
+    """Dropout on attention weights."""
 
     ff_dropout: float = 0.0
-    """Inside the feed-forward network."""
+    """Dropout inside the feed-forward network."""
 
     init: Scheme = "paper"
-    """How weights start: the paper's, or as those families do it."""
+    """Weight initialisation: as in the 2017 paper, GPT-2 or BERT; `small` starts every layer as the
+    identity."""
 
     bidirectional: bool = True
-    """With `lstm` and `gru`: an encoder reads forwards and backwards, with half of its width each.
-    """
+    """With `lstm` and `gru`: an encoder reads in both directions, each with half of the width."""
 
     kernel: int = 3
-    """With `convolution`: tokens that a layer sees at once. An encoder sees as many on either side,
-    a decoder itself and those before."""
+    """With `convolution`: kernel width in tokens. An encoder is centred on each token; a decoder
+    sees only the token itself and earlier ones."""
 
     dilation: int = 1
-    """With `convolution`: each layer reaches so many times as far as the one before, for five
-    layers, then again. 1: stacked; 2: ByteNet's."""
+    """With `convolution`: growth factor of the dilation from layer to layer, restarting after five
+    layers. 1: no dilation; 2: as in ByteNet."""
 
     parts: str | None = None
-    """The name of parts that a program passes (`headway.train(…, parts=…)`), without which this
-    model cannot be built. None: all are headway's."""
+    """Name of the custom parts passed in Python (`headway.train(…, parts=…)`) that this model
+    needs. None: no custom parts."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -298,12 +301,12 @@ class BodySettings:
         unknown = set(self.attention_bias) - set("qkvo")
         if unknown or len(set(self.attention_bias)) != len(self.attention_bias):
             raise ConfigError(
-                f"attention_bias={self.attention_bias!r} must be letters out of 'qkvo', each once; "
-                "'' is none and 'qkvo' is all."
+                f"attention_bias={self.attention_bias!r} must be distinct letters out of 'qkvo': "
+                "'' for no bias, 'qkvo' for a bias on all projections."
             )
 
     def _check_body(self) -> None:
-        """Refuse what this body does not read, or cannot be."""
+        """Reject settings that this body ignores or does not support."""
         body = self.body
         usual = {one.name: one.default for one in fields(self)}
         asked = {"body": body, "single_head": getattr(self, "single_head", "every")}
@@ -311,63 +314,63 @@ class BodySettings:
             if getattr(self, name) != usual[name] and not self._reads_anyway(name):
                 if name not in UNREAD[body]:
                     raise ConfigError(
-                        f"{name} has no effect with single_head='none': there is no attention "
-                        "then. Leave it out, or choose another single_head."
+                        f"{name} has no effect with single_head='none', which has no attention. "
+                        "Leave it out, or choose another single_head."
                     )
                 readers = [other for other in UNREAD if name not in UNREAD[other]]
                 raise ConfigError(
-                    f"{name} has no effect with body={body!r}: it is of {' and '.join(readers)}. "
-                    "Leave it out, or choose that body."
+                    f"{name} has no effect with body={body!r}, only with {' and '.join(readers)}. "
+                    "Leave it out, or choose another body."
                 )
         if body == "transformer":
             return
         if self.wiring == "parallel":
             raise ConfigError(
-                "wiring='parallel' sets attention beside a feed-forward network; with "
-                f"body={body!r} one part follows another. Use wiring=pre or wiring=post."
+                "wiring='parallel' needs attention and a feed-forward network, which "
+                f"body={body!r} does not have. Use wiring=pre or wiring=post."
             )
         if self.positions not in ADDED_POSITIONS:
             raise ConfigError(
-                f"positions={self.positions!r} work inside attention, and body={body!r} knows the "
-                f"order of tokens without. Use positions=none, or one of "
+                f"positions={self.positions!r} needs attention, which body={body!r} does not use "
+                f"for token order. Use positions=none, or one of "
                 f"{', '.join(ADDED_POSITIONS[:-1])}."
             )
         check_least(self, 1, "kernel", "dilation")
         self._check_encoder()
 
     def _reads_anyway(self, name: str) -> bool:
-        """Whether a part beside the body reads a setting of its own."""
+        """Whether an output head uses a setting that the body ignores."""
         return name == "activation" and "words" in getattr(self, "heads", ()) and not self.causal
 
     def _check_encoder(self) -> None:
-        """Refuse what an encoder of this body cannot be."""
+        """Reject settings that this body does not support in an encoder or decoder."""
         if self.body == "sha-rnn" and self.d_ff % self.d_model:
             near = self.d_model * max(1, round(self.d_ff / self.d_model))
             raise ConfigError(
-                f"a SHA-RNN adds up pieces of d_ff={self.d_ff}, which must be a multiple of "
-                f"d_model={self.d_model}. Try d_ff={near}."
+                f"d_ff={self.d_ff} must be a multiple of d_model={self.d_model} with "
+                f"body='sha-rnn', which adds up slices of width d_model. Try d_ff={near}."
             )
         if self.causal:
             if not self.bidirectional:
                 raise ConfigError(
-                    "bidirectional=false has no effect in a decoder, which always reads from left "
+                    "bidirectional=false has no effect on a decoder, which always reads from left "
                     "to right. Leave it out."
                 )
             return
         if self.body in ("sha-rnn", "ngram"):
             raise ConfigError(
-                f"body={self.body!r} only goes on with a text: it is for the decoder family "
-                "(headway train complete). Use lstm, gru or convolution here."
+                f"body={self.body!r} can only continue text: it needs the decoder family "
+                "(headway train complete). Use body=lstm, gru or convolution here."
             )
         if self.body in ("lstm", "gru") and self.bidirectional and self.d_model % 2:
             raise ConfigError(
-                f"each direction has half of d_model={self.d_model}, which must be even. "
-                f"Try d_model={self.d_model + 1}, or bidirectional=false."
+                f"d_model={self.d_model} must be even with bidirectional=true, because each "
+                f"direction has half of it. Try d_model={self.d_model + 1}, or bidirectional=false."
             )
         if self.body == "convolution" and not self.kernel % 2:
             raise ConfigError(
-                f"an encoder's kernel={self.kernel} has a middle, so it must be odd. "
-                f"Try kernel={self.kernel + 1}."
+                f"kernel={self.kernel} must be odd in an encoder, because it is centred on each "
+                f"token. Try kernel={self.kernel + 1}."
             )
         pooling = getattr(self, "pooling", "mean")
         one_way = self.body in ("lstm", "gru") and not self.bidirectional
@@ -376,7 +379,7 @@ class BodySettings:
             or (pooling == "last" and self.body == "convolution")
         ):
             raise ConfigError(
-                f"pooling={pooling!r} reads classes from one row, which has not seen the others "
+                f"pooling={pooling!r} reads classes from one token, which does not see all others "
                 f"with body={self.body!r}{' and bidirectional=false' * one_way}. Use pooling=mean"
                 f"{' or pooling=last' * one_way}."
             )
@@ -392,14 +395,14 @@ class BodySettings:
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ConfigError(
                     f"{name}={getattr(self, name):g} must be at least 0 and below 1: "
-                    "it is the share of values set to zero."
+                    "it is a probability."
                 )
         for side in self.sides:
             name = self.key(side, "norm_eps")
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name}={getattr(self, name):g} must be positive. Try 1e-6.")
         if self.window is not None and self.window < 1:
-            raise ConfigError(f"window={self.window} leaves no key to attend to. Use 1 or more.")
+            raise ConfigError(f"window={self.window} leaves no keys to attend to. Use 1 or more.")
 
     def _check_heads(self) -> None:
         for side in self.sides:
@@ -408,7 +411,7 @@ class BodySettings:
             has_heads = self.body == "transformer"
             if has_heads and self._derives_width(side) and self.d_model % shape.n_heads:
                 raise ConfigError(
-                    f"d_model={self.d_model} does not divide into {heads}={shape.n_heads}. "
+                    f"d_model={self.d_model} must be a multiple of {heads}={shape.n_heads}. "
                     f"Try d_model={self._nearest_width()}, or another {heads}."
                 )
             if shape.kv_heads < 1 or shape.n_heads % shape.kv_heads:
@@ -427,7 +430,7 @@ class BodySettings:
         return getattr(self, self.key(side, "d_head")) is None
 
     def _nearest_width(self) -> int:
-        """The width nearest to `d_model` that heads and positions can have."""
+        """The width nearest to `d_model` that fits the number of heads and the positions."""
         derived = [self.side(side).n_heads for side in self.sides if self._derives_width(side)]
         step = math.lcm(*derived)
         needs_pairs = self.positions.startswith("sinusoidal") and step % 2
@@ -440,20 +443,19 @@ class BodySettings:
             width, wanted = self.side(side).head_width, self.own_key(side, "d_head")
             if self.rope.scaling == "ntk" and width < 4:
                 raise ConfigError(
-                    f"rope.scaling='ntk' slows down all pairs of a head but the first, and a head "
-                    f"{width} wide has only one. Set {wanted} to 4 or more."
+                    f"rope.scaling='ntk' needs heads of width 4 or more, and these have width "
+                    f"{width}. Set {wanted} to 4 or more."
                 )
             if width % 2:
                 heads = self.key(side, "n_heads")
                 raise ConfigError(
-                    f"rotary positions turn pairs of numbers, so the head width must be even; "
-                    f"d_model={self.d_model} and {heads}={getattr(self, heads)} give {width}. "
-                    f"Set {wanted} to an even number."
+                    f"rotary positions need an even head width, and d_model={self.d_model} with "
+                    f"{heads}={getattr(self, heads)} gives {width}. Set {wanted} to an even number."
                 )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             raise ConfigError(
-                f"sinusoidal positions are pairs of sine and cosine, so d_model={self.d_model} "
-                f"must be even. Try d_model={self._nearest_width()}."
+                f"sinusoidal positions need an even width, and d_model={self.d_model} is odd. "
+                f"Try d_model={self._nearest_width()}."
             )
         if self.positions != "rotary" and self.rope != RopeSettings():
             raise ConfigError(
@@ -468,36 +470,36 @@ class BodySettings:
 
     @property
     def counts(self) -> bool:
-        """Whether it is counted from the training data, and nothing is learned in steps."""
+        """Whether the model is built by counting the training data instead of by optimiser
+        steps."""
         return self.body == "ngram"
 
     @property
     def causal(self) -> bool:
-        """Whether it only reads what came before, in its one stack."""
+        """Whether the model is a single stack in which tokens see only earlier ones."""
         return False
 
     @property
     def attention_layers(self) -> dict[str, int]:
-        """Kinds of attention with heads, and how many layers have a weight of their own in each."""
+        """Number of layers with their own weights for each kind of multi-head attention."""
         return {"self": self.n_layers} if self.body == "transformer" else {}
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Its stacks, by the kind of their attention to themselves."""
+        """The stacks of the model, named by their kind of self-attention."""
         return ("self",)
 
     def own_key(self, kind: str, name: str) -> str:
-        """The setting that says `name` (as `n_heads`) of the stack with this kind of attention
-        alone."""
+        """The setting that gives `name` (such as `n_heads`) for one stack only."""
         return name
 
     def key(self, kind: str, name: str) -> str:
-        """The setting that it goes by: its own, or where that is left open that of both sides."""
+        """The setting in effect for one stack: its own, or the shared one if that is unset."""
         own = self.own_key(kind, name)
         return name if getattr(self, own) is None else own
 
     def side(self, kind: str = "self") -> Side:
-        """The numbers of the stack with this kind of attention."""
+        """Resolved dimensions of the stack with this kind of attention."""
         own = {name: getattr(self, self.key(kind, name)) for name in ("n_layers", "n_heads",
                "n_kv_heads", "d_head", "d_ff", "activation", "norm_eps")}  # fmt: skip
         n_heads, n_kv_heads, d_head = own["n_heads"], own.pop("n_kv_heads"), own.pop("d_head")
@@ -508,12 +510,12 @@ class BodySettings:
         )
 
     def each(self, name: str) -> tuple[int, ...]:
-        """A number of `Side` for each stack; only one where they have the same."""
+        """One attribute of `Side` for each stack, without duplicates."""
         return tuple(dict.fromkeys(getattr(self.side(side), name) for side in self.sides))
 
     @property
     def size_facts(self) -> list[str]:
-        """How large it is, for people."""
+        """Short description of the model size, for display."""
         layers = " + ".join(str(self.side(side).n_layers) for side in self.sides)
         if self.body != "transformer":
             return [f"{layers} layers of {self.body}", f"d {self.d_model}"]
@@ -522,7 +524,7 @@ class BodySettings:
         return [f"{layers} layers × {heads} heads{some}", f"d {self.d_model}"]
 
     def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
-        """How many are left in this attention, and of how many keys and values."""
+        """Numbers of query heads and of key/value heads that remain in one attention layer."""
         side = self.side(kind)
         heads = self.kept_heads.of(kind, layer) or range(side.n_heads)
         sharing = side.n_heads // side.kv_heads
@@ -530,13 +532,13 @@ class BodySettings:
 
     @property
     def n_whole_heads(self) -> int:
-        """In all layers with a weight of their own, before any was taken out ..."""
+        """Number of heads before pruning, in all layers with their own weights."""
         layers = self.attention_layers.items()
         return sum(n_layers * self.side(kind).n_heads for kind, n_layers in layers)
 
     @property
     def n_kept_heads(self) -> int:
-        """... and those that are left."""
+        """Number of heads after pruning, in all layers with their own weights."""
         return sum(
             self.heads_in(kind, layer)[0]
             for kind, n_layers in self.attention_layers.items()
@@ -545,7 +547,7 @@ class BodySettings:
 
     @property
     def kv_heads(self) -> int:
-        """Of the encoder, where there is a decoder too; `side` tells of either."""
+        """Key/value heads of the only stack, or of the encoder. `side` gives either."""
         return self.side(self.sides[0]).kv_heads
 
     @property
@@ -557,15 +559,16 @@ Settings = TypeVar("Settings", bound=BodySettings)
 
 
 def unread_by(model: Mapping[str, Any]) -> frozenset[str]:
-    """What a model of these settings does not read, by its body."""
+    """Settings that a model with these settings ignores, given its body."""
     unread = UNREAD.get(str(model.get("body", "transformer")), frozenset())
-    # On a command line the word none is no word yet.
+    # Command-line values are not yet converted: none is still None or the text "none".
     headless = model.get("single_head", "every") in ("none", None)
     return unread | OF_SINGLE_HEAD if headless else unread
 
 
 def with_body(settings: Settings, body: str, single_head: str | None = "every") -> Settings:
-    """The same sizes with another body: what that one does not read is as if nobody had asked."""
+    """Settings with another body and the same sizes; settings that it ignores return to
+    defaults."""
     changes: dict[str, Any] = {"body": body}
     unread = unread_by({"body": body, "single_head": single_head})
     for one in fields(settings):
@@ -574,7 +577,7 @@ def with_body(settings: Settings, body: str, single_head: str | None = "every") 
         elif one.name in INSTEAD and body != "transformer":
             changes[one.name] = INSTEAD[one.name]
     if changes.get("pooling") and getattr(settings, "causal", False):
-        del changes["pooling"]  # its last row has seen all
+        del changes["pooling"]  # its last token sees all others
     if settings.wiring == "parallel":
         changes["wiring"] = "pre"
     return replace(settings, **changes)

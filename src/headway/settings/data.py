@@ -1,4 +1,4 @@
-"""Which files are read, what is dropped, and how text becomes tokens."""
+"""Settings of the data files, of filtering, and of tokenization."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from headway.settings.made import Made
 from headway.settings.value_types import check_least
 
 GIVEN = "given"
-"""The folder in a run for data that was in memory."""
+"""Folder inside a run that stores data passed in memory."""
 
 INPUTS = ("text", "source", "target", "pairs", "media")
 FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
-"""Settings of data that name files: which of them a task takes is said by what it needs."""
+"""Data settings that name files. Each task reads some of them (see `Spec.needs`)."""
 
 
 def file_name(path: str) -> str:
-    """An absolute path without its folders, which are of no use to others; other paths as they are.
-    Data that was in memory keeps the folder in the run that it is in."""
+    """The file name of an absolute path; relative paths are returned unchanged.
+
+    Absolute folders are meaningless on other machines. Data passed in memory keeps the `given`
+    folder of its run."""
     whole = Path(path)
     if not whole.is_absolute():
         return path
@@ -33,156 +35,181 @@ Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(Made):
-    """Aligned files (`source` and `target`), files of pairs (`pairs`), or files of texts (`text`);
-    `-` is standard input."""
+    """Data files and columns: aligned files (`source` and `target`), files of pairs (`pairs`),
+    texts (`text`), or images, videos and audio (`media`). `-` reads standard input."""
 
     source: tuple[str, ...] = ()
-    """Aligned files, as many of one as of the other; `-` is standard input."""
+    """Source files, line-aligned with `target`: the same number of files on both sides. `-` reads
+    standard input."""
 
     target: tuple[str, ...] = ()
-    """See `source`."""
+    """Target files, line-aligned with `source`."""
 
     pairs: tuple[str, ...] = ()
-    """TSV or JSONL files that hold both sides."""
+    """TSV or JSONL files that contain both source and target."""
 
     valid_source: tuple[str, ...] = ()
-    """Aligned files for validation."""
+    """Source files of the validation set, line-aligned with `valid_target`."""
 
     valid_target: tuple[str, ...] = ()
-    """See `valid_source`."""
+    """Target files of the validation set, line-aligned with `valid_source`."""
 
     valid_pairs: tuple[str, ...] = ()
-    """Without any of these three a validation set is split off."""
+    """TSV or JSONL files of the validation set. Without validation files, a part of the training
+    data is held out."""
 
     valid_size: int = 1000
-    """Pairs split off for validation, at most a tenth of all."""
+    """Examples held out for validation, at most a tenth of the training data."""
 
     source_field: str = "source"
-    """Of a JSONL line, or the number of a TSV column counted from 1."""
+    """The source column: a JSONL field, or the number of a TSV column, counted from 1."""
 
     target_field: str = "target"
-    """See `source_field`."""
+    """The target column, named or counted as in `source_field`."""
 
     text: tuple[str, ...] = ()
-    """For the tasks in one language: plain text, JSONL, TSV or CSV with labels, CoNLL columns."""
+    """Text files: plain text, JSONL, TSV or CSV with labels, or CoNLL columns."""
 
     valid_text: tuple[str, ...] = ()
-    """Without it a part of the text is split off."""
+    """Text files of the validation set. Without them, a part of the training data is held out."""
 
     media: tuple[str, ...] = ()
-    """Pictures, videos or recordings: folders with a folder a class, or TSV, CSV or JSONL files of
-    paths with labels or texts; IDX files."""
+    """Images, videos or audio: a folder with one subfolder per class; TSV, CSV or JSONL files with
+    paths and labels or texts; or IDX files."""
 
     valid_media: tuple[str, ...] = ()
-    """Without it a part of the media is split off."""
+    """Media of the validation set. Without them, a part of the training data is held out."""
 
     path_field: str = "path"
-    """Of a file with paths: where they stand, counted or named as `text_field`."""
+    """The column with the paths of media files, named or counted as in `text_field`."""
 
     text_field: str = "text"
-    """Of a JSONL line or a CSV, or the number of a TSV column counted from 1."""
+    """The text column: a field of JSONL or CSV, or the number of a TSV column, counted from 1."""
 
     other_field: str = ""
-    """The second text, where pairs of texts are classified; of a list of media the second of two
-    that belong together."""
+    """The column of the second text when text pairs are classified, or of the second file when
+    media come in pairs."""
 
     label_field: str = "label"
-    """The label, named or counted as `text_field`."""
+    """The label column, named or counted as in `text_field`."""
 
     label_separator: str = ","
-    """What stands between several labels in one cell of a table; lists in JSONL need nothing."""
+    """Separator between several labels in one table cell. JSONL lists need no separator."""
 
     words_field: str = "words"
-    """Of tagged sentences: the list of words, or the number of a CoNLL column."""
+    """The words of tagged sentences: a JSONL field with a list, or the number of a CoNLL column."""
 
     tags_field: str = "tags"
-    """Their tags, so too; without a number the last column."""
+    """The tags of tagged sentences, as in `words_field`. Default in CoNLL files: the last
+    column."""
 
     fields: tuple[str, ...] = ()
-    """JSONL fields that documents consist of, in their usual order; the last is the body."""
+    """JSONL fields of structured documents, in their usual order. The last field is the body."""
 
     unit: Literal["auto", "file", "paragraph", "line"] = "auto"
-    """What one document of plain text is. `auto`: what stands between lines `<|endoftext|>`, where
-    a file has them, else the whole file."""
+    """What counts as one document in plain text. `auto`: documents are separated by
+    `<|endoftext|>` lines if a file has them; otherwise the whole file is one document."""
 
     long: Literal["windows", "error"] = "windows"
-    """What becomes of texts longer than the model reads: overlapping windows, or an error."""
+    """Handling of texts longer than the model's maximum length: `windows` cuts them into
+    overlapping windows, `error` stops."""
 
     bad: Literal["error", "skip"] = "error"
-    """What becomes of lines that are not what they should be (too few columns, no JSON): an error,
-    or left out, with a count and a list in the run folder."""
+    """Handling of invalid rows (too few columns, broken JSON). `error` stops; `skip` leaves them
+    out, counts them and lists them in the run folder."""
 
     encoding: str = "utf-8"
-    """Of the text files."""
+    """Character encoding of the text files."""
 
     max_len: int = 256
-    """Pairs with more tokens on a side are left out of training."""
+    """Longest training pair: pairs with more tokens on either side are left out."""
 
     max_ratio: float = 0.0
-    """Pairs whose longer side has more than this many times the tokens of the other are left out;
-    0 keeps them."""
+    """Largest length ratio of a training pair, in tokens: pairs above it are left out. 0: no
+    limit."""
 
     def __post_init__(self) -> None:
         check_values(self)
         if self.text and (self.source or self.pairs):
-            raise ConfigError("give either files of texts, or files of pairs, not both.")
+            raise ConfigError(
+                "data.text cannot be combined with data.source or data.pairs. Give only one of "
+                "them."
+            )
         if self.media and (self.text or self.source or self.pairs):
-            raise ConfigError("give either media or files of texts, not both.")
+            raise ConfigError(
+                "data.media cannot be combined with text files (data.text, data.source, "
+                "data.pairs). Give only one of them."
+            )
         if self.valid_media and not self.media:
-            raise ConfigError("valid_media has no effect without media.")
+            raise ConfigError(
+                "data.valid_media has no effect without data.media. Give data.media too."
+            )
         if len(set(self.fields)) != len(self.fields):
-            raise ConfigError(f"fields={list(self.fields)} names a field twice.")
+            raise ConfigError(
+                f"data.fields={list(self.fields)} names a field twice. Name each field once."
+            )
         if bool(self.source) != bool(self.target):
             missing = "target" if self.source else "source"
             raise ConfigError(
-                f"data.{missing} is missing: source and target files come in pairs. "
-                "For one file that holds both sides use --pairs."
+                f"data.{missing} is missing: source and target files must be given together. "
+                "For one file that contains both sides use --pairs."
             )
         if len(self.source) != len(self.target):
             raise ConfigError(
-                f"{len(self.source)} source files but {len(self.target)} target files."
+                f"data.source names {len(self.source)} files and data.target {len(self.target)}. "
+                "Give one target file for each source file, in the same order."
             )
         if bool(self.valid_source) != bool(self.valid_target):
-            raise ConfigError("valid_source and valid_target must be given together.")
+            raise ConfigError("data.valid_source and data.valid_target must be given together.")
         if len(self.valid_source) != len(self.valid_target):
             raise ConfigError(
-                f"{len(self.valid_source)} validation source files but "
-                f"{len(self.valid_target)} target files."
+                f"data.valid_source names {len(self.valid_source)} files and data.valid_target "
+                f"{len(self.valid_target)}. Give one target file for each source file, in the same "
+                "order."
             )
         if self.source and self.pairs:
-            raise ConfigError("give either source and target files, or files of pairs, not both.")
+            raise ConfigError(
+                "data.source and data.target cannot be combined with data.pairs. "
+                "Give only one of the two forms."
+            )
         if self.valid_source and self.valid_pairs:
             raise ConfigError(
-                "give either valid_source and valid_target, or valid_pairs, not both."
+                "data.valid_source and data.valid_target cannot be combined with data.valid_pairs. "
+                "Give only one of the two forms."
             )
         check_least(self, 1, "max_len", "valid_size")
         if self.max_ratio < 0 or 0 < self.max_ratio < 1:
-            raise ConfigError(f"max_ratio={self.max_ratio:g} must be 0 (off), or 1 or more.")
+            raise ConfigError(
+                f"data.max_ratio={self.max_ratio:g} must be 0 (no limit), or 1 or more."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSettings(Made):
-    """How text becomes tokens. Trained on the training pairs unless a file is given."""
+    """Tokenization of text. The tokenizer is trained on the training data unless `file` is set."""
 
     kind: Literal["bpe", "unigram", "wordpiece", "characters", "words", "bytes"] = "bpe"
-    """`bpe` and `unigram` are on bytes, `wordpiece` is as in BERT."""
+    """Tokenizer algorithm. `bpe` and `unigram` work on bytes; `wordpiece` is BERT's."""
 
     vocab_size: int | None = None
-    """None: chosen from the amount of text."""
+    """Vocabulary size in tokens. None: chosen from the amount of text."""
 
     joint: bool = True
-    """One vocabulary for both sides."""
+    """Use one vocabulary for source and target."""
 
     normalisation: Normalisation = "nfc"
-    """The Unicode form; `none` leaves text as it is."""
+    """Unicode normalisation form. `none` leaves text unchanged."""
 
     lowercase: bool = False
-    """Lower the case; BLEU and chrF in training then ignore it too."""
+    """Convert text to lower case. BLEU and chrF during training then ignore case too."""
 
     file: str | None = None
-    """An existing `tokenizer.json`, BERT's `vocab.txt`, or a folder with GPT-2's two files."""
+    """Path of an existing tokenizer: a `tokenizer.json`, BERT's `vocab.txt`, or a folder with
+    GPT-2's two files."""
 
     def __post_init__(self) -> None:
         check_values(self)
         if self.vocab_size is not None and self.vocab_size < 8:
-            raise ConfigError(f"vocab_size={self.vocab_size} is too small; use 8 or more.")
+            raise ConfigError(
+                f"tokenizer.vocab_size={self.vocab_size} is too small. Use 8 or more."
+            )

@@ -1,5 +1,5 @@
-"""What can be said about runs before their weights are read: how they are held, and whether several
-answer together."""
+"""Checks of runs before their weights are read: device, precision, and whether runs form an
+ensemble."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from headway.tasks.specs import spec_of
 PRECISIONS = ("fp32", "bf16", "int8")
 
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
-"""What headway computes on, by name."""
+"""Supported device names."""
 
 
 def check_held(device: str, precision: str) -> None:
-    """Refuse words that name no device or precision, whatever this machine has."""
+    """Reject unknown names of devices and precisions, independent of this machine."""
     if not isinstance(device, str) or not DEVICES.fullmatch(device):
-        raise UserError(f"unknown device {device!r}. Try cpu, cuda or cuda:1.")
+        raise UserError(
+            f"unknown device {device!r}. Use auto, cpu, cuda or cuda:N (for example cuda:1)."
+        )
     if precision not in ("auto", *PRECISIONS):
         near = suggest(str(precision), PRECISIONS)
-        raise UserError(f"precision has no choice {precision!r}.{near}")
+        raise UserError(f"unknown precision {precision!r}.{near}")
 
 
 def check_together(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None:
-    """Refuse models whose answers are not to the same question."""
+    """Reject ensembles whose members differ in task, labels or input format."""
     for folder, other in zip(folders[1:], runs[1:], strict=True):
         _check_pair(folders[0], runs[0], folder, other)
 
@@ -36,23 +38,23 @@ def check_together(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None
 def _check_pair(first: Path, run: RunSettings, folder: Path, other: RunSettings) -> None:
     if other.task != run.task:
         raise UserError(
-            f"{folder} is a run of the task {other.task} and {first} of the task {run.task}: "
-            "models answer together only if their task is the same."
+            f"{folder} was trained for the task {other.task} and {first} for the task {run.task}. "
+            "All models of an ensemble need the same task."
         )
     if other.labels != run.labels:
         raise ConfigError(
-            f"{folder} has other labels than {first}: models that answer together must have the "
-            "same labels in the same order."
+            f"{folder} and {first} have different labels. All models of an ensemble need the same "
+            "labels in the same order."
         )
     if spec_of(run).answers == "tags" and _reads_shapes(other) != _reads_shapes(run):
         raise ConfigError(
-            f"{folder} and {first} read words otherwise: one of them with their shapes "
-            "(model.n_segments), the other without. Models that answer together must read the same."
+            f"{folder} and {first} need different inputs: only one of them uses word shapes "
+            "(model.n_segments). All models of an ensemble need the same input format."
         )
     if _form(other) != _form(run):
         raise ConfigError(
-            f"{folder} reads its input in another form than {first}: models that answer together "
-            "must read pictures of one size and number of frames, or recordings of one rate."
+            f"{folder} and {first} need different inputs. All models of an ensemble need the same "
+            "image size and number of frames, or the same audio sampling rate."
         )
 
 
@@ -61,7 +63,7 @@ def _reads_shapes(settings: RunSettings) -> bool:
 
 
 def _form(settings: RunSettings) -> tuple[int, ...]:
-    """What two runs must share to read the same pictures or recordings."""
+    """Input format that two media runs must share: image dimensions or sampling rate."""
     shape = media_front(settings)
     if isinstance(shape, PictureSettings):
         return (shape.frames, shape.channels, shape.height, shape.width)

@@ -1,7 +1,7 @@
-"""What choices rest on, as plain numbers: the data, the device, the run that another begins with.
+"""Facts that automatic settings depend on: the data, the device, and the run to start from.
 
-They are looked up once and handed over, so that choosing opens no file and asks no device, and the
-same facts give the same settings anywhere.
+They are collected once and passed on. Choosing settings therefore opens no file and queries no
+device, and equal facts give equal settings on any machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from headway.settings.model import ModelSettings, PictureSettings, SoundSettings
 class DeviceFacts:
     type: str = "cpu"
     free_bytes: int = 0
-    """Of a GPU's memory."""
+    """Free GPU memory."""
 
     bf16: bool = False
-    """Whether it computes in bfloat16, not only pretends to."""
+    """Whether the device computes in bfloat16 natively, without emulation."""
 
     @property
     def is_cpu(self) -> bool:
@@ -32,19 +32,19 @@ class DeviceFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """In which form media are stored, or look as if they had better be."""
+    """Dimensions of media files: as stored, or as proposed from a sample of the files."""
 
     height: int = 0
     width: int = 0
     channels: int = 3
     frames: int = 1
     rate: int = 0
-    """Samples a second, of recordings."""
+    """Sampling rate of audio in Hz."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The run that another starts from, or learns from."""
+    """The run that this one starts from, or its teacher."""
 
     name: str
     task: str
@@ -54,53 +54,53 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Of data that is prepared. Tokens are rows where patches or frames are read."""
+    """Statistics of the prepared data. For media, "tokens" are patches or frames."""
 
     n: int
-    """Examples of training."""
+    """Number of training examples."""
 
     n_tokens: int = 0
-    """Of an epoch, as the model reads them; of recordings as `front` cuts them."""
+    """Tokens per epoch as the model reads them; for audio, positions after `front`."""
 
     longest: int = 0
-    """Tokens of the longest example."""
+    """Number of tokens of the longest example."""
 
     longest_text: int = 0
-    """Tokens of the longest text that is to be written about media."""
+    """Number of tokens of the longest target text (caption or transcript) of media."""
 
     vocab_size: int = 0
     source_vocab_size: int = 0
-    """Where the source has words of its own."""
+    """Size of the source vocabulary, if it has its own."""
 
     labels: tuple[str, ...] = ()
     answer: str = "label"
-    """What is right of an example: one of the labels, several of them (`labels`), a `number`."""
+    """Kind of target: one `label`, several `labels`, or a `number`."""
 
     counts: tuple[int, ...] = ()
-    """Examples of training that have each of the labels."""
+    """Number of training examples of each label."""
 
     mean: float = 0.0
     std: float = 1.0
-    """Of the numbers."""
+    """Standard deviation of numeric targets; `mean` is their mean."""
 
     shapes: bool = False
-    """Whether words come with their shapes, since their tokens have no case."""
+    """Whether word shapes are extra inputs, because the tokenizer ignores case."""
 
     pairs: bool = False
-    """Whether examples are two texts that belong together."""
+    """Whether each example is a pair of texts."""
 
     front: PictureSettings | SoundSettings | None = None
-    """That media were prepared for."""
+    """Input settings that the media were prepared for."""
 
     stored: Survey = field(default_factory=Survey)
-    """The form that media have now."""
+    """Dimensions in which the media are stored."""
 
     colours: Mapping[str, list[float]] = field(default_factory=dict)
-    """Of pictures, each channel's `mean` and `std`."""
+    """`mean` and `std` of each colour channel of the images."""
 
     begun: Origin | None = None
     epoch_steps: int = 0
-    """Steps of an epoch, once its batches are cut; 0: not yet."""
+    """Steps per epoch; 0 until batches are formed."""
 
     @property
     def picture(self) -> PictureSettings:
@@ -113,68 +113,68 @@ class Facts:
         return self.front
 
     def rows(self, front: PictureSettings) -> int:
-        """Of one stored picture, behind such a front."""
+        """Number of patches of one stored image with these input settings."""
         return front.rows_of(self.stored.frames, self.stored.height, self.stored.width)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A value for a setting that nobody asked for."""
+    """An automatically chosen value of a setting, with its reason."""
 
     value: object
     why: str
 
 
 Choices = Mapping[str, Choice]
-"""By dotted keys."""
+"""Chosen values by dotted key."""
 
 Values = Mapping[str, object]
-"""Settings of one section by their names; which type each must have, its class knows."""
+"""Settings of one section by name. Types are checked by the class of the section."""
 
 
 def because(why: str, section: str, values: Values) -> dict[str, Choice]:
-    """These settings of a section, for this reason."""
+    """Choices for these settings of a section, all with one reason."""
     return {f"{section}.{name}": Choice(value, why) for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """What a task wants where nobody says otherwise."""
+    """The settings that a task proposes for everything the user left open."""
 
     needs: Choices = field(default_factory=dict)
-    """Settings of the model that follow from the task and its data: its heads, its labels."""
+    """Model settings that the task and its data require: heads and labels."""
 
     model: Choices = field(default_factory=dict)
-    """Of a model that nobody named: its family, its front, its layers and widths."""
+    """Model settings if the user named no model: family, input stage, layers and widths."""
 
     kept: Choices = field(default_factory=dict)
-    """Of a model that comes from another run: what must be otherwise than there."""
+    """Changes that a model taken from another run needs."""
 
     others: Choices = field(default_factory=dict)
-    """Settings of training, of decoding, of the task: everything but the model."""
+    """All settings except the model's: training, decoding and the task."""
 
     room: int = 0
-    """Tokens that the model must be able to read at once."""
+    """Sequence length that the model must support, in tokens."""
 
     n_tokens: int = 0
-    """Of an epoch."""
+    """Tokens per epoch."""
 
     epochs: int = 1
     least_steps: int = 100
     batch_tokens: int = 1024
     amount: str = ""
-    """Of data, for reasons: `29,000 pairs`."""
+    """Amount of data as shown in reasons: `29,000 pairs`."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics that this data has. The first chooses the checkpoint."""
+    """Metrics available for this data. The first one selects the best checkpoint."""
 
     why_metric: str = "the task's own"
 
     instead: str = ""
-    """What to try where a model of another family was named."""
+    """Suggestion shown if the user named a model of another family."""
 
     def also(self, *choices: Choices) -> Proposal:
-        """With other settings too; the last one holds."""
+        """A copy with more settings in `others`; later choices win."""
         others = dict(self.others)
         for one in choices:
             others |= one

@@ -1,4 +1,4 @@
-"""What stands below the fields of a class, as text: help and the reference say the same."""
+"""Docstrings of dataclass fields, as the source of help texts and of the settings reference."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pathlib import Path
 
 @cache
 def documented(cls: type) -> Mapping[str, str]:
-    """The sentences below each field of a dataclass and its bases, on one line; fields that have
-    none are not there."""
+    """The docstring of each documented field of a dataclass and its bases, joined to one line."""
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__):
         if is_dataclass(one):

@@ -1,4 +1,4 @@
-"""Where the files of a model folder are, and its settings. Reading them needs no torch."""
+"""Find and check the files of a run folder and load its settings, without importing torch."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 OWN_TOKENIZER = "tokenizer.headway.json"
-"""The tokenizer of a run in an export, whose `tokenizer.json` is for the library `tokenizers`."""
+"""Our tokenizer in an exported folder, where `tokenizer.json` is for the `tokenizers` library."""
 
 IMPORTED = "import.json"
+"""Record of where imported weights came from."""
+
 CHAT_TEMPLATE = "chat_template.jinja"
-"""How messages become a prompt, where a model was made for that."""
-"""Where the weights came from, if they are not our own."""
+"""Template that turns chat messages into a prompt, for chat models."""
 
 EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
-"""The files by which a folder that was exported for an engine is recognised."""
+"""File patterns that identify a folder exported for an engine."""
 
-NOT_BEGUN = " Its training ended before the first step. The command that began it goes on."
-IMPORT_IT = " If it is a model of Hugging Face, make a run of it: headway import {folder} --out RUN"
+NOT_BEGUN = " Its training stopped before the first step. Run the same command again to resume."
+IMPORT_IT = " If it is a Hugging Face model, import it first: headway import {folder} --out RUN"
 
 SEAL = "# sha256 "
 OF_ALL = "of all lines below; delete this one if you change them by hand"
 SEALED = re.compile(f"{SEAL}({HEX}) {OF_ALL}\n".encode())
-"""The first line of settings that headway wrote."""
+"""Pattern of the checksum line at the top of a `config.toml` that headway wrote."""
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
-"""Models that come with the package; they answer to their name."""
+"""Folder of the pretrained models in the package, which are loaded by name."""
 
 
 def shipped_names() -> list[str]:
@@ -55,45 +56,46 @@ def shipped_names() -> list[str]:
 
 
 def is_shipped(folder: Path) -> bool:
-    """Whether it is in the package, where nothing is written."""
+    """Whether a folder belongs to the package, where nothing may be written."""
     return SHIPPED in folder.parents
 
 
 EXAMPLE = "example.*"
-"""The file of a model folder that holds one input to try the model on."""
+"""File pattern of the example input that comes with a model."""
 
 
 def example_of(folder: Path) -> Path | None:
-    """The example input that comes with a model, if there is one."""
+    """The example input of a model, or None."""
     return next(iter(sorted(folder.glob(EXAMPLE))), None)
 
 
 RUNS = Path("runs")
-"""Where people keep their runs: those too answer to their names."""
+"""Default folder of runs, which are loaded by name from here."""
 
 MOST = 20
-"""Names that an error lists."""
+"""Largest number of names listed in an error."""
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """It may be one itself."""
+    """Run folders inside a folder, or the folder itself if it is a run."""
     if (folder / CONFIG).is_file():
         return [folder]
     return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
 
 
 def own_names() -> list[str]:
-    """What the runs of `runs` and of this folder answer to."""
+    """Names of the runs in `runs` and in the current folder."""
     return [path.name for path in runs_in(RUNS)] + [str(path) for path in runs_in(Path())]
 
 
 Names = str | Path | Iterable[str | Path]
-"""One run or several."""
+"""Type of an argument that takes one run or several."""
 
 
 def run_folder(name: str | Path) -> Path:
-    """A folder as it is given, the one of that name in `runs`, or the shipped model that is called
-    so; the first of these that is a run. A folder of data is none."""
+    """Resolve a run: the path itself, a name in `runs`, or a shipped model, in this order.
+
+    Folders without settings or weights, such as folders of data, are skipped."""
     path, name = Path(name), str(name)
     if any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
         return path
@@ -103,31 +105,31 @@ def run_folder(name: str | Path) -> Path:
         return SHIPPED / name
     if not path.exists() and not path.parent.name:
         raise FolderError(
-            f"there is no run folder {name}, and no model of that name comes with headway."
+            f"unknown run {name!r}: no such run folder, and headway ships no model of that name."
             + _other_names(name)
         )
     return path
 
 
 def _other_names(name: str) -> str:
-    """The nearest of those that there are, or all of them."""
+    """The end of an error: the closest known name, or all names."""
     own, shipped = own_names(), shipped_names()
     if close := difflib.get_close_matches(name, [*own, *shipped], n=1):
         return f" Did you mean {close[0]!r}?"
     some = ", ".join(own[:MOST]) + ", …" * (len(own) > MOST)
-    return f" Yours here: {some or 'none'}. With headway come: {', '.join(shipped) or 'none'}."
+    return f" Your runs: {some or 'none'}. Shipped models: {', '.join(shipped) or 'none'}."
 
 
 def run_folders(names: Names) -> list[Path]:
-    """Several, at least one; one alone is a list of one."""
+    """Resolve one run or several to their folders; at least one is required."""
     found = [run_folder(name) for name in listed(names)]
     if not found:
-        raise FolderError("an empty list of runs. Name a run folder or a shipped model.")
+        raise FolderError("the list of runs is empty. Name a run folder or a shipped model.")
     return found
 
 
 def load_run(folder: str | Path) -> Resolved:
-    """All settings of a finished run."""
+    """All settings of a run."""
     return load_resolved(file_in(run_folder(folder), CONFIG))
 
 
@@ -136,8 +138,8 @@ def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSet
 
 
 def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
-    """Of a preset, which wins over a folder, and a folder over a shipped model of the same name; or
-    of a .toml file."""
+    """Model settings by name: of a preset, a run folder or a shipped model (in this order), or of a
+    .toml file."""
     from headway.settings.presets import PRESETS
 
     path = Path(name)
@@ -149,13 +151,15 @@ def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
         path = run_folder(name)
     if not path.is_dir():
         near = suggest(name, [*own_names(), *PRESETS, *shipped_names()])
-        raise UserError(f"{name!r} is no preset, run folder, shipped model or .toml file.{near}")
+        raise UserError(f"{name!r} is not a preset, run folder, shipped model or .toml file.{near}")
     return load_settings(path, overrides)
 
 
 def write_config(folder: Path, text: str) -> None:
-    """Write the settings, with checksums of themselves and of the tokenizer beside them, which has
-    a format that leaves no room for one. They come last: a folder that has them is complete."""
+    """Write `config.toml` with checksums of itself and of the tokenizer file.
+
+    The format of the tokenizer file has no room for a checksum. This file is written last: a folder
+    that has it is complete."""
     words = folder / TOKENIZER
     if words.is_file():
         text += f"\n{SEAL}{identity(words)['sha256']} {TOKENIZER}\n"
@@ -164,8 +168,9 @@ def write_config(folder: Path, text: str) -> None:
 
 
 def check_config(path: Path) -> None:
-    """Refuse settings that have changed since they were written. Those without a checksum, of an
-    older version or by hand, are taken as they are."""
+    """Raise an error if a `config.toml` does not match its checksum.
+
+    Files without a checksum, from older versions or written by hand, are accepted."""
     data = path.read_bytes()
     first = data[: data.find(b"\n") + 1 or None]
     seal = SEALED.fullmatch(first)
@@ -176,14 +181,14 @@ def check_config(path: Path) -> None:
     elif hashlib.sha256(data[len(first) :]).hexdigest() == seal[1].decode():
         return
     raise FolderError(
-        f"{path} has changed since it was written. If nobody did that on purpose it is damaged: "
-        "copy it again from its source. To keep a change by hand, delete its first line, the one "
-        f"with {SEAL.strip()!r}."
+        f"{path} does not match its checksum: it was edited or is damaged. To keep a deliberate "
+        f"edit, delete its first line, which begins with {SEAL.strip()!r}. Otherwise copy the file "
+        "again from its source."
     )
 
 
 def check_tokenizer(path: Path) -> None:
-    """Refuse a tokenizer that is not the one that the settings beside it were written with."""
+    """Raise an error if a tokenizer file does not match its checksum in `config.toml`."""
     config = path.with_name(CONFIG)
     if not config.is_file():
         return
@@ -192,9 +197,9 @@ def check_tokenizer(path: Path) -> None:
     found = re.search(line.encode(), config.read_bytes(), re.MULTILINE)
     if found and found[1].decode() != identity(path)["sha256"]:
         raise FolderError(
-            f"{path} is damaged, or not the one that {config} was written with: its SHA-256 is "
-            "another. Copy it again from its source. To keep a change by hand, delete the lines "
-            f"with {SEAL.strip()!r} in {CONFIG}."
+            f"{path} does not match its checksum in {config}: it was edited or is damaged. To keep "
+            f"a deliberate edit, delete the lines with {SEAL.strip()!r} in {CONFIG}. Otherwise "
+            "copy the file again from its source."
         )
 
 
@@ -202,7 +207,8 @@ CHECKS = {CONFIG: check_config, TOKENIZER: check_tokenizer}
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """A file of the folder, checked, or an error that lists what is there."""
+    """Path of a file in a run folder, after its checks. A missing file raises an error that lists
+    the contents."""
     if name == TOKENIZER and (folder / OWN_TOKENIZER).is_file():
         check_tokenizer(folder / OWN_TOKENIZER)
         return folder / OWN_TOKENIZER
@@ -214,21 +220,21 @@ def file_in(folder: Path, name: str) -> Path:
         engines = engines_in(folder)
         if engines:
             raise FolderError(
-                f"{folder} is an exported model without {WEIGHTS}. Use --engine {engines[0]}."
+                f"{folder} is an exported model and has no {WEIGHTS}. Use --engine {engines[0]}."
             )
         settings = load_run_settings(folder / CONFIG, [])
         if "task" in settings.asked:
             raise FolderError(_unfinished(folder, settings))
     if folder.is_dir():
         raise FolderError(
-            f"there is no {name} in {folder}, which holds: {_listing(folder)}."
+            f"there is no {name} in {folder}, which contains: {_listing(folder)}."
             + (IMPORT_IT.format(folder=folder) if name == CONFIG and _is_theirs(folder) else "")
             + (NOT_BEGUN if name == CONFIG and (folder / "data").is_dir() else "")
         )
     if folder.is_file():
         raise FolderError(
-            f"{folder} is a file, and a run is a folder (or the name of one of "
-            f"{', '.join(shipped_names())}). The run comes before the files."
+            f"{folder} is a file, but a run folder or a shipped model "
+            f"({', '.join(shipped_names())}) is needed here. Name the run before the files."
         )
     near = folder.absolute().parent
     while not near.is_dir():
@@ -237,16 +243,16 @@ def file_in(folder: Path, name: str) -> Path:
     names = [one.name for one in near.iterdir() if one.is_dir()] if beside else []
     close = difflib.get_close_matches(folder.name, names, n=1)
     meant = f" Did you mean '{folder.with_name(close[0])}'?" if close else ""
-    raise FolderError(f"there is no folder {folder}.{meant} {near} holds: {_listing(near)}.")
+    raise FolderError(f"there is no folder {folder}.{meant} {near} contains: {_listing(near)}.")
 
 
 def engines_in(folder: Path) -> list[str]:
-    """Those that a folder was exported for."""
+    """Engines that a folder was exported for."""
     return [name for name, mark in EXPORTED.items() if any(folder.glob(mark))]
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """What whole checkpoints list of themselves, by their steps."""
+    """Manifest files of the complete checkpoints of a run, by step."""
     return {
         int(path.parent.name.removeprefix("step-")): path
         for path in (folder / "checkpoints").glob("step-*/manifest.json")
@@ -254,20 +260,22 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 
 def _unfinished(folder: Path, settings: RunSettings) -> str:
-    """A run whose training has not ended: how to go on, and what can be used already."""
+    """Error text for an unfinished run: how to resume it, and which checkpoint is usable now."""
     found = checkpoints_in(folder)
-    text = f"{folder} is not finished: it has no {WEIGHTS} yet"
+    text = f"training of {folder} is not finished: there is no {WEIGHTS} yet"
     if found:
-        text += f", and its newest checkpoint is of step {max(found):,} of {settings.train.steps:,}"
-    text += f". The command that began it goes on: {again(settings, folder)}"
-    # One that a stop has left behind is only there to go on from.
+        text += f", and the newest checkpoint is at step {max(found):,} of {settings.train.steps:,}"
+    text += f". To resume it: {again(settings, folder)}"
+    # A checkpoint saved on a stop serves only to resume training.
     if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
-        text += f". To use what is there: headway average {folder} --last 1 --out {folder}-so-far"
+        text += (
+            f". To use the model so far: headway average {folder} --last 1 --out {folder}-so-far"
+        )
     return text
 
 
 def again(settings: RunSettings, folder: Path) -> str:
-    """The command that a run was begun with, as far as the run knows."""
+    """The command that started a run, as far as its settings record it."""
     if any(key.startswith("metrics.") for key in settings.asked):  # no command has those
         return f"headway.train(…, out={str(folder)!r})"
     if "model.parts" in settings.asked:
@@ -298,7 +306,7 @@ def _bare(value: object) -> str:
 
 
 def _is_theirs(folder: Path) -> bool:
-    """Whether it looks like a folder of Hugging Face or sentence-transformers."""
+    """Whether a folder looks like a Hugging Face or sentence-transformers model."""
     return any((folder / name).is_file() for name in ("config.json", "modules.json"))
 
 

@@ -1,4 +1,4 @@
-"""The model of a run that begins with another's: what it takes over, and what may be otherwise."""
+"""Model settings of a run that starts from another run: what it inherits and what may differ."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 MAY_DIFFER = {"heads", "n_labels", "ngrams", "pooling", "pooler", "tag_transitions", "tie",
               "head_bias", "max_len", "dropout", "attention_dropout", "ff_dropout", "init",
               "embeddings", "tune_embeddings", "ctc"}  # fmt: skip
-"""Settings of a model that its front and body can do without, or that have no weights there."""
+"""Model settings that may differ from the parent run: they affect only heads or have no weights."""
 
 WITH_DECODER = {"encoder": "seq2seq", "picture-encoder": "picture-seq2seq",
                 "sound-encoder": "sound-seq2seq"}  # fmt: skip
-"""Families of encoders, and those that they become with a decoder."""
+"""The family that each encoder family becomes when a decoder is added."""
 
 OF_DECODER = frozenset(DECODER_KEYS.values()) | {"vocab_size", "source_vocab_size", "scale_head"}
-"""Settings of a model that the encoder which it started from says nothing about."""
+"""Settings of an encoder-decoder that an encoder run does not determine."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
-"""Word vectors have done their part in the run that started with them."""
+"""Word-vector settings are reset: the parent run has already used them."""
 
 
 def model_from(
@@ -46,17 +46,18 @@ def model_from(
     run: str,
     grown: ModelSettings | None = None,
 ) -> ModelSettings:
-    """The model of a new run that starts from an old one: the same but for what is read out.
+    """Model settings of a run that starts from another: those of the old run with new heads.
 
-    `needs` is what the new task wants of a model: its heads and labels. `asked` is what the user
-    wants, by the names of the model's settings, dotted inside sections (`rope.base`). `grown`: the
-    model with what it gets besides, a decoder.
+    `needs`: model settings that the new task requires (heads and labels). `asked`: model settings
+    from the user, by name, dotted inside sections (`rope.base`). `grown`: the old model with a
+    decoder added.
     """
     old, model = model, grown or model
     for name in ("preset", "family"):
         if name in asked:
             raise ConfigError(
-                f"model.{name} has no effect beside --from {run}, which has a model. Leave it out."
+                f"model.{name} cannot be combined with --from {run}, whose model is used. Leave it "
+                "out."
             )
     plain = {"heads": ("words",), "pooler": "tanh", "n_labels": 0, "tag_transitions": False,
              "ngrams": 0, **WITHOUT_VECTORS}  # fmt: skip
@@ -68,8 +69,8 @@ def model_from(
     wrong = [key for key in changes if key.partition(".")[0] not in known]
     if wrong:
         raise ConfigError(
-            f"--from {run}: its model is of the {family_of(model)} family, which has no "
-            f"{wrong[0]!r}. Start from another run, or from scratch."
+            f"--from {run}: its model belongs to the {family_of(model)} family, which has no "
+            f"setting {wrong[0]!r}. Start from another run, or from scratch."
         )
     new: ModelSettings = with_changes(model, changes)
     check_same(run, old, new, may_grow="vocab_size" not in asked)
@@ -77,31 +78,31 @@ def model_from(
 
 
 def gets_decoder(old: ModelSettings, family: str) -> bool:
-    """Whether a model of this family is that encoder and a decoder which starts fresh."""
+    """Whether a model of this family is the old encoder plus a newly initialised decoder."""
     return WITH_DECODER.get(family_of(old)) == family
 
 
 def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettings:
-    """A model that reads as this encoder does, and writes; its decoder is half as deep. `room`:
-    tokens that it must have positions for."""
+    """Settings of an encoder-decoder with this encoder and a decoder of half its depth.
+
+    `room`: number of tokens that the model must have positions for."""
     kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
     if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
         raise ConfigError(
-            f"--from {run}: an encoder whose layers are one and the same, or whose embeddings are "
-            "narrower than its layers, cannot be that of a model that writes. Start from another "
-            "run, or from scratch."
+            f"--from {run}: an encoder with shared layers or factorised embeddings cannot become "
+            "the encoder of an encoder-decoder. Start from another run, or from scratch."
         )
     if getattr(encoder, "token_dropout_mask", None) is not None:
         raise ConfigError(
-            f"--from {run}: an encoder with ESM's token dropout cannot be that of a model that "
-            "writes. Start from another run, or from scratch."
+            f"--from {run}: an encoder with ESM's token dropout cannot become the encoder of an "
+            "encoder-decoder. Start from another run, or from scratch."
         )
     taken = [field.name for field in fields(BodySettings)]
     taken += [name for name in ("picture", "sound") if hasattr(encoder, name)]
     values = {name: getattr(encoder, name) for name in taken}
     values["kept_heads"] = KeptHeads(encoder=encoder.kept_heads.self)
     values["n_decoder_layers"] = min(encoder.n_layers, max(2, encoder.n_layers // 2))
-    if encoder.positions == "none":  # rows of media have theirs; words need some
+    if encoder.positions == "none":  # media have positions of their own; target tokens need some
         del values["positions"]
     if encoder.positions != "learned":
         values["max_len"] = max(encoder.max_len, room)
@@ -112,7 +113,7 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
 
 
 def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
-    """Classes go on being read behind the pooler of the run, where it reads the first token."""
+    """Whether classes are still read through the old pooler, which reads the first token."""
     pooling = changes.get("pooling", getattr(model, "pooling", None))
     has = "pooled" in getattr(model, "heads", ())
     return has and pooling == "first" and "classes" in changes["heads"]
@@ -135,19 +136,18 @@ def check_task(name: str, settings: RunSettings, old: ModelSettings) -> None:
     families += [old for old, new in WITH_DECODER.items() if new in families]
     if family_of(old) not in families:
         raise ConfigError(
-            f"{task} needs a model of the {' or '.join(families)} family; that of {name} "
-            f"is of the {family_of(old)} family. Start from another run, or from scratch."
+            f"the task {task} needs a model of the {' or '.join(families)} family, and {name} "
+            f"belongs to the {family_of(old)} family. Start from another run, or from scratch."
         )
 
 
 def check_same(
     name: str, old: ModelSettings, new: ModelSettings, *, may_grow: bool = False
 ) -> None:
-    """Refuse a model that would mean something else by the same weights, in words.
+    """Raise an error if the old weights would have another meaning in the new model.
 
-    `may_grow`: a task's own tokens may stand behind those of the run, and tokens may be of more
-    kinds. An encoder may be one side of
-    the new model.
+    The old model may be the encoder of a new encoder-decoder. `may_grow`: the new model may have
+    more tokens at the end of the vocabulary, and more segments.
     """
     apart: frozenset[str] = frozenset()
     if gets_decoder(old, family_of(new)):
@@ -156,8 +156,8 @@ def check_same(
             apart -= {"kept_heads"}
     if type(old) is not type(new):
         raise ConfigError(
-            f"--from {name}: its model is of the {family_of(old)} family and this run's of the "
-            f"{family_of(new)} family. Start from another run, or from scratch."
+            f"--from {name}: its model belongs to the {family_of(old)} family, and this run needs "
+            f"the {family_of(new)} family. Start from another run, or from scratch."
         )
     kept = [field.name for field in fields(old) if field.name not in MAY_DIFFER | apart]
     words = n_words(old)
@@ -170,23 +170,25 @@ def check_same(
     different = [key for key in kept if _weighty(old, key) != _weighty(new, key)]
     if not different:
         return
-    listed = ", ".join(f"{k}={getattr(old, k)} there, {getattr(new, k)} here" for k in different)
-    way_out = f"Leave model.{different[0]} out: the model is that of the run."
+    listed = ", ".join(
+        f"{k} is {getattr(old, k)} there and {getattr(new, k)} here" for k in different
+    )
+    way_out = f"Leave model.{different[0]} out: the model of {name} is used."
     if different[0] in ("vocab_size", "source_vocab_size"):
-        way_out = "A run that starts from another has its tokenizer: leave out the tokenizer's."
+        way_out = f"Leave out the tokenizer settings: the tokenizer of {name} is used."
     elif different == ["max_len"]:
-        way_out = "Learned positions go no further than they were trained; leave max_len out."
-    raise ConfigError(f"--from {name} has another model: {listed}. {way_out}")
+        way_out = "Leave model.max_len out: learned positions cannot be extended."
+    raise ConfigError(f"--from {name}: its model does not fit this run: {listed}. {way_out}")
 
 
 def _weighty(model: ModelSettings, key: str) -> Any:
-    """A setting, without what its weights can do without: silence behind recordings."""
+    """A setting without the parts that do not affect weights, such as padding of audio."""
     value = getattr(model, key)
     return replace(value, pad_s=0.0) if isinstance(value, SoundSettings) else value
 
 
 def n_words(model: ModelSettings) -> int:
-    """Words that the model has weights for; 0 where it neither reads nor says any."""
+    """Vocabulary size that the model has weights for; 0 if it neither reads nor writes tokens."""
     if isinstance(model, SoundEncoderSettings) and "ctc" not in model.heads:
         return 0
     return int(getattr(model, "vocab_size", 0))

@@ -1,4 +1,4 @@
-"""Where several are expected, one may be given."""
+"""Accept a single value where a list is expected."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def listed(given: Any) -> Any:
-    """What was given, one by one. A text or a path is one input, and not its characters."""
+    """Wrap a single text or path in a list; other values are returned unchanged."""
     return [given] if isinstance(given, str | bytes | PathLike) else given

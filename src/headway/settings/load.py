@@ -1,7 +1,7 @@
-"""Strict loading: defaults, then a TOML file, then `key=value` words. There is no other way in.
+"""Strict loading of settings: defaults, then a TOML file, then `key=value` arguments.
 
-An unknown name, a wrong type or an impossible combination stops here, before anything slow,
-with a message that names the file and line, or the key, and the way out.
+Unknown names, wrong types and impossible combinations are reported before anything slow, with the
+file and line, or the key, and the fix.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from headway.settings.value_types import describe, fit, nearest, setting_types
 Settings = TypeVar("Settings")
 
 Locate = Callable[[str], str]
-"""A dotted key to what goes before a message about it: "recipe.toml, line 4: ", or nothing."""
+"""Type of a function from a dotted key to the prefix of an error about it: "recipe.toml, line 4:
+"."""
 
 
 def nowhere(key: str) -> str:
-    """For values that came from no file: the key alone says where."""
+    """Prefix for values that come from no file: none, because the key says where."""
     return ""
 
 
 def model_settings(
     values: object, where: str = "model.", locate: Locate = nowhere
 ) -> ModelSettings:
-    """A model is named by `preset`, `family`, or both where they agree; the rest changes it."""
+    """Build model settings from a `preset`, a `family`, or both if they agree, plus changes."""
     rest = dict(_table(values, where, locate, "preset or family, and what differs from it"))
     named = {
         name: _checked(rest.pop(name, None), str | None, where + name, locate)
@@ -49,15 +50,15 @@ def model_settings(
     body = rest.get("body", start.body)
     single_head = rest.get("single_head", "every")
     if body in UNREAD and (body != start.body or single_head in ("none", None)):
-        # Classes are read from the mean of rows then, and no row stands for all of a picture.
+        # These bodies read classes from the mean of all tokens, so there is no class token.
         start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)
     for name in rest:
         owners = [owner for owner, kind in FAMILY_SETTINGS.items() if name in setting_types(kind)]
         if owners and family not in owners:
             raise ConfigError(
-                f"{locate(where + name)}{where + name!r} is a setting of the "
-                f"{' and '.join(owners)} family; this model's family is {family}."
+                f"{locate(where + name)}{where + name!r} applies only to the "
+                f"{' and '.join(owners)} family, and this model belongs to the {family} family."
             )
     return from_dict(type(start), rest, where, locate, base=start)
 
@@ -76,10 +77,10 @@ def from_dict(
     locate: Locate = nowhere,
     base: Settings | None = None,
 ) -> Settings:
-    """Build a settings class, refusing what it does not know.
+    """Build an object of a settings class from a table; unknown names are errors.
 
-    What `values` leaves out stays as in `base`, or else as the class has it by default.
-    `where` is the dotted section with its last dot, for messages.
+    Settings missing from `values` come from `base`, or else from the defaults of the class.
+    `where` is the dotted section including its last dot, for messages.
     """
     base = cls() if base is None else base
     hints = setting_types(cls)
@@ -88,7 +89,7 @@ def from_dict(
         key = where + name
         if name not in hints:
             here = setting_here(name)
-            near = f" Here it is {here}." if here else suggest(name, hints)
+            near = f" In headway it is {here}." if here else suggest(name, hints)
             raise ConfigError(f"{locate(key)}unknown setting {key!r}.{near}")
         if is_dataclass(hints[name]):
             nested = getattr(base, name)
@@ -104,11 +105,13 @@ def from_dict(
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:
-    """`model.n_layers=4` as a path and a value in TOML's syntax, in which text needs no quotes."""
+    """Parse `model.n_layers=4` into a path and a value. Values are TOML; text needs no quotes."""
     key, separator, text = word.partition("=")
     path = [name.strip() for name in key.split(".")]
     if not separator or not all(path):
-        raise ConfigError(f"override {word!r} is not key=value. Example: model.n_layers=4")
+        raise ConfigError(
+            f"{word!r} is not a setting of the form key=value. Example: model.n_layers=4"
+        )
     return path, _parse_value(text.strip(), word)
 
 
@@ -127,27 +130,31 @@ def _parse_value(text: str, word: str) -> Any:
         # The shell eats quotes, so a list of words arrives bare.
         return [_parse_value(item.strip(), word) for item in inside.split(",")]
     if text.startswith(("[", "{", '"', "'")):
-        raise ConfigError(f"override {word!r}: {text} is not a TOML value. Check the closing side.")
+        raise ConfigError(
+            f"{word!r}: {text} is not a valid TOML value. Check the closing quote or bracket."
+        )
     return text
 
 
 def apply_override(values: dict[str, Any], word: str) -> str:
-    """Put the word's value into the nested tables. Returns its dotted key."""
+    """Set the value of a `key=value` argument in the nested tables. Return its dotted key."""
     (*sections, name), value = parse_override(word)
     table = values
     for depth, section in enumerate(sections, 1):
         table = table.setdefault(section, {})
         if not isinstance(table, dict):
             raise ConfigError(
-                f"override {word!r}: {'.'.join(sections[:depth])!r} is a value, not a section."
+                f"{word!r}: {'.'.join(sections[:depth])!r} is a single setting, not a section."
             )
     table[name] = value
     return ".".join((*sections, name))
 
 
 def in_file(path: Path, text: str, words: dict[str, str], *, whole: bool = False) -> Locate:
-    """Name the file and line of a key, unless a word on the command line set it. `whole`: the file
-    is right by itself, so that words alone are to blame for what does not go with it."""
+    """Return a function that gives the origin of a key, as a prefix of errors.
+
+    Keys set by a command-line argument have no line. `whole`: the file is valid by itself, so an
+    error inside one of its sections is blamed on the arguments alone."""
 
     def locate(key: str) -> str:
         said = next((w for name, w in words.items() if f"{key}.".startswith(f"{name}.")), None)
@@ -166,7 +173,7 @@ def in_file(path: Path, text: str, words: dict[str, str], *, whole: bool = False
 def _start(
     preset_name: str | None, family: str | None, where: str, locate: Locate
 ) -> ModelSettings:
-    """The settings to change: a preset's, or a family's defaults."""
+    """Settings before changes: those of the preset, or the defaults of the family."""
     if family is not None and family not in FAMILY_SETTINGS:
         raise ConfigError(
             f"{locate(where + 'family')}unknown family {family!r}."
@@ -174,22 +181,22 @@ def _start(
         )
     if preset_name is None and family is None:
         raise ConfigError(
-            f"{locate(where.rstrip('.'))}no model is named. Set {where}preset (for example "
-            f"{where}preset=gpt2; `headway presets` lists them) or {where}family "
+            f"{locate(where.rstrip('.'))}no model is given. Set {where}preset (for example "
+            f"{where}preset=gpt2; `headway presets` lists all) or {where}family "
             f"({', '.join(FAMILY_SETTINGS)})."
         )
     if preset_name is None:
         return FAMILY_SETTINGS[str(family)]()
     try:
-        from headway.settings.presets import preset  # some thirty models: many need none
+        from headway.settings.presets import preset  # imported late: it builds some thirty models
 
         start = preset(preset_name)
     except ConfigError as error:
         raise ConfigError(f"{locate(where + 'preset')}{error}") from error
     if family not in (None, family_of(start)):
         raise ConfigError(
-            f"{locate(where + 'family')}{where}preset={preset_name} is of the {family_of(start)} "
-            f"family, but {where}family={family}. Leave one of them out."
+            f"{locate(where + 'family')}{where}preset={preset_name} belongs to the "
+            f"{family_of(start)} family, but {where}family={family}. Leave one of them out."
         )
     return start
 
@@ -199,7 +206,8 @@ def _table(values: object, where: str, locate: Locate, holds: str) -> dict[str, 
         return values
     section = where.rstrip(".")
     raise ConfigError(
-        f"{locate(section)}{section} = {toml_value(values)}, but it must be a section: {holds}."
+        f"{locate(section)}{section} = {toml_value(values)}, but {section} is a section with the "
+        f"settings {holds}."
     )
 
 

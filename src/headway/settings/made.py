@@ -1,4 +1,4 @@
-"""Settings that were made in Python remember what their maker said, also where it is the usual."""
+"""Settings objects that remember which values were passed explicitly, even default values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Made:
-    """The base of the sections of a run."""
+    """Base class of the setting sections of a run. Records the names of explicit arguments."""
 
     _said: frozenset[str]
 
@@ -18,8 +18,9 @@ class Made:
 
 
 def said_of(settings: object) -> frozenset[str]:
-    """Names that were given to the class, as `TrainSettings(optimizer="adam")`. What `replace` and
-    files make is given all names, and says nothing by that."""
+    """Names passed explicitly, as in `TrainSettings(optimizer="adam")`.
+
+    Empty if all names were passed, which is what `replace` and files do."""
     names: frozenset[str] = getattr(settings, "_said", frozenset())
     everything = len(fields(settings))  # type: ignore[arg-type]
     return frozenset() if len(names) == everything else names

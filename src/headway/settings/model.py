@@ -1,4 +1,4 @@
-"""The families of models, in a table you can see. Each has its settings in a file of its front."""
+"""The table of model families. The settings of each are in the module of its input type."""
 
 from __future__ import annotations
 

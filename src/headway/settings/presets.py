@@ -1,4 +1,4 @@
-"""Published model sizes by name. No counts are stored: `headway presets` builds and counts."""
+"""Published model sizes by name. Parameter counts are computed by `headway presets`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Family = TypeVar("Family", bound=ModelSettings)
 class Preset:
     settings: ModelSettings
     published: str
-    """The size as its authors print it; '' where there is no publication."""
+    """Model size as published; empty without a publication."""
 
     source: str
 
@@ -94,7 +94,7 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "seq2seq-lstm": (
         replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=80_000,
                 source_vocab_size=160_000, bidirectional=False, memory="last", dropout=0.0),
-        "", "Sutskever et al. 2014: nothing of the source but the last state"),
+        "", "Sutskever et al. 2014: only the last encoder state"),
     "rnnsearch": (
         replace(with_body(RNN_TRANSLATOR, "gru"), n_layers=1, d_model=1000, vocab_size=30_000,
                 memory="additive", dropout=0.0),
@@ -102,7 +102,7 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "luong": (
         replace(RNN_TRANSLATOR, n_layers=4, d_model=1000, vocab_size=50_000, bidirectional=False,
                 memory="dot", dropout=0.2),
-        "", "Luong et al. 2015: attention that multiplies"),
+        "", "Luong et al. 2015: dot-product attention"),
     "bytenet": (
         replace(CONVOLUTIONS, n_layers=30, d_model=800, vocab_size=323, dilation=2),
         "", "Kalchbrenner et al. 2016: dilated convolutions, characters"),
@@ -143,7 +143,7 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "bilstm": (
         replace(with_body(BERT, "lstm"), n_layers=1, d_model=300, vocab_size=20_000, n_segments=0,
                 embedding_norm=False, heads=("classes",), n_labels=2, dropout=0.5),
-        "", "Graves and Schmidhuber 2005: both directions"),
+        "", "Graves and Schmidhuber 2005: bidirectional"),
     "stories260K": (
         sized(LLAMA, 5, 64, 8, 172, vocab_size=512, n_kv_heads=4, max_len=512),
         "260 K", "llama2.c"),
@@ -153,9 +153,9 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
         "", "a modern decoder that trains on a laptop"),
     "vit-base": (VIT, "86 M", VIT_PAPER),
     "vit-large": (sized(VIT, 24, 1024, 16, 4096), "307 M", VIT_PAPER),
-    "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021; 5 M there"),
+    "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021, who print 5 M"),
     "deit-small": (sized(VIT, 12, 384, 6, 1536), "22 M", "Touvron et al. 2021"),
-    "vit-small-pictures": (SMALL_VIT, "", "a convolutional stem, for pictures of 32 × 32"),
+    "vit-small-pictures": (SMALL_VIT, "", "a convolutional stem, for images of 32 × 32"),
     "whisper-tiny": (WHISPER, "39 M", WHISPER_PAPER),
     "whisper-base": (sized(WHISPER, 6, 512, 8, 2048), "74 M", WHISPER_PAPER),
     "whisper-small": (sized(WHISPER, 12, 768, 12, 3072), "244 M", WHISPER_PAPER),

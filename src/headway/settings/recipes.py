@@ -1,4 +1,4 @@
-"""Recipes: settings in a TOML file that reach a published result, by name."""
+"""Recipes: named TOML files with settings that reach a published result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """A recipe of ours by its name, or a TOML file of the user's."""
+    """Path of a shipped recipe by name, or of a TOML file of the user."""
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return path
@@ -27,13 +27,13 @@ def recipe_path(name: str) -> Path:
 
 
 def about(path: Path) -> str:
-    """The first comment line of a recipe."""
+    """Description of a recipe: its first comment line."""
     first = path.read_text(encoding="utf-8").split("\n", 1)[0]
     return first.removeprefix("#").strip()
 
 
 def in_folder(path: Path, data: Path) -> dict[str, Any]:
-    """The files that a recipe names, looked for in a folder."""
+    """Data settings of a recipe, with its files looked up in a folder."""
     settings = load_run_settings(path, [], is_recipe=True).data
     files = {name: getattr(settings, name) for name in FILES}
     found = {
@@ -44,7 +44,7 @@ def in_folder(path: Path, data: Path) -> dict[str, Any]:
     missing = [file for names in found.values() for file in names if not Path(file).exists()]
     if missing:
         raise ConfigError(
-            f"the recipe {path.stem} reads {', '.join(Path(m).name for m in missing)}, which "
+            f"the recipe {path.stem} needs {', '.join(Path(m).name for m in missing)}, which "
             f"{'is' if len(missing) == 1 else 'are'} not in {data}."
         )
     return found

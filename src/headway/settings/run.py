@@ -1,7 +1,7 @@
-"""All settings of a run, from a recipe and `key=value` words, and back to `config.toml`.
+"""All settings of a run: loaded from a recipe and `key=value` arguments, written to `config.toml`.
 
-What was asked for is kept beside what it came to, so that the same command can be told from
-another one when a run is taken up again.
+The settings that the user gave are stored beside the resulting values. On resuming, they show
+whether the command is still the same.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ from headway.tasks.specs import (
 )
 
 OF_TASKS = SECTIONS
-"""The sections that only the task of their name reads."""
+"""Setting sections that apply only to the task of the same name."""
 
 SETTINGS: Mapping[str, type[Any]] = ChainMap(
-    OF_TASKS,  # which may grow, and come last all the same
+    OF_TASKS,  # first, because tasks of other packages are added to this one; it is iterated last
     {
         "data": DataSettings,
         "tokenizer": TokenizerSettings,
@@ -86,7 +86,7 @@ SETTINGS: Mapping[str, type[Any]] = ChainMap(
 
 FILE_KEYS = tuple(f"data.{name}" for name in FILES)
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
-"""What else the settings of a run hold, beside these sections and the model."""
+"""Keys of a run's settings other than its sections and the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,61 +108,60 @@ class RunSettings:
     transcribe: TranscribeSettings = TranscribeSettings()
     identify: IdentifySettings = IdentifySettings()
     registered: Mapping[str, object] = field(default_factory=dict)
-    """Sections of tasks of other packages, which are attributes too."""
+    """Sections of tasks that other packages add. They are also available as attributes."""
 
     augment: AugmentSettings = AugmentSettings()
     start: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     distil: DistilSettings = DistilSettings()
     labels: tuple[str, ...] = ()
-    """Names of classes or tags, as the training data has them."""
+    """Names of the classes or tags in the training data."""
 
     fingerprint: str = ""
-    """Of the data as it was prepared: the run goes on with the same data or not at all."""
+    """Fingerprint of the prepared data. A run resumes only with the same data."""
 
     asked: Asked = field(default_factory=Asked)
-    """What the user set, in a recipe, by words, by options or in Python."""
+    """Settings given by the user: in a recipe, as arguments, as options or in Python."""
 
     @property
     def origin(self) -> str:
-        """The run whose model and vocabulary this one has: its teacher, or the one it starts from;
-        empty where there is none."""
+        """The run that provides the model and vocabulary: the teacher or the start run; empty if
+        neither."""
         return self.distil.teacher or self.start.run
 
-    if not TYPE_CHECKING:  # which is to know nothing but the fields
+    if not TYPE_CHECKING:  # type checkers should see only the fields
 
         def __getattr__(self, name: str) -> object:
             if name in OF_TASKS:
                 return self.registered.get(name) or OF_TASKS[name]()
-            raise AttributeError(f"settings of a run have no {name!r}")
+            raise AttributeError(f"run settings have no attribute {name!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunSettings):
-    """Complete: what was asked for, and what was chosen where nobody asked."""
+    """Complete settings of a run: given by the user, or chosen automatically."""
 
     model: ModelSettings = field()
     train: ResolvedTrain = field()
     why: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Dotted keys of what was chosen, each with the reason."""
+    """Reasons of the automatically chosen settings, by dotted key."""
 
 
 def asked_of(settings: RunSettings) -> Asked:
-    """All that was asked for: also what stands in settings that were made in Python and is not as
-    it would be anyway."""
+    """All settings given by the user, including non-default values in settings built in Python."""
     found = Asked() if settings.asked else Asked({"task": settings.task}, FROM_PYTHON)
     for name in SETTINGS:
         found |= Asked.from_settings(getattr(settings, name), name)
     if settings.model is not None and not settings.asked.under("model"):
         found |= Asked({"model.family": family_of(settings.model)}, FROM_PYTHON)
         found |= Asked.from_settings(settings.model, "model")
-        # Every model has some numbers of words; those of a run follow from its tokenizer.
+        # Vocabulary sizes follow from the tokenizer of the run.
         found = found.without("model.vocab_size", "model.source_vocab_size")
     return settings.asked | found.without(*settings.asked)
 
 
 def media_front(settings: RunSettings) -> PictureSettings | SoundSettings | None:
-    """How images or recordings are read, of a model that looks or listens."""
+    """Input settings of an image, video or audio model; None for text models."""
     found = getattr(settings.model, "picture", None) or getattr(settings.model, "sound", None)
     return found if isinstance(found, PictureSettings | SoundSettings) else None
 
@@ -174,9 +173,9 @@ def load_run_settings(
     *,
     is_recipe: bool = False,
 ) -> RunSettings:
-    """A file, changed by what the command's own options gave, changed by `key=value` words.
+    """Load settings from a file, overridden by command options, then by `key=value` arguments.
 
-    `is_recipe`: all of it is asked for, also where a run or a dry run wrote it.
+    `is_recipe`: all values in the file count as given by the user, even if a run wrote the file.
     """
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
@@ -192,12 +191,12 @@ def load_run_settings(
     for key, other in (("train.steps", "epochs"), ("train.epochs", "steps")):
         train = values.get("train")
         if key in words and f"train.{other}" not in words and isinstance(train, dict):
-            train.pop(other, None)  # the word replaces what the file says in the other unit
+            train.pop(other, None)  # the argument replaces the length in the other unit
     locate = in_file(path, text, words, whole=not is_recipe) if path else nowhere
     settings = run_settings(values, locate)
     if "asked" in values:
         return replace(settings, asked=Asked(settings.asked, Noted(text)))
-    # The order is that of the values, in which a recipe comes first.
+    # Later origins win, in the same order as the values: recipe, options, arguments.
     places = Asked(settings.asked, Lines(path.name, text) if path else "")
     for said in (given, named):
         places |= said.renamed(new_key, task=settings.task)
@@ -205,7 +204,7 @@ def load_run_settings(
 
 
 def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
-    """The `[model]` section of a file, changed by `model.n_layers=4` style words. Later wins."""
+    """The `[model]` section of a file, overridden by arguments such as `model.n_layers=4`."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
     values = {
@@ -230,8 +229,9 @@ def _unknown_at_top(name: str, value: object) -> str:
 
 
 def _of_another_machine(values: dict[str, Any]) -> None:
-    """Leave out of what a run wrote the threads that it had, unless someone asked for them: how
-    many are quick is measured where and when a run begins."""
+    """Remove the automatically chosen number of threads from the settings of a run.
+
+    The best number depends on the machine and is measured when a run starts."""
     asked, train = values.get("asked"), values.get("train")
     if isinstance(asked, dict) and isinstance(train, dict) and "train.threads" not in asked:
         train.pop("threads", None)
@@ -240,15 +240,15 @@ def _of_another_machine(values: dict[str, Any]) -> None:
 def load_resolved(
     path: Path, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
 ) -> Resolved:
-    """The `config.toml` of a run, changed by options and by words."""
+    """Load the `config.toml` of a run, overridden by options and arguments."""
     settings = load_run_settings(path, overrides, given)
     if settings.model is None:
-        raise FolderError(f"{path} names no model.")
+        raise FolderError(f"{path} has no [model] section. Name the folder of a finished run.")
     return _resolved(settings, read_text(path))
 
 
 def read_resolved(text: str) -> Resolved:
-    """What `resolved_toml` wrote."""
+    """Parse the text that `resolved_toml` wrote."""
     settings = run_settings(tomllib.loads(text))
     return _resolved(replace(settings, asked=Asked(settings.asked, Noted(text))), text)
 
@@ -267,7 +267,7 @@ def _resolved(settings: RunSettings, text: str) -> Resolved:
 
 
 CHOSEN, ASKED = "chosen: ", "asked: "
-"""What comments behind the values of a run begin with."""
+"""Prefixes of the comments after values in the `config.toml` of a run."""
 
 
 def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSettings:
@@ -295,7 +295,8 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     for name in OF_TASKS:
         if name in values and name != task:
             raise ConfigError(
-                f"{locate(name)}the settings of {name!r} have no effect on the task {task!r}."
+                f"{locate(name)}the section [{name}] has no effect on the task {task!r}. Leave it "
+                "out."
             )
     built: dict[str, Any] = {
         name: from_dict(cls, values.get(name, {}), f"{name}.", locate)
@@ -305,85 +306,91 @@ def run_settings(values: dict[str, Any], locate: Locate = nowhere) -> RunSetting
     if isinstance(model, dict) and ("preset" in model or "family" in model):
         built["model"] = model_settings(model, "model.", locate)
     elif model:
-        # Changes to a model that the data will choose: checked now against a family of the task.
+        # The data chooses the model later; check the changes now against the task's families.
         _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Asked(values if asked is None else asked)
     own = {one.name for one in fields(RunSettings)}
     built["registered"] = {name: built.pop(name) for name in OF_TASKS if name not in own}
     settings = RunSettings(task=task, fingerprint=fingerprint, labels=labels, **built)
-    if asked is None:  # what a run wrote is left alone: it has been trained
+    if asked is None:  # the settings of a trained run are not checked again
         check_metric(settings.train.metric, task, spec_of(settings).scores, locate)
         check_effect(settings, possible(settings), locate)
     return settings
 
 
 def check_effect(settings: RunSettings, rows: Sequence[Spec], locate: Locate = nowhere) -> None:
-    """Refuse settings that have no effect on a run of one of these rows: of several until its data
-    says which."""
+    """Raise an error for settings that have no effect on the task.
+
+    `rows`: the task variants that are still possible; there may be several until data is read."""
     _check_augment(settings, rows, locate)
     _check_others(settings, rows[0], locate)
 
 
 def _check_augment(settings: RunSettings, rows: Sequence[Spec], locate: Locate) -> None:
-    """Refuse changes of pictures to a task of recordings, and the other way round."""
+    """Raise an error for image augmentation of audio tasks and vice versa."""
     reads = {"sounds" if row.modality == "sounds" else "pictures" for row in rows
              if row.modality != "text"}  # fmt: skip
     if not reads and any(key.startswith("augment.") for key in settings.asked):
         raise ConfigError(
-            f"{locate('augment')}the settings of 'augment' change pictures and recordings; the "
-            f"task {settings.task!r} reads text."
+            f"{locate('augment')}the section [augment] applies only to images, videos and audio, "
+            f"and the task {settings.task!r} reads text. Leave it out."
         )
     wrong = settings.augment.without_effect(*reads) if len(reads) == 1 else []
     if wrong:
         key = f"augment.{wrong[0]}"
-        seen, changed = "pictures", "recordings"
+        seen, changed = "images", "audio"
         if "sounds" in reads:
             seen, changed = changed, seen
         raise ConfigError(
-            f"{locate(key)}{key} changes {changed} and has no effect on the task "
-            f"{settings.task!r} of {seen}. Leave it out."
+            f"{locate(key)}{key} applies only to {changed} and has no effect on the task "
+            f"{settings.task!r}, which reads {seen}. Leave it out."
         )
 
 
 def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
-    """Refuse settings of training and of the tokenizer that the task would pass over, where they
-    are not what they would be anyway."""
+    """Raise an error for non-default settings that the task ignores: training, tokenizer, data."""
     rebuilds = "rebuild" in spec.heads
     reasons: dict[str, str] = {}
     if not spec.is_likely:
-        numbers = "a vector" if spec.answers == "vector" else "what it rebuilds"
-        unlikely = f"on the task {spec.name}: {numbers} has no probabilities to compare"
+        numbers = "vectors" if spec.answers == "vector" else "reconstructed values"
+        unlikely = f"on the task {spec.name}, because {numbers} have no probabilities to compare"
         reasons |= {"train.rdrop": unlikely, "distil.temperature": unlikely}
     elif settings.distil.teacher and not spec.by_sequence:
-        reasons["train.rdrop"] = "on a student, whose answers are compared with its teacher's"
+        reasons["train.rdrop"] = (
+            "with distillation, where predictions are compared with those of the teacher"
+        )
     if spec.by_sequence:
-        written = f"on the task {spec.name}, whose students learn from what their teacher writes"
+        written = (
+            f"on the task {spec.name}, whose students learn from the text their teacher generates"
+        )
         terms = ("soft", "hard", "cosine", "between", "temperature")
         reasons |= {f"distil.{name}": written for name in terms}
     smoothed = ""
     if spec.answers == "vector":
-        smoothed = f"on the task {spec.name}, which has no words or classes to share out"
+        smoothed = f"on the task {spec.name}, which predicts no tokens or classes"
     elif rebuilds:
-        smoothed = f"on {spec.name} with pictures or recordings, which rebuilds numbers"
+        smoothed = f"on the task {spec.name} with images or audio, which predicts numeric values"
     elif spec.answers == "number":
-        smoothed = "on numbers, which have no classes to share out"
-        reasons["distil.temperature"] = "on numbers, which have no probabilities"
+        smoothed = "on regression, which has no classes"
+        reasons["distil.temperature"] = "on regression, which has no probabilities"
     elif settings.tag.crf:
-        smoothed = "with tag.crf=true, which scores whole sentences"
+        smoothed = "with tag.crf=true, which scores whole tag sequences"
     elif settings.transcribe.ctc == 1.0:
         smoothed = "with transcribe.ctc=1, which has no decoder"
     if spec.answers == "labels":
-        each = "on several labels, each of which is smoothed for itself"
+        each = "on multi-label targets, where each label is smoothed separately"
         reasons["train.smoothing_kind"] = each
     if smoothed:
         reasons |= {"train.smoothing": smoothed, "train.smoothing_kind": smoothed}
     if not settings.identify.margin:
         reasons["identify.scale"] = "without identify.margin"
     if spec.modality != "pictures":
-        reasons["classify.teacher"] = f"on {spec.modality}: it teaches to see pictures"
+        reasons["classify.teacher"] = f"with classify.what={spec.modality}, only with images"
     if spec.modality != "text" and not spec.writes:
         words = [key for key in settings.asked if key.startswith("tokenizer.")]
-        reasons |= dict.fromkeys(words, f"on the task {spec.name}, where nothing is written")
+        reasons |= dict.fromkeys(
+            words, f"on the task {spec.name}, which neither reads nor generates text"
+        )
     if "train.schedule" in settings.asked:
         reasons |= {
             f"train.{name}": f"with train.schedule={settings.train.schedule}"
@@ -391,24 +398,24 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
             if settings.train.schedule not in schedules
         }
     if spec.reads == "documents" and not settings.data.fields:
-        reasons["data.bad"] = "here, where no line can be wrong"
+        reasons["data.bad"] = "on plain text, where every line is valid"
     unread = {one.name for one in fields(DataSettings)}.difference(FILES, spec.data)
     given = " with media" if spec.reads == "media" else ""
-    passed = f"on the task {spec.name}{given}, which does not read it"
+    passed = f"on the task {spec.name}{given}, which does not use it"
     reasons |= {f"data.{name}": passed for name in unread}
     if spec.answers in ("label", "number"):
         reasons["data.label_separator"] = "without classify.answer=labels"
     if spec.reads != "pairs":
-        reasons["tokenizer.joint"] = f"on the task {spec.name}, whose texts are of one side"
+        reasons["tokenizer.joint"] = f"on the task {spec.name}, which has no source and target side"
     if spec.settings is FillSettings:
         foreign = FILL_MEDIA if spec.modality == "text" else FILL_TEXT
-        what = "text" if spec.modality == "text" else "pictures and recordings"
+        what = "text" if spec.modality == "text" else "images and audio"
         reasons |= {f"fill.{name}": f"on {what}" for name in foreign}
     if spec.modality != "text":
-        reasons["embed.drop_words"] = f"on {spec.modality}, which have no words"
+        reasons["embed.drop_words"] = "on media, which have no words"
     for key, reason in reasons.items():
         value = settings.asked.get(key)
-        # That of smoothing is each task's own: none, where it would have no effect.
+        # The default of smoothing depends on the task; 0 is allowed wherever it has no effect.
         usual = 0.0 if key == "train.smoothing" else _default(key)
         if key in settings.asked and value != usual:
             raise ConfigError(f"{locate(key)}{key} has no effect {reason}. Leave it out.")
@@ -416,18 +423,19 @@ def _check_others(settings: RunSettings, spec: Spec, locate: Locate) -> None:
 
 FILL_TEXT = ("context", "whole_words", "random", "keep")
 FILL_MEDIA = ("what", "span")
-"""Of `fill`, with text alone and with media alone."""
+"""Settings of `fill` that apply only to media. `FILL_TEXT`: only to text."""
 
 
 def _default(key: str) -> Any:
-    """Of a dotted key, as `asked` has it."""
+    """Default value of a dotted key, in the form that `Asked` stores."""
     section, _, name = key.partition(".")
     return flat({key: getattr(SETTINGS[section](), name)})[key]
 
 
 def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locate) -> None:
-    """Refuse what is a setting of none of the families. Which heads and widths go together is seen
-    when the rest of the model is chosen."""
+    """Raise an error for changes that no family of the task accepts.
+
+    Combinations of heads and widths are checked later, when the rest of the model is chosen."""
     errors = []
     groups = [model.get(key) for key in ("n_kv_heads", "n_decoder_kv_heads")]
     shared = lcm(*(n for n in groups if isinstance(n, int) and n > 0))
@@ -451,7 +459,7 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
 
 
 def _loose_picture(asked: dict[str, Any]) -> dict[str, Any]:
-    """Sizes that go with those asked for, as the pictures themselves will bring them."""
+    """Image sizes compatible with the given settings, until the data determines them."""
     loose: dict[str, Any] = {}
     patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
     if "height" in asked or "width" in asked or type(patch) is not int or patch > 224:
@@ -479,7 +487,7 @@ def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
 
 
 def without_folders(settings: Resolved) -> Resolved:
-    """The settings of a run that is finished: without the folders that its data was in."""
+    """Settings of a finished run without the folders of its data files."""
     data = settings.data
     names: dict[str, Any] = {name: tuple(map(file_name, getattr(data, name))) for name in FILES}
     asked = settings.asked.with_names(FILE_KEYS, file_name)
@@ -487,8 +495,10 @@ def without_folders(settings: Resolved) -> Resolved:
 
 
 def resolved_toml(settings: RunSettings) -> str:
-    """The complete `config.toml` of a run. Behind each value stands why it was chosen, or where it
-    was asked for, unless it is what it always is."""
+    """The complete `config.toml` of a run.
+
+    A comment after each value gives the reason of a choice or the origin of a setting. Defaults
+    have none."""
     why = settings.why if isinstance(settings, Resolved) else {}
 
     def comment(key: str) -> str:
@@ -514,15 +524,23 @@ def resolved_toml(settings: RunSettings) -> str:
         for key, value in settings.asked.items()
     ]
     parts.append(
-        "\n".join(["# What the command asked for; the rest was chosen.", "[asked]", *asked]) + "\n"
+        "\n".join(
+            [
+                "# Settings given by the user; all others are defaults or were chosen "
+                "automatically.",
+                "[asked]",
+                *asked,
+            ]
+        )
+        + "\n"
     )
     return "\n".join(parts)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys that two commands do not agree on, each with both values."""
+    """Descriptions of the settings that differ between two commands, with both values."""
     return [
-        f"{key}: {_shown(before, key)} then, {_shown(now, key)} now"
+        f"{key}: {_shown(before, key)} before, {_shown(now, key)} now"
         for key in sorted(before.keys() | now.keys())
         if before.get(key, None) != now.get(key, None)
     ]
@@ -536,12 +554,12 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
     for section in path[:-1]:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            return  # a mistake that is named when the section is read
+            return  # an error is raised when the section is read
     values[path[-1]] = value
 
 
 def _home(name: str, sections: Mapping[str, type]) -> str:
-    """Where a setting that stands outside its section belongs."""
+    """The end of an error about a setting outside its section: its full key."""
     for section, cls in sections.items():
         if name in {f.name for f in fields(cls)}:
             return f" Did you mean '{section}.{name}'?"

@@ -1,4 +1,4 @@
-"""What a run starts from: the weights of another, with LoRA or without, or a teacher."""
+"""Settings of fine-tuning, LoRA and distillation."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from headway.settings.value_types import check_least, check_positive
 
 @dataclass(frozen=True, kw_only=True)
 class StartSettings(Made):
-    """Where the weights come from before training: `--from RUN`."""
+    """Fine-tuning of another run: `--from RUN`."""
 
     run: str = ""
-    """The run whose weights this one starts with."""
+    """The run whose weights training starts from."""
 
     freeze: int = 0
-    """The front and so many of the first layers stay as they are; -1: all but the heads."""
+    """Number of first layers to freeze, together with the embeddings. -1: freeze all but the
+    heads."""
 
     layer_decay: float = 1.0
-    """Each layer learns at this share of the rate of the one above it."""
+    """Layer-wise learning-rate decay: factor on the learning rate from each layer to the one
+    below."""
 
     def __post_init__(self) -> None:
         check_values(self)
         if self.freeze < -1:
-            raise ConfigError(f"freeze={self.freeze} must be -1 (all but the heads), 0 or more.")
+            raise ConfigError(f"freeze={self.freeze} must be -1 (all but the heads) or 0 or more.")
         if not 0.0 < self.layer_decay <= 1.0:
-            raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0, at most 1.")
+            raise ConfigError(f"layer_decay={self.layer_decay:g} must be above 0 and at most 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings(Made):
-    """Low-rank changes of frozen weights (Hu et al. 2021); 0: train the weights themselves."""
+    """LoRA: low-rank updates of frozen weights (Hu et al. 2021)."""
 
     rank: int = 0
-    """Of the low-rank changes; 0: train the weights themselves."""
+    """Rank of the LoRA updates. 0: no LoRA, train all weights."""
 
     alpha: float = 16.0
-    """Their scale: alpha / rank."""
+    """LoRA scale: updates are multiplied by alpha / rank."""
 
     targets: Literal["attention", "all"] = "all"
-    """Which matrices: those of attention, or those of the feed-forward layers too."""
+    """Matrices with LoRA updates: attention only, or feed-forward layers too (`all`)."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -54,28 +56,29 @@ class LoraSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class DistilSettings(Made):
-    """Learning from a teacher run, as DistilBERT: the weights of the terms of its loss."""
+    """Distillation from a teacher run, with the loss terms of DistilBERT and their weights."""
 
     teacher: str = ""
-    """The run to learn from."""
+    """The teacher run."""
 
     layers: int | None = None
-    """Layers of the student. None: half of the teacher's."""
+    """Number of layers of the student. None: half of the teacher's."""
 
     temperature: float = 2.0
-    """That softens the probabilities of both, where there are any."""
+    """Softmax temperature for the probabilities of teacher and student."""
 
     soft: float = 5.0
-    """For agreeing with the teacher's probabilities ..."""
+    """Loss weight of matching the teacher's probabilities (soft targets)."""
 
     hard: float = 2.0
-    """... for the task itself ..."""
+    """Loss weight of the task itself (hard targets)."""
 
     cosine: float = 1.0
-    """... for last hidden states that point the same way ..."""
+    """Loss weight of the cosine similarity between the last hidden states."""
 
     between: float = 0.0
-    """... and for those that each layer is given, as the teacher's that it started from."""
+    """Loss weight of matching the inputs of each layer to those of the teacher layer it was
+    initialised from."""
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -1,4 +1,4 @@
-"""Names that people know from other tools, and what the same is called here."""
+"""Names from other tools, mapped to the settings, options and methods of headway."""
 
 from __future__ import annotations
 
@@ -47,35 +47,37 @@ SETTINGS = {
     "lora": "lora.rank", "lora_rank": "lora.rank", "lora_r": "lora.rank", "peft": "lora.rank",
     "lora_alpha": "lora.alpha",
 }  # fmt: skip
-"""Each with the setting that does it."""
+"""Setting names of other tools, each with the corresponding setting."""
 
 REMARKS = {
-    "train.batch_tokens": "tokens of a step, not examples; it may be left out",
+    "train.batch_tokens": "counted in tokens, not examples; chosen automatically if left out",
     "decode.temperature": "with decode.sample=true",
     "train.precision": "bf16 or fp32",
-    "classify.balance": "each class weighs the same",
-    "start.freeze": "the first layers, as a number; -1: all but the head",
-    "lora.rank": "the rank of the low-rank changes",
+    "classify.balance": "gives all classes equal weight",
+    "start.freeze": "the number of first layers; -1: all but the head",
+    "lora.rank": "the rank of the LoRA updates",
 }
-"""Differences to know before a value from another tool is taken over."""
+"""Notes on settings whose values differ from those of other tools."""
 
 VALUES = {"classify.balance": "true"}
-"""Values that replace one of another kind in other tools."""
+"""Replacement values for settings whose values have another type in other tools."""
 
 NUMBERS = frozenset({"start.freeze", "lora.rank"})
-"""Settings that are numbers, where other tools have a switch or a name."""
+"""Settings that take a number where other tools take a flag or a name."""
 
 NOTHING = "nothing: "
-"""Begins what says why an option is not needed."""
+"""Prefix of explanations why an option is not needed."""
 
 SEVERAL_GPUS = (
     "--device cuda for one GPU; for several: torchrun --nproc-per-node N -m headway train …"
 )
 FOLDS = (
-    f"{NOTHING}a run has one split. Train once for each fold, with --valid FOLD and an --out of "
-    "its own, or set data.valid_size"
+    f"{NOTHING}cross-validation is not built in. Train once per fold, each with its own --valid "
+    "FOLD and --out, or set data.valid_size"
 )
-PROBABILITIES = "--scores for the probability of the answer, or --top N for the likeliest classes"
+PROBABILITIES = (
+    "--scores for the probability of the prediction, or --top N for the N most likely classes"
+)
 
 OPTIONS = {
     "output": "--out", "output_dir": "--out", "out_dir": "--out", "save_dir": "--out",
@@ -83,7 +85,7 @@ OPTIONS = {
     "cpu": "--device cpu", "no_cuda": "--device cpu",
 }  # fmt: skip
 
-BEHIND_TASK = "the file behind the task: headway train TASK FILE"
+BEHIND_TASK = "a file after the task: headway train TASK FILE"
 OF_TRAIN = {
     "config": "--recipe FILE.toml", "config_file": "--recipe FILE.toml",
     "train": BEHIND_TASK, "train_file": BEHIND_TASK, "input": BEHIND_TASK, "file": BEHIND_TASK,
@@ -91,23 +93,23 @@ OF_TRAIN = {
     "src": "--source", "tgt": "--target", "images": BEHIND_TASK, "column": "--text NAME",
     "path": "--image NAME (or --video, --audio)",
     "model": "model.preset=NAME (`headway presets`), or --from RUN",
-    "resume": f"{NOTHING}the same command goes on where it stopped",
+    "resume": f"{NOTHING}the same command resumes where it stopped",
     "checkpoint": "--from RUN", "pretrained": "--from RUN", "init": "--from RUN",
     "time": "--budget", "max_time": "--budget", "overwrite": "--restart", "force": "--restart",
     **dict.fromkeys(("gpus", "n_gpus", "num_gpus", "gpu_ids", "nproc_per_node"), SEVERAL_GPUS),
     **dict.fromkeys(("cv", "k_fold", "kfold", "folds", "n_folds", "cross_validation"), FOLDS),
     **dict.fromkeys(
         ("proba", "probs", "probabilities", "predict_proba"),
-        f"{NOTHING}probabilities come with answers: headway predict RUN --top N",
+        f"{NOTHING}prediction outputs probabilities: headway predict RUN --top N",
     ),
 }  # fmt: skip
 
 OF_USE = {
-    "config": f"{NOTHING}the run has its settings; others are words, as decode.beam=4",
-    "model": f"{NOTHING}the run is the first word",
-    "checkpoint": f"{NOTHING}the run is the first word",
-    "input": f"{NOTHING}the file is the second word",
-    "file": f"{NOTHING}the file is the second word",
+    "config": f"{NOTHING}the run has its settings; change one as in decode.beam=4",
+    "model": f"{NOTHING}the run is the first argument",
+    "checkpoint": f"{NOTHING}the run is the first argument",
+    "input": f"{NOTHING}the file is the second argument",
+    "file": f"{NOTHING}the file is the second argument",
     "batch_size": "--batch-tokens", "num_beams": "--beam", "beam_size": "--beam",
     "beams": "--beam", "num_return_sequences": "--n-best", "nbest": "--n-best",
     **dict.fromkeys(
@@ -121,22 +123,22 @@ IN_PYTHON = dict.fromkeys(
     ' Use device="cuda" for one GPU; several GPUs need the command line: torchrun --nproc-per-node '
     "N -m headway train …",
 )
-"""What does the work of an argument that other libraries have."""
+"""Replacements for arguments that other libraries have."""
 
 
 def remark_on(argument: str) -> str:
-    """The end of an error about an unknown argument; empty where nothing is known of it."""
+    """Advice for an error about an unknown argument; empty if there is none."""
     return IN_PYTHON.get(argument, "")
 
 
 OF_RUN = {
     "predict": "call it: run(texts)",
-    "predict_proba": "run(texts) has .probabilities on each answer",
-    "generate": "call it: run(text), or run.write(text) for pieces while they are written",
-    "transform": "call it: run(texts); vectors are in .vector of each answer",
-    "encode": "call it: run(texts); tokens are in run.tokenizer.encode(text)",
-    "fit": "headway.train(task, data, out=…) makes a run; run.train(data, out=…) starts from one",
-    "save": "it is in run.folder already; run.export writes other formats",
+    "predict_proba": "run(texts) gives predictions with .probabilities",
+    "generate": "call it: run(text), or run.write(text) to stream the output",
+    "transform": "call it: run(texts); each prediction has a .vector",
+    "encode": "call it: run(texts); for token numbers run.tokenizer.encode(text)",
+    "fit": "headway.train(task, data, out=…); to fine-tune a run: run.train(data, out=…)",
+    "save": "already saved in run.folder; run.export writes other formats",
     "save_pretrained": 'run.export("hf", folder)',
     "eval": "run.evaluate(data)",
     "test": "run.evaluate(data)",
@@ -147,15 +149,15 @@ OF_RUN = {
     "cuda": 'run.to("cuda")',
     "cpu": 'run.to("cpu")',
 }
-"""Methods that people expect of a run, each with what does it here."""
+"""Method names of other libraries, each with the corresponding call on a run."""
 
 OF_EVALUATE = dict.fromkeys(
-    ("input", "file", "test"), "the file behind the run: headway evaluate RUN FILE"
+    ("input", "file", "test"), "a file after the run: headway evaluate RUN FILE"
 )
 
 
 def training_setting(name: str) -> str | None:
-    """`epochs` is `train.epochs`: a setting of training may be typed without its section."""
+    """Full key of a training setting typed without its section: `epochs` is `train.epochs`."""
     from headway.settings.train import TrainSettings
 
     short = name.lstrip("-").replace("-", "_")
@@ -163,12 +165,12 @@ def training_setting(name: str) -> str | None:
 
 
 def setting_here(name: str) -> str | None:
-    """`learning_rate` is `train.lr`."""
+    """The setting that corresponds to a name in another tool: `learning_rate` is `train.lr`."""
     return SETTINGS.get(name.lower().replace("-", "_"))
 
 
 def setting_with(name: str, value: object) -> str:
-    """`"classify.balance": True`, as a mapping in Python has it."""
+    """The corresponding setting as an item of a Python mapping: `"classify.balance": True`."""
     key = str(setting_here(name))
     known = {"true": True}.get(VALUES.get(key, ""), value)
     is_other = key == "train.batch_tokens" or (key in NUMBERS and type(value) is not int)
@@ -183,9 +185,9 @@ def option_here(
     own: Mapping[str, list[str]],
     options: Container[str],
 ) -> str | None:
-    """What to write for an option that `command` does not have: another option or a setting.
+    """Replacement for an option that `command` does not have: another option or a setting.
 
-    `own`: names of settings by section, those that the command takes; `options`: its own.
+    `own`: names of the settings that the command takes, by section. `options`: its options.
     """
     name = option.lstrip("-").lower().replace("-", "_")
     known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)
@@ -199,7 +201,7 @@ def option_here(
     if key is None or key.partition(".")[0] not in own:
         return None
     if key == "train.batch_tokens" or (key in NUMBERS and not value.lstrip("-").isdecimal()):
-        value = ""  # another quantity
+        value = ""  # the value counts something else in other tools
     value = VALUES.get(key, value)
     remark = f" ({REMARKS[key]})" if key in REMARKS else ""
     return f"{key}={value or '…'}{remark}"

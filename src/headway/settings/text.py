@@ -1,4 +1,4 @@
-"""The families that read text: encoder-decoder, encoder, decoder."""
+"""Settings of the text families: encoder-decoder, encoder and decoder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.settings.value_types import check_least
 
 
 class Shape(IntEnum):
-    """What kind of word it is, beside its tokens. Weights rest on the numbers."""
+    """Word shape, an extra input besides the tokens. Trained weights depend on these numbers."""
 
     LOWER = 0
     CAPITALISED = 1
@@ -39,32 +39,33 @@ SHAPES = {
     Shape.MIXED: "miXed",
     Shape.WITH_DIGITS: "letters and digits",
     Shape.NUMBER: "a number",
-    Shape.SIGNS: "signs alone",
+    Shape.SIGNS: "only symbols",
     Shape.CAPITAL: "one capital letter",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(BodySettings):
-    """What every text family has beside its body: words."""
+    """Settings that all text families share: vocabulary and token embeddings."""
 
     vocab_size: int = 37_000
-    """Words of the vocabulary."""
+    """Vocabulary size in tokens. In a run it follows from the tokenizer."""
 
     embedding_scale: bool = True
     """Multiply token embeddings by √d_model."""
 
     embedding_norm: bool = False
-    """A norm on the sum of embeddings, as in BERT."""
+    """Normalise the sum of embeddings, as in BERT."""
 
     head_bias: bool = False
-    """A bias per word in the vocabulary scores."""
+    """Add a bias per token to the logits."""
 
     embeddings: str | None = None
-    """A file of word vectors (word2vec's or GloVe's text form) that token embeddings start from."""
+    """File of word vectors that initialise the token embeddings, in the text format of word2vec or
+    GloVe."""
 
     tune_embeddings: bool = True
-    """Whether vectors from a file are trained further."""
+    """Train word vectors from a file further."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +86,7 @@ DECODER_KEYS = {
     "activation": "decoder_activation",
     "norm_eps": "decoder_norm_eps",
 }
-"""Settings of both sides, and what the decoder alone has for them."""
+"""Settings shared by both sides, each with the setting of the decoder alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,52 +94,54 @@ class Seq2SeqSettings(TextSettings):
     """The encoder-decoder of "Attention Is All You Need"."""
 
     n_decoder_layers: int | None = None
-    """None: as many as the encoder has (`n_layers`)."""
+    """Number of decoder layers. None: as in the encoder (`n_layers`)."""
 
     n_decoder_heads: int | None = None
-    """Of its attention to itself and to the source. None: as the encoder (`n_heads`)."""
+    """Number of heads in the decoder's self-attention and cross-attention. None: as in the encoder
+    (`n_heads`)."""
 
     n_decoder_kv_heads: int | None = None
-    """None: `n_kv_heads`, or where that is open too as many as the decoder has heads."""
+    """Number of key/value heads of the decoder. None: `n_kv_heads`, or else the number of decoder
+    heads."""
 
     d_decoder_head: int | None = None
-    """None: `d_head`, or where that is open too `d_model` by the decoder's heads."""
+    """Width of a decoder head. None: `d_head`, or else `d_model` divided by the decoder heads."""
 
     d_decoder_ff: int | None = None
-    """None: as the encoder (`d_ff`)."""
+    """Hidden width of the decoder's feed-forward network. None: as in the encoder (`d_ff`)."""
 
     decoder_activation: Activation | None = None
-    """None: as the encoder (`activation`)."""
+    """Activation function of the decoder. None: as in the encoder (`activation`)."""
 
     decoder_norm_eps: float | None = None
-    """None: as the encoder (`norm_eps`)."""
+    """Epsilon of the decoder's norms. None: as in the encoder (`norm_eps`)."""
 
     source_vocab_size: int | None = None
-    """None: one vocabulary for source and target (`vocab_size`)."""
+    """Source vocabulary size. None: one vocabulary for source and target (`vocab_size`)."""
 
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = "all"
-    """Which of source embedding, target embedding and softmax are one matrix."""
+    """Weight tying: which of source embedding, target embedding and softmax share one matrix."""
 
     scale_head: bool = False
-    """Divide the stream by √d_model before it is scored, as T5 does where the softmax is tied."""
+    """Divide hidden states by √d_model before the softmax, as T5 does with a tied softmax."""
 
     memory: Literal["dot", "additive", "last"] = "dot"
-    """How a decoder other than the Transformer's reads the encoder's rows: by one head of attention
-    that multiplies, by additive attention, or nothing of them but the last state."""
+    """How recurrent and convolutional decoders read the encoder: one head of dot-product attention
+    (`dot`), additive attention (`additive`), or only the last state (`last`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.memory == "last" and self.body == "convolution":
             raise ConfigError(
-                "memory='last' begins the decoder with the encoder's last state, and convolutions "
-                "have none. Use memory=dot or memory=additive."
+                "memory='last' starts the decoder from the last state of the encoder, and "
+                "body='convolution' has no state. Use memory=dot or memory=additive."
             )
         if self.source_vocab < 1:
             raise ConfigError(f"source_vocab_size={self.source_vocab_size} must be at least 1.")
         shares_source = self.tie in ("all", "source-target", "source-softmax")
         if shares_source and self.source_vocab != self.vocab_size:
             raise ConfigError(
-                f"tie={self.tie!r} makes the source embedding one matrix with another, but "
+                f"tie={self.tie!r} shares the source embedding with another matrix, but "
                 f"source_vocab_size={self.source_vocab} and vocab_size={self.vocab_size} differ. "
                 "Use tie=target-softmax, or one shared vocabulary."
             )
@@ -171,7 +174,7 @@ class Seq2SeqSettings(TextSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderSettings(TextSettings):
-    """BERT, DistilBERT, MiniLM: an encoder that reads in both directions. Defaults: BERT-base."""
+    """Bidirectional encoders such as BERT, DistilBERT and MiniLM. Defaults: BERT-base."""
 
     vocab_size: int = 30_522
     d_model: int = 768
@@ -190,50 +193,50 @@ class EncoderSettings(TextSettings):
     init: Scheme = "bert"
 
     d_embedding: int | None = None
-    """Width of the embeddings, which a matrix then brings to `d_model`, as in ALBERT. None:
-    `d_model`."""
+    """Width of the embeddings, projected to `d_model` as in ALBERT. None: `d_model`."""
 
     share_layers: bool = False
-    """All layers are one and the same, as in ALBERT."""
+    """Share the weights of all layers, as in ALBERT."""
 
     n_segments: int = 2
-    """Kinds of segment embedding: sentence A and sentence B; 8: what kind of word it is, beside the
-    tokens, in taggers whose tokenizer has no case. 0: none, as in DistilBERT."""
+    """Number of segment embeddings. 2: sentences A and B, as in BERT; 8: word shapes, for taggers
+    whose tokenizer ignores case; 0: none, as in DistilBERT."""
 
     token_dropout_mask: int | None = None
-    """The number of the mask token in models with ESM's token dropout: its embedding is zero, and
-    the others are multiplied by 0.88 / (1 - the share of masked tokens). None: no such scaling."""
+    """Number of the mask token in models with ESM's token dropout. Its embedding is zero, and all
+    others are multiplied by 0.88 / (1 - share of masked tokens). None: no token dropout."""
 
     heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
-    """What is read out: masked words, BERT's pooled vector, classes of a text, tags of words."""
+    """Output heads: masked tokens (`words`), BERT's pooled vector, classes of a text, tags of
+    words."""
 
     pooling: Pooling = "first"
-    """How a text becomes one vector: its first token, its last, or the mean of all."""
+    """How a text becomes one vector: the first token, the last, or the mean of all."""
 
     pooler: Literal["tanh", "relu"] = "tanh"
-    """What ends the layer of the pooled head: BERT's and RoBERTa's, or DistilBERT's."""
+    """Activation of the pooled head: `tanh` in BERT and RoBERTa, `relu` in DistilBERT."""
 
     n_labels: int = 0
-    """Classes or tags, when there is such a head."""
+    """Number of classes or tags, with such a head."""
 
     tag_transitions: bool = False
-    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
+    """Add transition scores between neighbouring tags: a linear-chain CRF."""
 
     ngrams: int = 0
-    """Buckets of a table of n-grams that is fitted before training, whose scores of labels are
-    averaged with those of the layers. 0: none."""
+    """Buckets of an n-gram table that is fitted before training. Its label scores are averaged with
+    those of the model. 0: no table."""
 
     tie: bool = True
-    """Word scores use the embedding matrix."""
+    """Share the embedding matrix with the softmax."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
         check_least(self, 0, "ngrams")
-        labelled = {"classes", "tags"} & set(self.heads)  # else a task will bring the head
+        labelled = {"classes", "tags"} & set(self.heads)  # otherwise the task adds the head later
         if self.ngrams and labelled and len(self.heads) > 1:
             raise ConfigError(
-                f"ngrams={self.ngrams} goes with one head of labels and no other: "
+                f"ngrams={self.ngrams} supports a single label head: "
                 f'heads=["classes"] or heads=["tags"], not {list(self.heads)}.'
             )
         if self.n_segments < 0:
@@ -242,11 +245,13 @@ class EncoderSettings(TextSettings):
         check_least(self, 0, "token_dropout_mask")
         if self.positions.startswith("sinusoidal") and self.embedding_width % 2:
             raise ConfigError(
-                f"sinusoidal positions are pairs of sine and cosine, so "
-                f"d_embedding={self.d_embedding} must be even."
+                f"sinusoidal positions need an even width, and d_embedding={self.d_embedding} is "
+                "odd."
             )
         if self.pooler != "tanh" and "pooled" not in self.heads:
-            raise ConfigError(f"pooler={self.pooler!r} has no effect without a 'pooled' head.")
+            raise ConfigError(
+                f"pooler={self.pooler!r} has no effect without a 'pooled' head. Leave it out."
+            )
 
     @property
     def attention_layers(self) -> dict[str, int]:
@@ -260,13 +265,13 @@ class EncoderSettings(TextSettings):
 
     @property
     def reads_shapes(self) -> bool:
-        """Whether its segments, where it tags words, are the shapes of those."""
+        """Whether segment embeddings encode word shapes."""
         return self.n_segments == len(Shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSettings(TextSettings):
-    """GPT, GPT-2, Llama-style: a decoder that predicts the next token. Defaults: GPT-2 small."""
+    """Decoders that predict the next token, such as GPT-2 and Llama. Defaults: GPT-2 small."""
 
     vocab_size: int = 50_257
     d_model: int = 768
@@ -283,25 +288,26 @@ class DecoderSettings(TextSettings):
     init: Scheme = "gpt2"
 
     heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
-    """What is read out: the next word, classes of a text, tags of words."""
+    """Output heads: the next token (`words`), classes of a text, tags of words."""
 
     pooling: Pooling = "last"
-    """How a text becomes one vector: only its last token has seen all of it."""
+    """How a text becomes one vector: only the last token has seen the whole text."""
 
     n_labels: int = 0
-    """Classes or tags, when there is such a head."""
+    """Number of classes or tags, with such a head."""
 
     tag_transitions: bool = False
-    """Scores for one tag after another beside those of each tag: a linear-chain CRF."""
+    """Add transition scores between neighbouring tags: a linear-chain CRF."""
 
     tie: bool = True
-    """Word scores use the embedding matrix."""
+    """Share the embedding matrix with the softmax."""
 
     order: int = 5
-    """With `ngram`: how many tokens its n-grams have at most, the one that is said among them."""
+    """With `ngram`: longest n-gram in tokens, including the predicted one."""
 
     single_head: HeadIn = "every"
-    """With `sha-rnn`: which layers have the single head of attention. `second-last`: one alone."""
+    """With `sha-rnn`: layers with the single attention head: every layer, only the second-last, or
+    none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -309,8 +315,8 @@ class DecoderSettings(TextSettings):
         _check_heads(self.heads, self.n_labels, self.tag_transitions)
         if self.counts and self.heads != ("words",):
             raise ConfigError(
-                f"body='ngram' says the next word and nothing else: heads={list(self.heads)} needs "
-                "another body."
+                f"body='ngram' only predicts the next token (heads=['words']). For "
+                f"heads={list(self.heads)} use another body."
             )
 
     @property
@@ -324,14 +330,14 @@ class DecoderSettings(TextSettings):
 
 def _check_heads(heads: tuple[str, ...], n_labels: int, tag_transitions: bool) -> None:
     if len(set(heads)) != len(heads):
-        raise ConfigError(f"heads={list(heads)} names a head twice.")
+        raise ConfigError(f"heads={list(heads)} names a head twice. Name each head once.")
     labelled = [head for head in heads if head in ("classes", "tags")]
     if labelled and n_labels < 1:
-        raise ConfigError(f"a {labelled[0]!r} head needs n_labels, the number of labels.")
+        raise ConfigError(f"a {labelled[0]!r} head needs n_labels. Set it to the number of labels.")
     if n_labels and not labelled:
         raise ConfigError(
             f"n_labels={n_labels} has no effect without a 'classes' or 'tags' head. "
             f"Add one: heads={[*heads, 'classes']}."
         )
     if tag_transitions and "tags" not in heads:
-        raise ConfigError("tag_transitions has no effect without a 'tags' head.")
+        raise ConfigError("tag_transitions has no effect without a 'tags' head. Leave it out.")

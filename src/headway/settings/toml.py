@@ -1,4 +1,4 @@
-"""Settings as TOML text: reading with errors that name the line, and writing every setting back."""
+"""Read settings from TOML, with line numbers for errors, and write all settings as TOML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.settings.model import ModelSettings, family_of
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")  # some editors put a mark at the start
+        return path.read_bytes().decode("utf-8-sig")  # some editors write a byte order mark
     except FileNotFoundError as error:
         raise ConfigError(f"there is no file {path}.") from error
     except OSError as error:
@@ -24,8 +24,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}). "
-            "Save it as UTF-8."
+            f"{path}, line {line}: byte 0x{error.object[error.start]:02x} is not valid UTF-8. "
+            "Save the file as UTF-8."
         ) from error
 
 
@@ -33,22 +33,24 @@ def parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise ConfigError(f"{path} nests lists or tables too deeply.") from error
-    except ValueError as error:  # also numbers with too many digits, which are no TOMLDecodeError
-        raise ConfigError(f"{path} is not TOML: {error}.") from error
+        raise ConfigError(f"{path} nests lists or tables too deeply to be read.") from error
+    except (
+        ValueError
+    ) as error:  # numbers with too many digits raise ValueError, not TOMLDecodeError
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
 def line_of(text: str, key: str) -> int | None:
-    """The line where a dotted key is set, in text that parses."""
+    """Line on which a dotted key is set, in valid TOML."""
     return lines_of(text).get(key)
 
 
 def lines_of(text: str) -> dict[str, int]:
-    """The line of each dotted key and section, in text that parses.
+    """Line number of each dotted key and section, in valid TOML.
 
-    It is that of the first statement after which the parser knows the key, so quoting, dotted names
-    and inline tables need no second parser here. Quadratic in the length of the file: fine for
-    settings, and it runs only when there is an error to report or a run to write down.
+    The line is that of the first statement after which the TOML parser knows the key. Quoting,
+    dotted names and inline tables therefore need no second parser. Quadratic in the length of the
+    file, but it runs only to report an error or to write a run.
     """
     lines = text.split("\n")
     start = 1
@@ -72,7 +74,8 @@ def _keys(values: dict[str, Any], where: str) -> Iterator[str]:
 
 
 def comments_of(text: str) -> dict[str, dict[str, str]]:
-    """What stands behind the values of each section of text that headway wrote, a value a line."""
+    """Comments after the values of each section, in text that headway wrote with one value per
+    line."""
     found: dict[str, dict[str, str]] = {}
     section = ""
     for line in text.split("\n"):
@@ -80,7 +83,7 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
             section = line.strip("[]")
         first, *rest = line.split(COMMENT)
         for n, word in enumerate(rest):
-            with suppress(tomllib.TOMLDecodeError):  # then the sign is a part of the value
+            with suppress(tomllib.TOMLDecodeError):  # then the separator is part of the value
                 for name in tomllib.loads(COMMENT.join([first, *rest[:n]])):
                     found.setdefault(section, {})[name] = COMMENT.join([word, *rest[n + 1 :]])
                 break
@@ -91,13 +94,13 @@ COMMENT = "  # "
 
 
 def add_comment(statement: str, comment: str) -> str:
-    """A line: the statement, and behind it what is said about it, which ends with the line."""
+    """A TOML statement with a comment after it, on one line."""
     shown = "".join(sign if sign.isprintable() else " " for sign in comment)
     return f"{statement}{COMMENT}{shown}" if comment else statement
 
 
 Comment = Callable[[str], str]
-"""What is to be said behind a dotted key; nothing, if that is empty."""
+"""Type of a function from a dotted key to its comment, which may be empty."""
 
 
 def no_comment(key: str) -> str:
@@ -105,15 +108,15 @@ def no_comment(key: str) -> str:
 
 
 def to_toml(settings: ModelSettings, comment: Comment = no_comment) -> str:
-    """The complete `[model]` section. Loading it gives equal settings."""
+    """The complete `[model]` section as TOML. Loading it gives equal settings."""
     return section_toml("model", settings, comment, family=family_of(settings))
 
 
 def section_toml(name: str, settings: Any, comment: Comment = no_comment, **first: str) -> str:
-    """Values first, then one table for each nested group of settings.
+    """A section as TOML: its values, then one table for each nested group of settings.
 
-    TOML has no null: None is written by leaving the key out, which is why None may only ever be
-    the default of an optional setting. Nor is 0 written where it means that a run has none.
+    TOML has no null, so None is written by leaving the key out. None may therefore only be a
+    default. Counts that an externally trained run lacks are left out too.
     """
     lines, tables = [f"[{name}]"], []
 
@@ -127,7 +130,7 @@ def section_toml(name: str, settings: Any, comment: Comment = no_comment, **firs
         value = getattr(settings, field.name)
         if is_dataclass(value):
             table = section_toml(f"{name}.{field.name}", value, comment)
-            if "=" in table:  # nothing is set in it: it need not be there
+            if "=" in table:  # skip empty tables
                 tables.append("\n" + table)
         elif value is not None and field.name not in unset:
             say(field.name, value)
@@ -135,13 +138,13 @@ def section_toml(name: str, settings: Any, comment: Comment = no_comment, **firs
 
 
 def toml_value(value: Any) -> str:
-    """A value as one would write it in a settings file."""
+    """A value in TOML syntax, or `none`."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's strings are TOML's, but for one control character that JSON leaves as it is.
+        # JSON strings are valid TOML except for one control character that JSON does not escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"

@@ -1,4 +1,4 @@
-"""How a model is trained: batches, optimiser, schedule, checks on the way, what is kept."""
+"""Settings of training: batches, optimiser, schedule, evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,122 +17,125 @@ OF_SCHEDULES = {"floor": ("cosine", "linear"), "cooldown": ("trapezoid",)}
 
 
 COUNTS = ("steps", "batch_tokens", "micro_tokens", "pool", "eval_every", "save_every")
-"""Numbers that the user may leave open and a run may not."""
+"""Settings that the user may leave open but every run of ours has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(Made):
-    """None means: chosen from the data, the model and the device; `config.toml` says what."""
+    """Training. None: chosen from the data, the model and the device, and recorded in
+    `config.toml`."""
 
     seed: int = 1
-    """Of the first weights, the order of the data and dropout."""
+    """Random seed of the initial weights, the order of the data and dropout."""
 
     steps: int | None = None
-    """Optimiser steps in all."""
+    """Total number of optimiser steps."""
 
     epochs: float | None = None
-    """The same counted in passes over the training data; they become steps when its batches are
-    known."""
+    """Length of training in passes over the data, as an alternative to `steps`."""
 
     batch_tokens: int | None = None
-    """Target tokens of one optimiser step, over all micro-batches and ranks."""
+    """Batch size: target tokens per optimiser step, over all micro-batches and ranks."""
 
     micro_tokens: int | None = None
-    """Target tokens computed at a time; a step of more is accumulated. Changes memory and speed,
-    never the gradient."""
+    """Micro-batch size in target tokens. Larger batches are accumulated (gradient accumulation). It
+    affects memory and speed, never the gradient."""
 
     pool: int | None = None
-    """Steps whose examples are sorted by length together before they are cut, so that those of a
-    step are alike in length; 1: none are. None: 32 on a CPU, where that is faster, 1 on a GPU,
-    where all steps then are alike and fill one fixed form."""
+    """Length bucketing: number of steps whose examples are sorted by length together, so that each
+    step has examples of similar length. 1: no sorting. None: 32 on a CPU, where this is faster; 1
+    on a GPU, where all steps then fit one fixed shape."""
 
     optimizer: Literal["adam", "adamw", "muon", "lamb"] = "adam"
-    """`muon` is for matrices, with Adam for the rest. `lamb` moves each matrix by a share of its
-    size; the SHA-RNN was trained with it."""
+    """Optimiser. `muon` updates hidden matrices and Adam the rest. `lamb` scales each
+    update by the norm of the matrix; the SHA-RNN was trained with it."""
 
     lr: float | None = None
-    """The peak. None: `noam`'s own d_model^-0.5 · warmup^-0.5 of at least 4000 steps, however short
-    the warm-up, or 1e-3 for other schedules."""
+    """Peak learning rate. None: with `noam`, d_model^-0.5 · warmup^-0.5, where a warm-up below 4000
+    counts as 4000; with other schedules, 1e-3."""
 
     schedule: Schedule = "noam"
-    """How the rate goes up and down."""
+    """Learning-rate schedule."""
 
     warmup: int | None = None
-    """Steps until the peak. None: 4000, or when the steps are few a tenth of them, for `noam` half.
-    """
+    """Warm-up steps until the peak learning rate. None: a tenth of the steps (half with `noam`), at
+    most 4000."""
 
     cooldown: float = 0.2
-    """The share of steps in which `trapezoid` goes down to zero."""
+    """With `trapezoid`: the share of steps in which the learning rate falls to zero."""
 
     floor: float = 0.0
-    """The share of the peak that `cosine` and `linear` end at."""
+    """With `cosine` and `linear`: final learning rate as a share of the peak."""
 
     beta1: float = 0.9
-    """Of Adam."""
+    """Adam's beta1: decay of the mean of gradients."""
 
     beta2: float = 0.98
-    """Of Adam."""
+    """Adam's beta2: decay of the mean of squared gradients."""
 
     eps: float = 1e-9
-    """Of Adam."""
+    """Adam's epsilon."""
 
     weight_decay: float = 0.0
-    """Of matrices, with `adamw`, `muon` and `lamb`."""
+    """Weight decay of matrices, with `adamw`, `muon` and `lamb`."""
 
     clip: float = 0.0
-    """Largest norm of the gradient; 0 does not clip."""
+    """Gradient clipping: largest norm of the gradient. 0: no clipping."""
 
     smoothing: float = 0.1
-    """Label smoothing."""
+    """Label smoothing: probability mass moved from the correct class to others."""
 
     smoothing_kind: Literal["paper", "torch"] = "paper"
-    """Over the wrong words (`paper`), or over all words as torch has it."""
+    """Label smoothing over the wrong classes only (`paper`), or over all classes as in PyTorch."""
 
     rdrop: float = 0.0
-    """Weight of R-Drop: two passes with different dropout should agree. Twice the work."""
+    """Weight of the R-Drop loss, which makes two passes with different dropout agree. Doubles the
+    work. 0: off."""
 
     ema: float = 0.0
-    """Decay of a running average of the weights, which is then what is evaluated; 0: none."""
+    """Decay of an exponential moving average (EMA) of the weights, which is then evaluated. 0:
+    none."""
 
     threads: int | None = None
-    """Threads of a CPU run. None: all, or fewer while other programs keep the cores busy."""
+    """CPU threads. None: all cores, or fewer while other programs keep them busy."""
 
     recompute: bool = False
-    """Gradient checkpointing: keep less, compute blocks twice."""
+    """Gradient checkpointing: recompute activations in the backward pass to save memory."""
 
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """`auto`: `bf16` on GPUs that have it."""
+    """Number format of computation. `auto`: `bf16` on GPUs that support it, otherwise `fp32`."""
 
     compile: Literal["auto", "yes", "no"] = "auto"
-    """On a GPU the step is recorded, and with `auto` the blocks are compiled where the training is
-    long enough to gain by it. `yes` compiles always, `no` does neither."""
+    """CUDA graphs and torch.compile on a GPU. `auto` captures steps as CUDA graphs and compiles if
+    training is long enough to benefit; `yes` always compiles; `no` does neither."""
 
     eval_every: int | None = None
-    """Steps between evaluations. None: 20 of them."""
+    """Steps between evaluations. None: 20 evaluations per run."""
 
     save_every: int | None = None
-    """Steps between checkpoints. None: with every evaluation."""
+    """Steps between checkpoints. None: at every evaluation."""
 
     metric: str | None = None
-    """What the best checkpoint is best at: a score of the task, or `loss`. None: the task's own."""
+    """Metric that selects the best checkpoint: a metric of the task, or `loss`. None: the main
+    metric of the task."""
 
     patience: int = 0
-    """Stop after this many evaluations without a better one; 0: never."""
+    """Early stopping: stop after this many evaluations without improvement. 0: never."""
 
     keep: int = 5
-    """Newest checkpoints kept, besides the best one."""
+    """Number of newest checkpoints to keep, besides the best one."""
 
     average: int = 5
-    """Newest checkpoints averaged at the end; 1: none."""
+    """Number of newest checkpoints whose weights are averaged at the end. 1: no averaging."""
 
     tensorboard: bool = False
-    """Also write the numbers for TensorBoard, into the run folder; needs that extra."""
+    """Also write TensorBoard files to the run folder. Needs the extra `tensorboard`."""
 
     max_bad_steps: int = 10
-    """Steps in a row whose loss or gradient is not a number before training stops."""
+    """Stop after this many consecutive steps whose loss or gradient is NaN or infinite."""
 
     least: ClassVar[int] = 1
-    """Of whole numbers that the user may leave open."""
+    """Lower limit of the settings in `COUNTS`."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -141,21 +144,26 @@ class TrainSettings(Made):
             if value is not None and value < self.least:
                 raise ConfigError(f"{name}={value} must be at least 1.")
         if self.epochs is not None and self.epochs <= 0:
-            raise ConfigError(f"epochs={self.epochs:g} must be more than 0.")
+            raise ConfigError(f"epochs={self.epochs:g} must be greater than 0.")
         if self.epochs is not None and self.steps:
             raise ConfigError(
-                f"steps={self.steps} and epochs={self.epochs:g} both say how long to train. Leave "
-                "one of them out."
+                f"steps={self.steps} and epochs={self.epochs:g} both set the length of training. "
+                "Leave one of them out."
             )
         check_least(self, 0, "warmup")
         for name in ("beta1", "beta2", "smoothing", "ema"):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0, below 1.")
+                raise ConfigError(f"{name}={getattr(self, name):g} must be at least 0 and below 1.")
         check_least(self, 0, "weight_decay", "clip", "rdrop")
         if not 0.0 <= self.floor <= 1.0:
-            raise ConfigError(f"floor={self.floor:g} is a share of the peak rate: 0 to 1.")
+            raise ConfigError(
+                f"floor={self.floor:g} must be from 0 to 1: it is a share of the peak learning "
+                "rate."
+            )
         if not 0.0 <= self.cooldown <= 1.0:
-            raise ConfigError(f"cooldown={self.cooldown:g} is a share of the steps: 0 to 1.")
+            raise ConfigError(
+                f"cooldown={self.cooldown:g} must be from 0 to 1: it is a share of the steps."
+            )
         check_positive(self, "lr", "eps")
         check_least(self, 1, "keep", "average", "max_bad_steps")
         if self.patience < 0:
@@ -164,7 +172,7 @@ class TrainSettings(Made):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTrain(TrainSettings):
-    """Nothing is left open. Of weights that were trained elsewhere the counts are 0."""
+    """Complete training settings. For weights trained by other software, counts are 0."""
 
     least: ClassVar[int] = 0
 
@@ -178,12 +186,12 @@ class ResolvedTrain(TrainSettings):
 
     @property
     def unset(self) -> tuple[str, ...]:
-        """Counts that a run has none of, because it was trained elsewhere."""
+        """Counts that are unknown because other software trained the weights."""
         return tuple(name for name in COUNTS if not getattr(self, name))
 
     @classmethod
     def of(cls, train: TrainSettings) -> ResolvedTrain:
-        """The same, where all is chosen."""
+        """Convert training settings in which nothing is left open."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
         missing = [name for name in (*COUNTS, "metric") if values[name] is None]
         assert not missing, f"not resolved yet: {missing}"

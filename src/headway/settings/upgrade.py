@@ -1,9 +1,9 @@
-"""The `config.toml` of older versions, read as this one would have written it.
+"""Convert the `config.toml` of older versions to the current format.
 
-Format 1 had no `format`, no reasons, and left open what had been read as open: a run
-without `train.pool` sorts as many steps as it did then, and one without `train.steps` was trained
-elsewhere. Whatever a later format moves or renames is put in its place here, so that finished runs
-open and unfinished ones go on with the same numbers for ever.
+Format 1 had no `format` key and no reasons, and omitted settings that were chosen automatically. A
+run without `train.pool` sorts as many steps as it did then; one without `train.steps` was trained
+by other software. Settings that later formats move or rename are converted here, so that finished
+runs can be opened and unfinished ones resume with the same numbers.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ FORMAT = 2
 
 
 def upgrade(values: Mapping[str, object]) -> dict[str, Any]:
-    """All tables of a file, in the newest format and without its number."""
+    """All tables of a settings file, converted to the newest format, without the format number."""
     values = dict(values)
     number = values.pop("format", 1)
     if type(number) is not int or not 1 <= number <= FORMAT:
         raise ConfigError(
-            f"format = {number}: this version of headway reads settings of the formats 1 to "
-            f"{FORMAT}. A newer headway wrote these; use that one."
+            f"format = {number}: this version of headway reads only the formats 1 to {FORMAT}. "
+            "A newer version wrote this file: update headway."
         )
     return values
 
 
 def complete_train(train: TrainSettings, metric: str) -> ResolvedTrain:
-    """How a run was trained that someone else may have trained; `metric` is the task's own."""
+    """Training settings of a stored run, completed where other software trained it.
+
+    `metric`: the main metric of the task."""
     values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
     values |= {name: 0 for name in COUNTS if values[name] is None}
     return ResolvedTrain(**{**values, "metric": values["metric"] or metric})
 
 
 def rename(found: dict[str, object], locate: Locate) -> Locate:
-    """Bring settings to the words of today: older ones are read for ever. What says where settings
-    are knows both."""
+    """Rename old sections and keys in place. Return a `Locate` that knows old and new names."""
     before: dict[str, str] = {}
     for name, alias in ALIASES.items():
         is_task = found.get("task") == name
@@ -49,7 +50,7 @@ def rename(found: dict[str, object], locate: Locate) -> Locate:
             continue
         section, now = found.pop(name, {}), found.get(alias.task, {})
         if not isinstance(section, dict) or not isinstance(now, dict):
-            raise ConfigError(f"{locate(name)}{name!r} is a section, not a value.")
+            raise ConfigError(f"{locate(name)}{name!r} must be a section, not a single value.")
         found[alias.task] = {"what": alias.what, **now, **section}
         before |= {f"{alias.task}.{key}": f"{name}.{key}" for key in section}
         if is_task:
@@ -61,7 +62,7 @@ def rename(found: dict[str, object], locate: Locate) -> Locate:
 
 
 def new_key(key: str) -> str:
-    """What a setting is called today."""
+    """Current name of a setting."""
     section, dot, name = key.partition(".")
     alias = ALIASES.get(section)
     return f"{alias.task}.{name}" if dot and alias is not None and alias.old else key

@@ -1,4 +1,4 @@
-"""Whether a value fits a setting's type, and how to say what would."""
+"""Check values against the types of settings, and describe these types in messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 def setting_types(cls: Any) -> Mapping[str, Any]:
     """The settings of a class and their types."""
-    return _setting_types(cls)  # not kept itself: for mypy not every class is hashable
+    return _setting_types(cls)  # uncached wrapper: mypy does not consider every class hashable
 
 
 @cache  # slow: it evaluates the text of every annotation
@@ -27,11 +27,11 @@ def _setting_types(cls: Any) -> Mapping[str, Any]:
 
 
 def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
-    """The value as its setting wants it (a list as a tuple, 1 as 1.0, and as "1" where it is text:
-    a word on the command line has no quotes), or ValueError. `quoted`: text has them.
+    """Convert a value to the type of its setting, or raise ValueError.
 
-    The word `none` clears an optional setting, in a file too, where TOML has no null; a choice
-    that is itself called "none" takes the same word.
+    Lists become tuples, 1 becomes 1.0 or "1": text on the command line has no quotes. `quoted`:
+    text has quotes, so a number is not text. The word `none` clears an optional setting, also in
+    files, because TOML has no null; it is also the name of some choices.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -50,13 +50,13 @@ def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
             return float(value)
     elif hint is str and type(value) is int and not quoted:
         return str(value)
-    elif type(value) is hint:  # not isinstance: true is no whole number
+    elif type(value) is hint:  # not isinstance, because True is an int
         return value
     raise ValueError(f"{value!r} does not fit {hint}")
 
 
 def describe(hint: Any) -> str:
-    """What a setting takes, as the end of "it must be"."""
+    """Description of a type, to follow "it must be"."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(inner)}"
@@ -68,7 +68,7 @@ def describe(hint: Any) -> str:
 
 
 def nearest(value: Any, hint: Any) -> str:
-    """The end of a message: the choice that the first wrong word looks like, if any."""
+    """The end of an error: the choice closest to the first wrong value, if any."""
     choices = _choices(hint)
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and word not in choices:
@@ -84,7 +84,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def check_least(settings: object, least: int, *names: str, of: str = "") -> None:
-    """Refuse less; None is left to be chosen. `of`: the section that they are in."""
+    """Raise an error for values below `least`. None is allowed. `of`: prefix of the section."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:

@@ -1,4 +1,4 @@
-"""The families that look at pictures and videos: how these become rows, and what reads them out."""
+"""Settings of the image and video families: the input stage, the encoder and the output heads."""
 
 from __future__ import annotations
 
@@ -18,65 +18,69 @@ from headway.settings.text import Seq2SeqSettings
 from headway.settings.value_types import check_least
 
 GRID_STRIDE = 8
-"""Pixels between the cells of the convolutional feature grid: three layers halve it each."""
+"""Pixels between cells of the convolutional feature grid: three layers halve the resolution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSettings:
-    """The front: pictures are cut into patches, videos into tubelets, each of them a row."""
+    """Image and video input: images are cut into patches, videos into tubelets."""
 
     height: int = 224
-    """What pictures are brought to for training; other sizes can be read too."""
+    """Image height for training, in pixels. Other sizes can be predicted too."""
 
     width: int = 224
-    """See `height`."""
+    """Image width for training, in pixels."""
 
     channels: int = 3
-    """3: colours, 1: grey."""
+    """Colour channels. 3: colour; 1: greyscale."""
 
     patch: int = 16
-    """Pixels of a side of a patch."""
+    """Side length of a patch in pixels."""
 
     stride: int | None = None
-    """From one patch to the next. None: as far as a patch is wide, so that none overlap."""
+    """Distance between patches in pixels. None: equal to `patch`, without overlap."""
 
     frames: int = 1
-    """Of a video; 1 is a picture."""
+    """Frames per video. 1: images."""
 
     tubelet: int = 1
-    """Frames that one patch of a video spans."""
+    """Number of frames that one video patch spans."""
 
     stem: Literal["patches", "conv", "grid"] = "patches"
-    """What makes rows of pixels: one matrix a patch (ViT), a few convolutions before it, or a
-    small convolutional network whose cells are the rows (Show, Attend and Tell)."""
+    """How pixels are turned into tokens: a linear projection of each patch (ViT), convolutions
+    before that projection, or the grid cells of a small convolutional network (Show, Attend and
+    Tell)."""
 
     stem_width: int = 64
-    """Channels of the stem's first convolution."""
+    """Channels of the first convolution of the stem."""
 
     stem_layers: int = 2
-    """Convolutions of the stem `conv`."""
+    """Number of convolutions with `stem = "conv"`."""
 
     class_token: bool = True
-    """A first row of its own, that reads the whole picture."""
+    """Prepend a class token, as in ViT."""
 
     distil_token: bool = False
-    """A second one, that learns from a teacher, as in DeiT."""
+    """Add a distillation token that learns from a teacher, as in DeiT."""
 
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Of rows on the grid; interpolated for other sizes than `height` and `width`."""
+    """Positional encoding of the patches, interpolated for sizes other than `height` and
+    `width`."""
 
     mean: tuple[float, ...] = (0.5,)
-    """Subtracted from pixels between 0 and 1: one number, or one a channel ..."""
+    """Mean subtracted from pixel values (0 to 1): one number, or one per channel."""
 
     std: tuple[float, ...] = (0.5,)
-    """... and what they are divided by then."""
+    """Standard deviation that pixel values are divided by: one number, or one per channel."""
 
     def __post_init__(self) -> None:
         check_values(self)
         sizes = ("height", "width", "patch", "frames", "tubelet", "stem_width", "stem_layers")
         check_least(self, 1, *sizes, "stride", of="picture.")
         if self.channels not in (1, 3):
-            raise ConfigError(f"picture.channels={self.channels} must be 1 (grey) or 3 (colours).")
+            raise ConfigError(
+                f"picture.channels={self.channels} must be 1 (greyscale) or 3 (colour)."
+            )
         if self.frames % self.tubelet:
             raise ConfigError(
                 f"picture.frames={self.frames} must be a multiple of "
@@ -84,25 +88,30 @@ class PictureSettings:
             )
         if self.stem == "grid" and self.tubelet != 1:
             raise ConfigError(
-                f"picture.tubelet={self.tubelet} has no effect on picture.stem=grid, whose cells "
-                "are of one frame. Use picture.tubelet=1."
+                f"picture.tubelet={self.tubelet} has no effect with picture.stem=grid, whose cells "
+                "span one frame. Use picture.tubelet=1."
             )
         if self.distil_token and not self.class_token:
-            raise ConfigError("picture.distil_token stands behind the class token: set that too.")
+            raise ConfigError(
+                "picture.distil_token=true needs picture.class_token=true. Set that too."
+            )
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
-                raise ConfigError(f"picture.{name} must have 1 or {self.channels} numbers.")
+                raise ConfigError(
+                    f"picture.{name}={list(getattr(self, name))} must have 1 or {self.channels} "
+                    "numbers."
+                )
         if min(self.std) <= 0:
-            raise ConfigError(f"picture.std={list(self.std)} must be positive.")
+            raise ConfigError(f"picture.std={list(self.std)} must hold only positive numbers.")
         if min(self.grid) < 1:
             raise ConfigError(
-                f"pictures of {self.height} × {self.width} are smaller than a patch "
-                f"({self.patch}). Use a smaller picture.patch."
+                f"images of {self.height} × {self.width} pixels are smaller than picture.patch="
+                f"{self.patch}. Use a smaller patch."
             )
 
     @property
     def extra(self) -> int:
-        """Rows before those of the grid."""
+        """Number of special tokens before the patches."""
         return int(self.class_token) + int(self.distil_token)
 
     @property
@@ -111,11 +120,11 @@ class PictureSettings:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Rows of a picture of the usual size, by time, height and width."""
+        """Grid of patches of an image of the training size, as (time, height, width)."""
         return self.grid_of(self.frames, self.height, self.width)
 
     def grid_of(self, frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """The same for any size, in pixels."""
+        """Grid of patches for any size in pixels, as (time, height, width)."""
         time = max(1, frames // self.tubelet)
         if self.stem == "grid":
             return time, -(-height // GRID_STRIDE), -(-width // GRID_STRIDE)
@@ -123,14 +132,14 @@ class PictureSettings:
         return time, max(0, lines), max(0, columns)
 
     def rows_of(self, frames: int, height: int, width: int) -> int:
-        """Rows of the flat batch that a picture becomes."""
+        """Number of tokens that an image occupies in the flat batch."""
         time, lines, columns = self.grid_of(frames, height, width)
         return self.extra + time * lines * columns
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureEncoderSettings(BodySettings):
-    """ViT, DeiT and their kin: an encoder of patches. Defaults: ViT-B/16."""
+    """Image encoders such as ViT and DeiT. Defaults: ViT-B/16."""
 
     d_model: int = 768
     n_layers: int = 12
@@ -145,16 +154,17 @@ class PictureEncoderSettings(BodySettings):
     init: Scheme = "bert"
 
     picture: PictureSettings = PictureSettings()
-    """How pictures and videos become rows."""
+    """How images and videos are turned into tokens."""
 
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
-    """What is read out: classes, those of the distillation token, hidden patches, ViT's pooler."""
+    """Output heads: classes, classes from the distillation token (`distilled`), reconstruction of
+    masked patches (`rebuild`), ViT's pooler (`pooled`)."""
 
     pooling: Literal["first", "mean"] = "first"
-    """What classes are read from: the class token, or the mean of all rows."""
+    """Input of the classifier: the class token, or the mean of all tokens."""
 
     n_labels: int = 1000
-    """Classes, where there is such a head."""
+    """Number of classes, with a `classes` head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,18 +173,17 @@ class PictureEncoderSettings(BodySettings):
         check_grid_width(self, self.picture)
         if self.pooling == "first" and not self.picture.class_token:
             raise ConfigError(
-                "pooling=first reads the class token, and there is none. Set pooling=mean, or "
-                "picture.class_token=true."
+                "pooling=first needs a class token. Set picture.class_token=true, or pooling=mean."
             )
         if "distilled" in self.heads and not self.picture.distil_token:
             raise ConfigError(
-                "the head 'distilled' reads the distillation token: set picture.distil_token=true."
+                "the head 'distilled' needs a distillation token: set picture.distil_token=true."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaSeq2SeqSettings(Seq2SeqSettings):
-    """An encoder of what has no words and a decoder of words."""
+    """An encoder of images, videos or audio and a text decoder."""
 
     vocab_size: int = 1000
     d_model: int = 256
@@ -191,18 +200,18 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
         super().__post_init__()
         if self.source_vocab_size is not None or self.tie not in ("target-softmax", "none"):
             raise ConfigError(
-                "the source has no words here: leave source_vocab_size out, and use "
-                "tie=target-softmax or tie=none."
+                "a model of images or audio has no source vocabulary: leave source_vocab_size out, "
+                "and use tie=target-softmax or tie=none."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
-    """A captioner: an encoder of patches and a decoder of words."""
+    """A captioning model: an image or video encoder and a text decoder."""
 
     max_len: int = 128
     picture: PictureSettings = PictureSettings(class_token=False)
-    """How pictures and videos become rows."""
+    """How images and videos are turned into tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,22 +221,22 @@ class PictureSeq2SeqSettings(MediaSeq2SeqSettings):
 def check_grid_width(settings: BodySettings, picture: PictureSettings) -> None:
     if picture.positions != "none" and settings.d_model % 4:
         raise ConfigError(
-            f"positions on a grid are pairs for lines and pairs for columns, so "
-            f"d_model={settings.d_model} must be a multiple of 4. Or set picture.positions=none."
+            f"d_model={settings.d_model} must be a multiple of 4 for positions on a grid. Change "
+            "it, or set picture.positions=none."
         )
 
 
 def check_no_added_positions(settings: BodySettings, section: str) -> None:
-    """Rows get their added positions in the front, by its own setting."""
+    """Raise an error for added positions: media get them from their input settings."""
     if settings.positions in ("learned", "sinusoidal", "sinusoidal-halves"):
         raise ConfigError(
-            f"positions={settings.positions!r} are of tokens; rows have {section}.positions. "
-            "Here positions can be none, or work inside attention: rotary, alibi, relative."
+            f"positions={settings.positions!r} applies only to text; for images and audio set "
+            f"{section}.positions. Here use none, rotary, alibi or relative."
         )
 
 
 def check_label_heads(heads: tuple[str, ...], n_labels: int) -> None:
     if len(set(heads)) != len(heads):
-        raise ConfigError(f"heads={list(heads)} names a head twice.")
+        raise ConfigError(f"heads={list(heads)} names a head twice. Name each head once.")
     if {"classes", "distilled"} & set(heads) and n_labels < 1:
-        raise ConfigError("a 'classes' head needs n_labels, the number of labels.")
+        raise ConfigError("a 'classes' head needs n_labels. Set it to the number of labels.")
