@@ -1,4 +1,4 @@
-"""`headway average`: one model from the last checkpoints of a run."""
+"""`headway average`: average the weights of the last checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -15,22 +15,27 @@ from headway.settings.folder import CONFIG, WEIGHTS, file_in, run_folder
 def average(
     name: RunName,
     last: Annotated[
-        int | None, typer.Option(min=1, help="How many of the newest checkpoints. [default: 5]")
+        int | None,
+        typer.Option(min=1, help="How many of the newest checkpoints to average. [default: 5]"),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="Take the best checkpoint instead.")] = False,
+    best: Annotated[bool, typer.Option("--best", help="Use the best checkpoint instead.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="A new folder for the model; without it that of RUN is replaced."),
+        typer.Option(help="A new folder for the model. Default: replace the weights of RUN."),
     ] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Store matrices in 8 bits: a quarter of the size.")
+        bool, typer.Option("--int8", help="Store weight matrices in 8 bits, a quarter of the size.")
     ] = False,
 ) -> None:
-    """Average the last checkpoints of a run into its model.safetensors, or into a new folder."""
+    """Average the weights of the last checkpoints of a run.
+
+    The result replaces model.safetensors in RUN, or goes to a new folder (--out)."""
     if best and last is not None:
-        raise UserError("--best takes one checkpoint and --last the mean of several: give one.")
+        raise UserError(
+            "--best uses one checkpoint and --last averages several. Give only one of them."
+        )
     run = run_folder(name)
-    file_in(run, CONFIG)  # what is no run is said before torch is there
+    file_in(run, CONFIG)  # report a folder that is not a run before importing torch
     from headway.training.average import average_run
 
     taken = average_run(run, None if best else last or 5, out or run, int8=int8, log=say)

@@ -1,4 +1,4 @@
-"""`headway check TASK FILES`: what is odd about the data, before any training."""
+"""`headway check TASK FILES`: report problems in the data before training."""
 
 from __future__ import annotations
 
@@ -21,31 +21,34 @@ def check(
         list[str],
         typer.Argument(
             metavar="TASK [FILES]... [KEY=VALUE]...",
-            help="A task as of train, files, and settings.",
+            help="A task of `headway train`, data files, and settings.",
             autocompletion=completion.to_train,
         ),
     ],
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="Of FILES that are named without one.")
+        str | None,
+        typer.Option(metavar="TASK", help="The task, when the arguments are only FILES."),
     ] = None,
     valid: Valid = None,
     start: FromRun = None,
     teacher: Teacher = None,
     encoding: Encoding = None,
     steps: Annotated[
-        bool, typer.Option("--steps", help="One example after each stage on its way to a batch.")
+        bool, typer.Option("--steps", help="Show one example after each stage of preprocessing.")
     ] = False,
     as_json: Json = False,
     *,
     named: Named,
 ) -> int:
-    """Check the data: counts, alignment, duplicates, lengths, characters. Exit code 2 if it cannot
-    be trained on. Files and columns are named as for `headway train`."""
+    """Check data before training and report problems.
+
+    The report covers counts, alignment, duplicates, lengths and characters. The exit code is 2 if
+    no model can be trained on the data. Name files and columns as for `headway train`."""
     word, files, settings = task_files_settings(words, task)
     if word is None:
-        raise ConfigError(f"name a task: {', '.join(SPECS)}.")
+        raise ConfigError(f"No task given. Choose one of: {', '.join(SPECS)}.")
     if task is not None and not files:
-        raise ConfigError(f"name files to check: headway check FILE --task {task}")
+        raise ConfigError(f"--task {task} needs files to check: headway check FILE --task {task}")
     from headway.training.arguments import report_of
 
     named = {**named, "encoding": encoding}

@@ -1,6 +1,6 @@
-"""What the shell offers when Tab is pressed: tasks, runs, recipes, presets and settings.
+"""Shell completion: tasks, runs, recipes, presets and settings.
 
-Nothing here imports torch: an answer must come before the finger is off the key.
+Nothing here imports torch, so that completions appear at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Complete = Callable[[str], list[str]]
 
 
 def runs(incomplete: str) -> list[str]:
-    """Names that a run answers to, and folders on the way to one."""
+    """Names of runs, and folders that contain runs."""
     names = [*shipped_names(), *(path.name for path in runs_in(RUNS))]
     *before, last = incomplete.split(",")  # several answer together
     found = [name for name in names if name.startswith(last)]
@@ -43,7 +43,7 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Presets, and whatever is a run."""
+    """Presets and runs."""
     return [*_starting(_presets(), incomplete), *runs(incomplete)]
 
 
@@ -52,7 +52,7 @@ def families(incomplete: str) -> list[str]:
 
 
 def of_value(takes: str) -> Complete | None:
-    """For an option that takes this; None: the shell offers files."""
+    """The completion for an option with this metavar; None lets the shell complete files."""
     if takes.split("|")[0] == "RUN":
         return runs
     if "|" in takes:
@@ -61,7 +61,7 @@ def of_value(takes: str) -> Complete | None:
 
 
 def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
-    """A task, then files and settings that it reads."""
+    """Complete a task, then files and the settings of that task."""
     words = _words(ctx)
     task = next((word for word in words if word in (*SPECS, *ALIASES)), None)
     if task is None and not words and not ctx.params.get("recipe"):
@@ -71,13 +71,13 @@ def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def to_ask(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Behind a run: files and settings of decoding."""
+    """Complete files and decoding settings after a run."""
     return settings(_words(ctx), incomplete, dict(_leaves(SETTINGS["decode"], "decode")))
 
 
 def settings(words: list[str], incomplete: str, leaves: dict[str, Any]) -> list[str]:
-    """`key=value` words. bash takes a word apart at `=`: of `train.lr=1` it asks for `1`, behind
-    the words `train.lr` and `=`; other shells ask for the whole."""
+    """Complete `key=value` words. bash splits words at `=`: for `train.lr=1` it completes `1` after
+    the words `train.lr` and `=`. Other shells complete the whole word."""
     alone = words[-2] if words[-1:] == ["="] and len(words) > 1 else (words or [""])[-1]
     if alone in leaves:
         return _starting(_values(alone, leaves[alone]), incomplete)
@@ -86,7 +86,7 @@ def settings(words: list[str], incomplete: str, leaves: dict[str, Any]) -> list[
         found = _starting(_values(key, leaves[key]), value) if key in leaves else []
         return [f"{key}={one}" for one in found]
     keys = _starting(leaves, incomplete) if incomplete else []
-    if len(keys) == 1:  # two offers at least, or the shell would put a space behind the first
+    if len(keys) == 1:  # with a single completion the shell would append a space
         return [f"{keys[0]}=", *(f"{keys[0]}={one}" for one in _values(keys[0], leaves[keys[0]]))]
     return [*(f"{key}=" for key in keys), *_files(incomplete)]
 
@@ -100,7 +100,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str) -> list[str]:
-    """As they would be written on."""
+    """Paths that start with the incomplete one."""
     folder, slash, start = incomplete.rpartition("/")
     there = Path(f"{folder}{slash}")
     names = sorted(path.name for path in there.iterdir()) if there.is_dir() else []
@@ -126,7 +126,7 @@ def _presets() -> list[str]:
 
 
 def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
-    """The settings that a run of the task reads, with what each takes."""
+    """The settings that a run of the task reads, with their types and defaults."""
     named = task in SPECS or (task in ALIASES and bool(ALIASES[task].task))
     spec = spec_of(task) if task and named else None
     for section, cls in SETTINGS.items():
@@ -143,7 +143,7 @@ def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their types and usual values."""
+    """Dotted keys with their types and default values."""
     usual = cls()
     hints = setting_types(cls)
     for one in fields(cls):
@@ -155,7 +155,7 @@ def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(key: str, leaf: tuple[Any, Any]) -> list[str]:
-    """All where there are few; else the usual one, as an example."""
+    """All values of a choice or boolean; otherwise the default, as an example."""
     if key == "model.preset":
         return _presets()
     hint, usual = leaf

@@ -1,4 +1,4 @@
-"""`headway evaluate`: how good a model is on held-out data, with scores that can be compared."""
+"""`headway evaluate`: score a model on held-out data with comparable metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def evaluate(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", help="A run folder or shipped model; several with commas.",
+            metavar="RUN", help="A run folder or shipped model; separate several by commas.",
             autocompletion=completion.runs,
         ),
     ] = None,
@@ -57,27 +57,27 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="[FILES]... [KEY=VALUE]...", autocompletion=completion.to_ask,
-            help="The test set, in the form of the training data; decode.* settings.",
+            help="The test set, in the format of the training data; decode.* settings.",
         ),
     ] = None,
     as_json: Json = False,
     encoding: Annotated[
-        str | None, typer.Option(help="Of the text files; that of the training data, or UTF-8.")
+        str | None, typer.Option(help="Encoding of the text files. Default: as in training.")
     ] = None,
     engine: Engine = "torch",
     device: Device = "auto",
     *,
     named: Named,
 ) -> None:  # fmt: skip
-    """Score a run on a test set, beside a trivial baseline.
+    """Score a run on a test set, next to a trivial baseline.
 
-    With FILES, --text, --label and so on name columns of them, where they are not called as in
-    training. Without FILES, --text, --source and --target name the files.
+    With FILES, options such as --text and --label name their columns, if these differ from the
+    training data. Without FILES, --text, --source and --target name the files themselves.
     """
     check_engine(engine, device)
     decode, rest = in_sections(named)
     if run is None and "hypotheses" not in rest:
-        raise UserError("name a run to evaluate, or give its output with --hypotheses FILE.")
+        raise UserError("No run given. Name a run, or give model outputs with --hypotheses FILE.")
     paths, overrides = split_words(words or [])
     check_settings(overrides)
     folders = [] if run is None else run_folders(run)
@@ -85,7 +85,8 @@ def evaluate(
     settings = RunSettings(task="translate") if resolved is None else resolved
     if len(folders) > 1 and not spec_of(settings).together:
         raise UserError(
-            f"a run of the task {settings.task} is scored alone; {len(folders)} are given."
+            f"runs of the task {settings.task} cannot form an ensemble. Give one run, not "
+            f"{len(folders)}."
         )
     check_fits(named, FLAGS, spec_of(settings))
     check_decoding(settings, overrides)
@@ -120,14 +121,14 @@ def files_of_test(
     settings: RunSettings, paths: list[str], named: Named, encoding: str | None, *,
     hypotheses: bool = False,
 ) -> DataSettings:  # fmt: skip
-    """The files of a test set. Of a score no line is left out."""
+    """Data settings of a test set. Scores cover every line: bad lines are never skipped."""
     from headway.run import test_files
 
     names = {flag.name for flag in TEST_SET}
     needs: dict[str, Any] = {name: one for name, one in named.items() if name in names}
     if not paths and not needs and not hypotheses:
-        raise UserError(f"give a test set: FILES{spec_of(settings).file_options}.")
-    if not paths and not {"source", "pairs"} & needs.keys():  # outputs that are given need no more
+        raise UserError(f"No test set given. Give FILES{spec_of(settings).file_options}.")
+    if not paths and not {"source", "pairs"} & needs.keys():  # given outputs need no sources
         needs.pop("target", None)
     found = test_files(settings, paths, columns_named(paths, needs))
     return replace(found, encoding=encoding or found.encoding)

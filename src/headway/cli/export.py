@@ -1,4 +1,4 @@
-"""`headway export`: a run as a folder for another program, proved to say the same."""
+"""`headway export`: write a run for another program and prove that both compute the same."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ def export(
         str,
         typer.Option(
             metavar="hf|ctranslate2|onnx|torch",
-            help="What reads the result.",
+            help="The format of the result.",
             autocompletion=completion.of_value("hf|ctranslate2|onnx|torch"),
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for it.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the result.")],
     int8: Annotated[
-        bool, typer.Option("--int8", help="8-bit weights: ctranslate2 and onnx.")
+        bool, typer.Option("--int8", help="Store weights in 8 bits (ctranslate2 and onnx).")
     ] = False,
     sentences: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Sentences for the proof, a line each, before our own."),
+        typer.Option(metavar="FILE", help="More sentences for the proof, one per line."),
     ] = None,
 ) -> int:
-    """Write a run for another program, with a proof that both agree.
+    """Convert a run for another program and prove that outputs agree.
 
-    The exit code is 1 when the proof fails.
+    The exit code is 1 if the proof fails.
     """
     from headway.data.files import open_lines
     from headway.interop.exporting import export_run
@@ -41,5 +41,7 @@ def export(
     own = list(open_lines(sentences)) if sentences else []
     proof = export_run(run, to, out, int8=int8, sentences=own, progress=Progress())
     print(proof.text())
-    print(f"{out}: written{'' if proof.passed else ', but it does not say the same'}")
+    print(
+        f"{out}: written{'' if proof.passed else ', but its outputs differ from those of the run'}"
+    )
     return 0 if proof.passed else 1

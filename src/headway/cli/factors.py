@@ -1,4 +1,4 @@
-"""`headway factors`: a dictionary of the directions that a model's states are made of."""
+"""`headway factors`: dictionary learning, the directions that hidden states are sums of."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 TELLING = 10
 CONTEXT = 7
-"""Tokens before the strongest one that the table shows."""
+"""Number of tokens that the table shows before the strongest activation."""
 
 
 FLAGS = (
-    Flag("text", "A corpus, a text a line; for a translator also source<TAB>target.", "cases",
+    Flag("text", "A corpus with one text per line; for translation, source<TAB>target.", "cases",
          lambda spec: spec.reads != "media", "FILE", several=True),
-    Flag("media", "A corpus of pictures, videos or recordings: folders, manifests.", "cases",
+    Flag("media", "A corpus of images, videos or audio: folders or manifests.", "cases",
          lambda spec: spec.reads == "media", "PATH", several=True),
 )  # fmt: skip
 
@@ -38,28 +38,30 @@ def factors(
         list[str] | None,
         typer.Argument(
             metavar="[FILES]... [KEY=VALUE]...",
-            help="A corpus; n=512, k=16, l1, layers=all, tokens, rows, browse, steps, minutes, "
-            "seed.",
+            help="A corpus. Settings: n=512, k=16, l1, layers=all, tokens, rows, browse, steps, "
+            "minutes, seed.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where they go; `factors` in the run folder."),
+        typer.Option(
+            metavar="FOLDER", help="The folder to write. Default: `factors` in the run folder."
+        ),
     ] = None,
     method: Annotated[
         str,
-        typer.Option(metavar="sparse|topk", help="Sparse coding, or a TopK autoencoder."),
+        typer.Option(metavar="sparse|topk", help="Sparse coding or a TopK autoencoder."),
     ] = "sparse",
     restart: Annotated[
-        bool, typer.Option("--restart", help="Replace factors that are there already.")
+        bool, typer.Option("--restart", help="Replace the factors in the folder.")
     ] = False,
     device: Device = "auto",
     *,
     named: Named,
 ) -> None:
-    """Learn factors of a model's states from a corpus; `headway look --factors` shows them.
+    """Learn a dictionary of features (factors) of hidden states.
 
-    Without FILES the corpus is the validation data that the run keeps.
+    `headway look --factors` shows them. Default corpus: the validation data saved with the run.
     """
     files, given = split_words(words or [])
     settings = _settings(given)
@@ -85,7 +87,7 @@ def factors(
     found.save(place)
     _show(found)
     way = "--text '…'" if corpus.lines else "--file …"
-    print(f"\n{place}: written. See them: headway look {run} {way} --factors {place}")
+    print(f"\nwrote {place}. To see the factors: headway look {run} {way} --factors {place}")
 
 
 def _settings(words: list[str]) -> dict[str, Any]:
@@ -94,18 +96,20 @@ def _settings(words: list[str]) -> dict[str, Any]:
         path, value = parse_override(word)
         name = ".".join(path)
         if name == "method":
-            raise UserError("the method is an option: --method sparse, --method topk.")
+            raise UserError(
+                "method= is not a setting. Use the option: --method sparse or --method topk."
+            )
         found[name] = str(value) if name == "layers" else value
     return found
 
 
 def _check_free(place: Path, restart: bool) -> None:
     if place.exists() and not place.is_dir():
-        raise FolderError(f"{place} is a file; --out names a folder.")
+        raise FolderError(f"--out {place} is a file. Give a folder.")
     if not restart and place.is_dir() and any(place.iterdir()):
         raise FolderError(
-            f"{place} is there already. Give another folder with --out, or replace what is in it "
-            "with --restart."
+            f"{place} is not empty. Give another folder with --out, or replace its contents with "
+            "--restart."
         )
 
 
@@ -114,11 +118,11 @@ def _show(found: Factors) -> None:
     many = figures.get("rows", "tokens")
     held = "held-out text" if many == "tokens" else "held-out examples"
     rows = [
-        ("explained variance", f"{figures['explained']:.1%}", f"of centred states, {held}"),
-        (f"factors a {many[:-1]}", f"{figures['l0']:.1f}", f"of {found.n:,}"),
+        ("explained variance", f"{figures['explained']:.1%}", f"of centred hidden states, {held}"),
+        (f"factors per {many[:-1]}", f"{figures['l0']:.1f}", f"of {found.n:,}"),
         ("dead factors", f"{figures['dead']:.1%}", f"in {figures['browsed_tokens']:,} {many}"),
-        ("loss recovered", _share(figures["recovered"]), f"{unit}; layers zeroed are 0 %"),
-        ("", _share(figures["recovered_mean"]), "layers replaced by their mean are 0 %"),
+        ("loss recovered", _share(figures["recovered"]), f"{unit}; 0 % means layers set to zero"),
+        ("", _share(figures["recovered_mean"]), "0 % means layers replaced by their mean"),
     ]
     show_table(["measure", "value", ""], rows, {"value"})
     print()

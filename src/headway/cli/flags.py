@@ -1,8 +1,8 @@
-"""Options that depend on the task: made from what tasks and settings declare, shown where they fit.
+"""Command-line options that depend on the task, generated from the specs of tasks and settings.
 
-A command function has parameters for what every task has; the others come to it in `named`, those
-that were given. All are parsed, so that each mistake can be answered; help shows those that fit
-the run or the task that stands first on the line.
+A command function has parameters for the options of every task. The other options that were given
+reach it in `named`. All options are parsed, so that each mistake gets a specific error. The help
+shows those that apply to the run or task that is the first argument.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Section = Literal["columns", "files", "answers", "decoding", "scores", "page", "
 
 TITLES: dict[Section, str] = {
     "columns": "Columns of FILES",
-    "files": "Files, where no FILES are named",
+    "files": "Data files, instead of FILES",
     "answers": "Answers",
-    "decoding": "Decoding, also as decode.NAME=VALUE",
+    "decoding": "Decoding (also as decode.NAME=VALUE)",
     "scores": "Scores",
-    "page": "What there is to look at",
-    "cases": "What it is measured on",
+    "page": "Contents of the page",
+    "cases": "Test data",
 }
 
 
@@ -58,22 +58,23 @@ class Flag:
     help: str
     section: Section
     fits: Callable[[Spec], bool]
-    """Whether a run can be told so."""
+    """Whether the option applies to runs of this kind."""
 
     takes: str = ""
-    """As of `Option`: what its value is."""
+    """The metavar: what kind of value the option takes."""
 
     type: Any = str
     several: bool = False
 
     @property
     def key(self) -> str:
-        """As a parameter: `with` is a word of Python, and `words` one of the command's own."""
+        """The parameter name. The prefix avoids clashes: `with` is a Python keyword, and commands
+        have a parameter `words`."""
         return f"said_{self.name}"
 
     @property
     def word(self) -> str:
-        """As it is written."""
+        """The option as it is typed, such as `--valid-text`."""
         return f"--{self.name.replace('_', '-')}"
 
     def parameter(self) -> inspect.Parameter:
@@ -103,46 +104,56 @@ def _seen(kind: str) -> Callable[[Spec], bool]:
 
 
 def _has_text(spec: Spec) -> bool:
-    """A column of it, or files."""
+    """Whether the task reads text, from a column or from files."""
     return _has("text")(spec) or spec.reads not in ("media", "pairs")
 
 
 HELP = {
-    "text": "Text. Without FILES: files of plain text, JSONL, TSV, CSV or CoNLL columns.",
-    "other": "The second text, or what belongs with the first, where there are two.",
-    "label": "Label: a class, several, or a number.",
-    "source": "Source. Without FILES: files, a line each, beside --target.",
-    "target": "Target. Without FILES: files, a line each, beside --source.",
-    "words": "List of words.",
-    "tags": "Their tags.",
+    "text": "Column of the text. Without FILES: files of plain text, JSONL, TSV, CSV or CoNLL.",
+    "other": "Column of the second text, for tasks on pairs of texts.",
+    "label": "Column of the label: one class, a list of classes, or a number.",
+    "source": "Column of the source. Without FILES: text files, one source per line.",
+    "target": "Column of the target. Without FILES: text files, line by line with --source.",
+    "words": "Column of the words (a list).",
+    "tags": "Column of the tags, one per word.",
 }
-"""Of columns: some may name files too."""
+"""Help texts of the options that name columns; some of them may name files instead."""
 
 
 def _columns() -> tuple[Flag, ...]:
-    """One for each column that a task needs; that of media is called by what they are."""
+    """One option for each column that a task needs. A column of media paths is named after its
+    modality: `--image`, `--video`, `--audio`."""
     needs = (need for spec in SPECS.values() for row in spec.rows for need in row.needs)
     fits = {need.name: _has(need.name) for need in needs} | {"text": _has_text}
     del fits["path"]
     fits |= {kind: _seen(kind) for kind in SEEN_AS.values()}
     return tuple(
         Flag(
-            name, HELP.get(name, f"Path of the {name}, beside the table or anywhere."), "columns",
-            one, "NAME", several=name in INPUTS,
+            name,
+            HELP.get(name, f"Column of the path of the {name}, relative to the table or absolute."),
+            "columns", one, "NAME", several=name in INPUTS,
         )
         for name, one in fits.items()
     )  # fmt: skip
 
 
-MANY = "May be given several times; `-`: standard input."
+MANY = "Repeatable; `-` is standard input."
 COLUMNS = _columns()
 FILES = (
-    Flag("media", "Pictures, videos, recordings: folders by class, or TSV/JSONL of paths.",
+    Flag("media", "Images, videos or audio: one folder per class, or a TSV/JSONL list of paths.",
          "files", lambda spec: spec.reads == "media", "PATH", several=True),
-    Flag("pairs", "TSV or JSONL with both sides.", "files", _has("source"), "FILE", several=True),
+    Flag("pairs", "TSV or JSONL files with source and target.", "files", _has("source"),
+         "FILE", several=True),
 )  # fmt: skip
 VALID_FILES = tuple(
-    Flag(f"valid_{name}", f"The same for validation. {MANY}", "files", fits, "FILE", several=True)
+    Flag(
+        f"valid_{name}",
+        f"Validation data, like --{name}. {MANY}",
+        "files",
+        fits,
+        "FILE",
+        several=True,
+    )
     for name, fits in {
         "text": lambda spec: spec.reads not in ("media", "pairs"),
         "media": FILES[0].fits,
@@ -166,7 +177,7 @@ def _of_options(options: Mapping[str, Option], section: Section) -> tuple[Flag, 
 
 
 def _of_decoding() -> tuple[Flag, ...]:
-    """Every setting of it."""
+    """One option for every decoding setting."""
 
     def flag(name: str, hint: Any) -> Flag:
         if type(None) in get_args(hint):
@@ -187,26 +198,28 @@ DECODING = _of_decoding()
 
 
 def in_sections(named: Named) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of decoding, and the rest."""
+    """Split options into decoding settings and the rest."""
     names = {flag.name for flag in DECODING}
     decode = {name: value for name, value in named.items() if name in names}
     return decode, {name: value for name, value in named.items() if name not in names}
 
 
 def check_fits(named: Iterable[str], flags: Sequence[Flag], spec: Spec) -> None:
-    """Refuse what would have no effect."""
+    """Raise `UserError` for an option that would have no effect on runs of this task."""
     known = {flag.name: flag for flag in flags}
     for name in named:
         if not known[name].fits(spec):
-            raise UserError(f"{known[name].word} has no effect on a run of the task {spec.name}.")
+            raise UserError(
+                f"{known[name].word} has no effect on a run of the task {spec.name}. Leave it out."
+            )
 
 
 class Declared(TyperCommand):
-    """A command with options that depend on its first word."""
+    """A command whose options depend on its first argument."""
 
     flags: ClassVar[Mapping[str, Flag]] = {}
     by_task: ClassVar[bool] = False
-    """Whether the first word is a task, and not a run."""
+    """Whether the first argument is a task rather than a run."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if self.by_task:
@@ -216,8 +229,7 @@ class Declared(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _first(self, ctx: Any, args: list[str]) -> str:
-        """The first word that is no option and not the value of one; help asks for it before
-        anything is parsed."""
+        """The first positional argument, needed for the help before the arguments are parsed."""
         try:
             values = self.make_parser(ctx).parse_args(list(args))[0]
         except UsageError:  # which will be said when that is parsed
@@ -227,7 +239,7 @@ class Declared(TyperCommand):
         return str(words[0]) if words and words[0] else ""
 
     def _rows(self, first: str) -> tuple[tuple[Spec, ...], Resolved | None]:
-        """What is named there, and how the run is set."""
+        """The specs of the task or run that is named, and the settings of the run."""
         if not self.by_task:
             settings = load_run(first.split(",")[0]) if first else None
             return ((spec_of(settings),) if settings else ()), settings
@@ -236,7 +248,7 @@ class Declared(TyperCommand):
         return ((spec_of(first),) if first in ALIASES and ALIASES[first].task else ()), None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Options that fit."""
+        """Complete the options that apply to the task or run."""
         rows: tuple[Spec, ...] = ()
         with suppress(UserError):
             rows, _ = self._rows(ctx.meta.get("headway.first", ""))
@@ -245,7 +257,7 @@ class Declared(TyperCommand):
         return [one for one in super().shell_complete(ctx, incomplete) if one.value not in unfit]
 
     def _fits(self, flag: Flag, rows: Sequence[Spec]) -> bool:
-        """Any of these rows; where nothing is named, all that there are."""
+        """Whether the option applies to any of these specs; without specs, to all tasks."""
         if rows:
             return any(map(flag.fits, rows))
         return all(flag.fits(row) for spec in SPECS.values() for row in spec.rows)
@@ -270,19 +282,19 @@ class Declared(TyperCommand):
                 formatter.write_dl(records)
         kind = rows[0].settings if rows and self.by_task else None
         if kind is not None:
-            with formatter.section(f"Settings of its own, as {rows[0].name}.NAME=VALUE"):
+            with formatter.section(f"Settings of this task, as {rows[0].name}.NAME=VALUE"):
                 said = documented(kind)
                 formatter.write_dl([
                     (one.name, f"{said.get(one.name, '')} [{_shown(one.default)}]")
                     for one in fields(kind)
                 ])  # fmt: skip
         if not rows:
-            with formatter.section(f"More by task; see them: headway {self.name} "
-                                   f"{'TASK' if self.by_task else 'RUN'} --help"):  # fmt: skip
+            with formatter.section(f"More options by task (details: headway {self.name} "
+                                   f"{'TASK' if self.by_task else 'RUN'} --help)"):  # fmt: skip
                 formatter.write_dl(list(self.by_tasks().items()))
 
     def by_tasks(self) -> dict[str, str]:
-        """The options of each task; settings of decoding are too many."""
+        """The options of each task. Decoding settings are too many to list."""
         found = {}
         for name, spec in SPECS.items():
             words = [
@@ -293,7 +305,7 @@ class Declared(TyperCommand):
             ]  # fmt: skip
             decoding = any(flag.section == "decoding" for flag in self.flags.values())
             if decoding and spec.writes:
-                words.append("and all of decode.*, as --beam")
+                words.append("and every decode.* setting, such as --beam")
             found[name] = " ".join(words)
         return {name: said for name, said in found.items() if said}
 
@@ -305,8 +317,10 @@ def _shown(value: object) -> str:
 
 
 def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
-    """The arguments with `--epochs 3` and `epochs=3` as `train.epochs=3`: settings of training may
-    be typed without their section, where no option of the command is called so."""
+    """Expand `--epochs 3` and `epochs=3` to `train.epochs=3`.
+
+    Training settings may be typed without their section unless the command has an option of that
+    name."""
     options = {name: param for param in params for name in param.opts}
     found: list[str] = []
     rest = iter(args)
@@ -330,7 +344,7 @@ def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
 
 
 def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
-    """Reject an option that takes one value and is given several: the last would win silently."""
+    """Reject repeated options that take one value: otherwise the last would win silently."""
     names = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
     for flag in flags:
         if flag.several or flag.type is bool or names.count(flag.word) < 2:
@@ -340,12 +354,12 @@ def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
         more = ""
         if flag.name == "label":
             more = (
-                " Several labels of one example belong in one column, as a list or as a;b with "
+                " Put several labels of one example into one column, as a list or as a;b with "
                 "data.label_separator=; and classify.answer=labels."
             )
         raise ConfigError(
-            f"{flag.word} takes one value, and {len(values)} are given: {', '.join(values)}. "
-            f"Leave all but one out.{more}"
+            f"{flag.word} takes one value, but {len(values)} are given: {', '.join(values)}. "
+            f"Give only one.{more}"
         )
 
 
@@ -353,7 +367,7 @@ def declare(
     app: typer.Typer, function: Callable[..., Any], flags: Sequence[Flag], *,
     by_task: bool = False,
 ) -> None:  # fmt: skip
-    """A command with its own parameters and these."""
+    """Register a command with its own parameters and these options."""
     own = inspect.signature(function, eval_str=True)
     params = [param for name, param in own.parameters.items() if name != "named"]
 
@@ -371,16 +385,18 @@ def declare(
 
 
 def columns_named(files: Sequence[str], named: Named) -> dict[str, Any]:
-    """What options say of the data: where files stand without one, what each column is called."""
+    """Data options as keyword arguments: names of columns if FILES are given, otherwise files."""
     if not files:
         return dict(named)
     wrong = next((flag for flag in (*FILES, *VALID_FILES) if flag.name in named), None)
     if wrong is not None:
         raise ConfigError(
-            f"{wrong.word} and files without an option ({files[0]}) do not go together: give "
+            f"{wrong.word} cannot be combined with FILES ({files[0]}). Give "
             f"one of them{'; validation data goes to --valid' * (wrong in VALID_FILES)}."
         )
     for name, value in named.items():
         if isinstance(value, list) and len(value) > 1:
-            raise ConfigError(f"--{name} names a column of the files, and {len(value)} are given.")
+            raise ConfigError(
+                f"--{name} names one column of FILES, but {len(value)} values are given."
+            )
     return {name: one[0] if isinstance(one, list) else one for name, one in named.items()}

@@ -1,6 +1,6 @@
-"""Heads as people see them: `cross 2.4` is head 4 of layer 2, counted from 1.
+"""Names of heads as people see them: `cross 2.4` is head 4 of layer 2, counted from 1.
 
-Files and Python count from 0 (`cross.1.3`). Commands read and print heads here and nowhere else.
+Files and Python count from 0 (`cross.1.3`). Only this module converts between the two.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from headway.errors import UserError
 
 
 def head_given(word: str, option: str) -> tuple[str, int, int]:
-    """`cross.2.4`, or `cross 2.4` as it is printed: kind, layer and head, from 0."""
+    """Parse `cross.2.4` (or `cross 2.4`, as printed) to kind, layer and head, counted from 0."""
     kind, *numbers = word.strip().replace(" ", ".").split(".")
     if len(numbers) != 2:
         raise UserError(
-            f"{option} {word.strip()!r} names no head. Write kind.layer.head, counted from 1: "
-            "cross.2.4."
+            f"{option} {word.strip()!r} is not a head. Write kind.layer.head, counted from 1, for "
+            "example cross.2.4."
         )
     layer, head = (number_given(number, word) - 1 for number in numbers)
     return kind, layer, head
@@ -22,12 +22,14 @@ def head_given(word: str, option: str) -> tuple[str, int, int]:
 
 def number_given(word: str, whole: str) -> int:
     if not word.isdecimal() or int(word) < 1:
-        raise UserError(f"{whole.strip()!r} counts from 1, and {word!r} is no such number.")
+        raise UserError(f"{word!r} in {whole.strip()!r} is not a whole number of at least 1.")
     return int(word)
 
 
 def shown(name: str) -> str:
-    """`cross.1.3` is printed as `cross 2.4`, `cross.1.mean` as `cross 2 mean`; others stay."""
+    """The printed form of a name: `cross.1.3` is `cross 2.4`, `cross.1.mean` is `cross 2 mean`.
+
+    Names that are not heads are returned unchanged."""
     kind, *rest = name.split(".")
     if not rest or not rest[0].isdecimal():
         return name

@@ -20,26 +20,28 @@ def import_(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A model folder of Hugging Face or sentence-transformers, a .bin file of "
-            "llama2.c, a .pt file of Whisper, or owner/name on the Hugging Face hub.",
+            help="A Hugging Face or sentence-transformers folder, a llama2.c .bin file, a "
+            "Whisper .pt file, or owner/name on the Hugging Face hub.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The new run folder.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Settings of the run, such as data.other_field=other."
+            metavar="KEY=VALUE", help="Settings of the new run, such as data.other_field=other."
         ),
     ] = None,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="A tokenizer file or folder, instead of the one beside the weights."),
+        typer.Option(help="A tokenizer file or folder, instead of the one next to the weights."),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="`embed`: use any encoder or decoder for vectors.")
+        str | None, typer.Option(help="`embed`: use an encoder or decoder for embeddings.")
     ] = None,
 ) -> None:
-    """Make a run folder of published weights: it predicts, evaluates, trains further, exports."""
+    """Convert published weights to a run folder.
+
+    The new run can predict, be evaluated, fine-tuned, served and exported."""
     from headway.interop.importing import import_run
 
     done = import_run(

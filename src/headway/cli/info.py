@@ -1,4 +1,4 @@
-"""`headway info`: what a model is made of, and the memory it takes."""
+"""`headway info`: the architecture of a model, its parameters and its memory use."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def info(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Changes, such as model.n_layers=4."),
+        typer.Argument(metavar="KEY=VALUE", help="Changed settings, such as model.n_layers=4."),
     ] = None,
     as_json: Json = False,
     batch_tokens: Annotated[
-        int, typer.Option(min=1, max=1 << 24, help="Tokens of a training batch.")
+        int, typer.Option(min=1, max=1 << 24, help="Tokens in a training batch.")
     ] = 4096,
 ) -> None:
-    """Show a model's shape, parameters by part, and memory."""
+    """Show the architecture, parameters and memory use of a model."""
     settings = find_settings(model, overrides or [])  # mistakes surface here, before torch loads
     if isinstance(settings, DecoderSettings) and settings.counts:
         _counted(model, settings, as_json=as_json)
@@ -72,7 +72,7 @@ def info(
 
 
 def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
-    """Of a model of n-grams: how many they are is only known of a run."""
+    """Show an n-gram model. The number of n-grams is known only for a trained run."""
     n_grams = n_bytes = None
     with suppress(FolderError):
         weights = file_in(run_folder(model), WEIGHTS)
@@ -85,23 +85,26 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
         return
     rows: list[Row] = [
         ("family", family_of(settings), ""),
-        ("body", settings.body, f"of up to {settings.order} tokens"),
+        ("body", settings.body, f"n-grams of up to {settings.order} tokens"),
         ("vocabulary", f"{settings.vocab_size:,}", ""),
     ]
     if n_grams is not None and n_bytes is not None:
-        rows += [("n-grams", f"{n_grams:,}", "counted in training"), ("size", _size(n_bytes), "")]
+        rows += [
+            ("n-grams", f"{n_grams:,}", "counted during training"),
+            ("size", _size(n_bytes), ""),
+        ]
     show_table(["model", model, ""], rows, set())
 
 
 def _shape_rows(settings: ModelSettings) -> list[Row]:
-    """The settings that make the shape, and what they mean where the number alone does not say."""
+    """Rows with the settings that define the architecture, with explanations."""
     sides = [settings.side(name) for name in settings.sides]
     layers = " + ".join(str(side.n_layers) for side in sides)
     heads = f"{' and '.join(map(str, settings.each('head_width')))} wide"
     if any(side.kv_heads != side.n_heads for side in sides):
         heads += f", {' and '.join(map(str, settings.each('kv_heads')))} for keys and values"
     if settings.n_kept_heads != settings.n_whole_heads:
-        heads += f"; {settings.n_kept_heads} of {settings.n_whole_heads} are left in all layers"
+        heads += f"; {settings.n_kept_heads} of {settings.n_whole_heads} left after pruning"
     hidden = " + ".join(f"{number:,}" for number in settings.each("d_ff"))
     activations = dict.fromkeys(side.activation for side in sides)
     kinds = [name + ", gated" * ("glu" in name) for name in activations]
@@ -127,7 +130,7 @@ def _shape_rows(settings: ModelSettings) -> list[Row]:
 
 
 def _of_body(settings: ModelSettings) -> str:
-    """What its own settings say."""
+    """A summary of the settings that only some bodies have."""
     unread, said = UNREAD[settings.body], []
     if "bidirectional" not in unread and not settings.causal:
         said.append("both directions" if settings.bidirectional else "one direction")
@@ -142,7 +145,7 @@ def _of_body(settings: ModelSettings) -> str:
 
 
 def _front(settings: ModelSettings) -> list[Row]:
-    """What goes in, and how it knows its place."""
+    """Rows about the input: vocabulary, image or audio shape, and positions."""
     n_words = getattr(settings, "vocab_size", None)
     rows: list[Row] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
     if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
@@ -150,11 +153,13 @@ def _front(settings: ModelSettings) -> list[Row]:
         many = f"{shape.frames} frames of " if shape.frames > 1 else ""
         size = f"{many}{shape.height} × {shape.width}"
         n_rows = shape.rows_of(shape.frames, shape.height, shape.width)
-        rows.append(("pictures", size, f"{shape.stem}, {n_rows:,} rows, {shape.positions}"))
+        rows.append(
+            ("images", size, f"{shape.stem}, {n_rows:,} tokens, {shape.positions} positions")
+        )
     if isinstance(settings, SoundEncoderSettings | SoundSeq2SeqSettings):
         sound = settings.sound
-        heard = f"{sound.bands} bands, a row each {1000 * sound.row_seconds:g} ms"
-        rows.append(("sound", f"{sound.rate:,} Hz", heard))
+        heard = f"{sound.bands} bands, one vector per {1000 * sound.row_seconds:g} ms"
+        rows.append(("audio", f"{sound.rate:,} Hz", heard))
     if isinstance(settings, TextSettings) or settings.positions != "none":
         rows.append(("positions", settings.positions, f"up to {settings.max_len:,}"))
     return rows
@@ -182,25 +187,25 @@ def _memory_rows(settings: ModelSettings, summary: Summary) -> list[Row]:
         ("  and activations", _size(kept.fused_bytes), batch),
     ]
     if settings.attention_dropout:
-        note = "the same on a CPU, where attention dropout keeps the attention weights"
+        note = "on a CPU, where attention dropout stores the attention weights"
         rows.append(("  or", _size(kept.written_out_bytes), note))
     rows.append(("inference", _size(4 * summary.parameters), "fp32 weights"))
     rows.append(("", _size(2 * summary.parameters), "bf16 weights"))
     if summary.cache_numbers:
         rows += [
             (name, _size(n_bytes * summary.cache_numbers), kind + _of_source(summary, n_bytes))
-            for name, kind, n_bytes in (("cache a token", "fp32", 4), ("", "bf16", 2))
+            for name, kind, n_bytes in (("cache per token", "fp32", 4), ("", "bf16", 2))
         ]
     return rows
 
 
 def _of_source(summary: Summary, n_bytes: int) -> str:
-    """What a token of the source takes beside one of the target."""
+    """Cache size per source token, as a note on the size per target token."""
     if not summary.memory_numbers:
         return ""
     same = summary.memory_numbers == summary.cache_numbers
     size = "as much" if same else _size(n_bytes * summary.memory_numbers)
-    return f", and {size} a source token"
+    return f", and {size} per source token"
 
 
 def _size(n_bytes: int) -> str:

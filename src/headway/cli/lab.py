@@ -1,4 +1,4 @@
-"""`headway lab`: small experiments that answer the classic questions, on this machine."""
+"""`headway lab`: small experiments on classic questions about Transformers."""
 
 from __future__ import annotations
 
@@ -26,36 +26,40 @@ def lab(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            metavar="EXPERIMENT", help="Its name or number; none: list them.",
+            metavar="EXPERIMENT", help="Name or number of an experiment. Default: list them.",
             autocompletion=_names,
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="Larger models and data, or minutes on a CPU.")
+        bool, typer.Option("--full/--quick", help="Full size, or small (minutes on a CPU).")
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="How often, each from other weights.")] = SEEDS,
+    seeds: Annotated[int, typer.Option(min=1, help="Random seeds, one run each.")] = SEEDS,
     first_seed: Annotated[
-        int, typer.Option(min=1, help="Begin at this one: fresh seeds confirm what others showed.")
+        int, typer.Option(min=1, help="First seed. Fresh seeds test a finding again.")
     ] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="The folder; else lab/EXPERIMENT. With --all: of all.")
+        Path | None, typer.Option(help="Output folder. Default: lab/EXPERIMENT, or lab with --all.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Real data, for the experiments that take some.")
+        Path | None, typer.Option(help="Data for the experiments that use real data.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Run all that have no verdict yet; make an index page.")
+        bool, typer.Option("--all", help="Run all without a verdict; write an index page.")
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(help="Judge what is there after so long: 5m, 2h. With --all: of each."),
+        typer.Option(help="Time limit per experiment: 5m, 2h. The verdict uses the runs so far."),
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Answer a question about Transformers by an experiment: a verdict, a picture, a control."""
+    """Answer questions about Transformers with experiments.
+
+    Each experiment ends with a verdict, a figure and the results of its controls."""
     if every and experiment is not None:
-        raise UserError(f"--all runs every experiment, {experiment!r} too. Leave one of them out.")
+        raise UserError(
+            f"--all already runs {experiment!r}. Give --all or one experiment, not both."
+        )
     options: dict[str, Any] = {
         "full": full, "seeds": seeds, "first_seed": first_seed, "device": device,
     }  # fmt: skip
@@ -65,7 +69,9 @@ def lab(
         options["budget_s"] = seconds(budget)
     if every:
         if data is not None:
-            raise UserError("--data goes with one experiment: each takes data of another kind.")
+            raise UserError(
+                "--data cannot be combined with --all: each experiment needs different data."
+            )
         _all(out or Path("lab"), full, options, as_json)
     elif experiment is None:
         _list(out or Path("lab"), as_json)
@@ -76,7 +82,7 @@ def lab(
 
 
 def _list(folder: Path, as_json: bool) -> None:
-    """The questions, how long each takes, and what was found here."""
+    """Print the questions, their run times, and the verdicts found in the folder."""
     found = [_known(folder, entry) for entry in EXPERIMENTS.values()]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -89,8 +95,8 @@ def _list(folder: Path, as_json: bool) -> None:
     heads = ["", "experiment", "question", "quick", "full", "full, GPU", "found here"]
     show_table(heads, rows, {"", "quick", "full", "full, GPU"})
     print(
-        f"\nTimes are of two cores and {SEEDS} seeds. `headway lab NAME` runs one, `headway lab "
-        "--all` all; what is stopped goes on by the same command."
+        f"\nTimes are for two CPU cores and {SEEDS} seeds. `headway lab NAME` runs one experiment, "
+        "`headway lab --all` runs all. To resume after an interruption, repeat the command."
     )
 
 
@@ -99,7 +105,7 @@ def _minutes(minutes: float | None) -> str:
 
 
 def _known(folder: Path, entry: Entry) -> dict[str, Any]:
-    """What the table says, and the newest verdict of the folder, a full one before a quick one."""
+    """The table row of an experiment with its saved verdict, a full one before a quick one."""
     row: dict[str, Any] = {
         "experiment": entry.name, "number": entry.number, "question": entry.question,
         "quick": entry.quick, "full": entry.full, "on_gpu": entry.on_gpu, "data": entry.data,
@@ -112,7 +118,10 @@ def _known(folder: Path, entry: Entry) -> dict[str, Any]:
                 kept = ("verdict", "sentence", "size", "seeds", "date", "effect")
                 return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
             except (ValueError, KeyError, TypeError):
-                say(f"{path} is damaged and left out; `headway lab {entry.name}` writes it again.")
+                say(
+                    f"{path} is damaged and was skipped. To write it again: "
+                    f"`headway lab {entry.name}`"
+                )
     return row
 
 
@@ -128,7 +137,7 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
         say(f"E{entry.number} {entry.name}: {entry.question}")
         try:
             result = _stoppable(run_experiment, entry.name, place, again="--all", **options)
-        except Exception as error:  # whatever it is: the others can still be answered
+        except Exception as error:  # the other experiments can still run
             failed[entry.name] = f"{error or type(error).__name__}"
             say(f"  failed: {failed[entry.name]}")
             continue
@@ -146,8 +155,8 @@ def _all(folder: Path, full: bool, options: dict[str, Any], as_json: bool) -> No
     if failed:
         said = "; ".join(f"{name} ({why.rstrip('.')})" for name, why in failed.items())
         raise UserError(
-            f"{len(failed)} of {len(found)} failed: {said}. `headway lab NAME --out "
-            f"{folder}/NAME` runs one alone and says more."
+            f"{len(failed)} of {len(found)} experiments failed: {said}. `headway lab NAME --out "
+            f"{folder}/NAME` runs one alone and shows the full error."
         )
 
 
@@ -165,7 +174,7 @@ def _stoppable(run: Any, name: str, *given: Any, again: str = "", **options: Any
         result: Result = run(name, *given, **options)
         return result
     except (Stopped, KeyboardInterrupt) as error:
-        say(f"stopped; `headway lab {again or name}` with the same options goes on")
+        say(f"stopped. To resume: `headway lab {again or name}` with the same options")
         raise KeyboardInterrupt from error
 
 

@@ -1,4 +1,4 @@
-"""`headway look`: one page, one terminal view or one server that shows what a model does inside."""
+"""`headway look`: inspect a model in an HTML page, in the terminal or with a server."""
 
 from __future__ import annotations
 
@@ -45,29 +45,35 @@ def _any(spec: Spec) -> bool:
 
 
 FLAGS = (
-    Flag("text", "What the model shall read.", "page", _reads_text, "TEXT"),
-    Flag("file", "What it shall read: a picture, a video or a recording.", "page", _reads_media,
+    Flag("text", "The input text.", "page", _reads_text, "TEXT"),
+    Flag("file", "The input file: an image, video or audio file.", "page", _reads_media,
          "PATH", Path),
-    Flag("output", "What the model shall have written; it only reads it.", "page", _writes, "TEXT"),
-    Flag("begin", "What its output has to begin with.", "page", _writes, "TEXT"),
-    Flag("new", "Tokens that a language model adds. [24]", "page", lambda spec: spec.continues,
+    Flag("output", "A fixed output to analyse, instead of the one that the model generates.",
+         "page", _writes, "TEXT"),
+    Flag("begin", "A prefix that the output is forced to start with.", "page", _writes, "TEXT"),
+    Flag("new", "Number of tokens that a language model generates. [24]",
+         "page", lambda spec: spec.continues,
          "N", int),
-    Flag("hide", "A token that no other sees: 3, or target.2.", "page", _any, "TOKEN",
+    Flag("hide", "Mask a token, so that no other token attends to it: 3, or target.2.",
+         "page", _any, "TOKEN",
          several=True),
-    Flag("off", "A head that is switched off: cross.2.5.", "page", _any, "HEAD", several=True),
+    Flag("off", "Switch off an attention head: cross.2.5.", "page", _any, "HEAD", several=True),
     Flag("against", "Another run to compare with.", "page", _any, "RUN"),
     Flag("against_text", "Another text to compare with.", "page", _reads_text, "TEXT"),
-    Flag("against_file", "Another picture, video or recording to compare with.", "page",
+    Flag("against_file", "Another image, video or audio file to compare with.", "page",
          _reads_media, "PATH", Path),
-    Flag("corpus", "A file or folder like the training data: head studies and search.", "page",
+    Flag("corpus", "Data like the training data, for head statistics and search.", "page",
          _any, "PATH"),
-    Flag("factors", "A folder that `headway factors` made.", "page", _any, "FOLDER", Path),
-    Flag("tuned", "A tuned lens (.safetensors), or a corpus to tune one on.", "page", _any, "FILE",
+    Flag("factors", "A folder written by `headway factors`.", "page", _any, "FOLDER", Path),
+    Flag("tuned", "A tuned lens (.safetensors), or a corpus to train one on.", "page", _any, "FILE",
          Path),
-    Flag("truth", "A file of `headway truth`; else the one in RUN.", "page", _any, "FILE", Path),
-    Flag("walk", "The token that is followed: cross.2.5.3, row last.", "page", _any, "PLACE"),
-    Flag("pin", "A row kept exactly in a map of a long text.", "page", _any, "N", int, True),
-    Flag("slow", "Also make the maps that take long.", "page", _any, type=bool),
+    Flag("truth", "A file written by `headway truth`. Default: the one in RUN.",
+         "page", _any, "FILE", Path),
+    Flag("walk", "Follow one token: kind.layer.head.row, as in cross.2.5.3.",
+         "page", _any, "PLACE"),
+    Flag("pin", "Show this row exactly in the reduced map of a long input.",
+         "page", _any, "N", int, True),
+    Flag("slow", "Also compute the slow maps.", "page", _any, type=bool),
     *(flag for flag in DECODING if flag.name != "precision"),  # pages are made in fp32
 )  # fmt: skip
 
@@ -75,20 +81,30 @@ FLAGS = (
 def look(
     run: RunName,
     words: Settings = None,
-    out: Annotated[Path, typer.Option(help="The page.")] = Path("look.html"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("look.html"),
     checkpoints: Annotated[
-        bool | None, typer.Option("--checkpoints/--no-checkpoints", help="Show the training.")
+        bool | None,
+        typer.Option(
+            "--checkpoints/--no-checkpoints",
+            help="Show how the model changed over its checkpoints.",
+        ),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="A folder for the numbers themselves.")] = None,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Print it; write no page.")] = False,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve it on 127.0.0.1 and answer to changes.")
+    trace: Annotated[
+        Path | None, typer.Option(help="Also write the numbers to this folder.")
+    ] = None,
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Print to the terminal instead of writing a page.")
     ] = False,
-    port: Annotated[int, typer.Option(help="Of --serve; 0 is any that is free.")] = PORT,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve an interactive page on 127.0.0.1.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Port for --serve; 0 picks a free one.")] = PORT,
     *,
     named: Named,
 ) -> None:
-    """Look inside a model while it reads: one HTML file that needs no network.
+    """Look inside a model: one HTML page that works offline.
+
+    The page shows what the model computes for one input.
 
     Layers, heads and tokens count from 1. RUN may also be a folder that --trace wrote.
     """
@@ -100,7 +116,9 @@ def look(
 
     if (Path(run) / traces.FACTS).is_file():
         if serve or terminal:
-            raise UserError(f"{run} is a trace, without a model: it is shown as a page only.")
+            raise UserError(
+                f"{run} is a trace, which has no model: it supports neither --serve nor --terminal."
+            )
         _show_trace(Path(run), out, page)
         return
     held = None
@@ -133,7 +151,7 @@ def look(
     other = None
     if {"against_text", "against_file"} & page.keys():
         other = _subject(loaded, page, "against_")
-    with Progress().stage("looking"):
+    with Progress().stage("computing the page"):
         found = pages.look(
             loaded, text, ask, change, against=page.get("against"), against_text=other, note=_note,
             **{one.name: getattr(extras, one.name) for one in fields(extras)},
@@ -141,14 +159,14 @@ def look(
     found.save(out)
     if trace is not None:
         traces.trace(loaded, text, ask, change, gradients=True, beam=True).save(trace)
-        _note(f"numbers in {trace}")
-    _note(f"{len(found.html.encode()) / 1e6:.2f} MB in {out}, open it in a browser")
+        _note(f"wrote the numbers to {trace}")
+    _note(f"wrote {out} ({len(found.html.encode()) / 1e6:.2f} MB); open it in a browser")
 
 
 def _serve(
     run: Run, text: str | Media | None, ask: Ask, change: Change, extras: pages.Extras, port: int
 ) -> None:
-    """The page on this machine alone, until Ctrl-C: `headway serve` with this page at `/`."""
+    """Serve the page on this machine only, until Ctrl-C: `headway serve` with this page at `/`."""
     from headway.serve import server
     from headway.serve.application import make
     from headway.serve.limits import Limits
@@ -159,7 +177,7 @@ def _serve(
     looks = Looks(Limits().looks, {run.name: live})
     app = make([run], hosts=server.LOOPBACK, home=html, looks=looks)
     url = server.url_of(server.LOOPBACK[0], listening)
-    said = partial(_note, f"serving {run.name} at {url}/ (Ctrl-C ends it)")
+    said = partial(_note, f"serving {run.name} at {url}/ (Ctrl-C to stop)")
     server.serve(app, listening, started=said)
 
 
@@ -168,7 +186,7 @@ def _subject(
 ) -> str | Media | None:
     """The input to look at: the one given, or the example that comes with the model.
 
-    None for a server of a text model without an example: it starts from a greeting.
+    None for a server of a text model without an example: its page starts with a greeting.
     """
     from headway.inside.capture.media import check_given, example_input, open_media
     from headway.settings.run import media_front
@@ -176,7 +194,7 @@ def _subject(
     text, file = page.get(f"{which}text"), page.get(f"{which}file")
     if text is None and file is None and not which:
         if (example := example_input(run)) is not None:
-            _note(f"no input given: looking at the example that comes with {run.folder.name}")
+            _note(f"no input given: using the example of {run.folder.name}")
             return example
         if serve and media_front(run.settings) is None:
             return None
@@ -190,9 +208,11 @@ def _show_trace(folder: Path, out: Path, page: Named) -> None:
 
     for name in ("text", "file"):
         if name in page:
-            raise UserError(f"{folder} is a trace, which has its text already. Leave --{name} out.")
+            raise UserError(
+                f"{folder} is a trace, which already contains its input. Leave --{name} out."
+            )
     make_page(Trace.load(folder)).save(out)
-    _note(f"the trace in {folder} is shown by {out}")
+    _note(f"wrote {out} from the trace in {folder}")
 
 
 def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
@@ -201,7 +221,7 @@ def _ask(run: Opened, words: list[str], decode: Named, page: Named) -> Ask:
     only_decoding(words)
     new = page.get("new", NEW_TOKENS)
     if new < 0:
-        raise UserError(f"--new {new} must be 0 or more.")
+        raise UserError(f"--new {new} is negative. It must be 0 or more.")
     found = settings_of(run.folder, words, decode).decode if words or decode else None
     if found is not None and run.spec.continues:
         named = {*decode, *(word.partition("=")[0].removeprefix("decode.") for word in words)}
@@ -221,44 +241,46 @@ def _change(run: Opened, hide: list[str], off: list[str]) -> Change:
     heads = set()
     for word in off:
         heads.add(head := head_given(word, "--off"))
-        anatomy.head(*head)  # which says what is not there
+        anatomy.head(*head)  # raises if there is no such head
     return Change(frozenset(hidden), frozenset(heads))
 
 
 def _place(word: str) -> tuple[str, int, int, int]:
     kind, *numbers = word.split(".")
     if len(numbers) != 3:
-        raise UserError(f"--walk {word!r}: write kind.layer.head.row, as in cross.2.5.3.")
+        raise UserError(
+            f"--walk {word!r} is not valid. Write kind.layer.head.row, as in cross.2.5.3."
+        )
     layer, head, row = (number_given(number, word) - 1 for number in numbers)
     return kind, layer, head, row
 
 
 def _tuned(run: Opened, path: Path | None, out: Path) -> Path | None:
-    """A file of a tuned lens; tuned now, beside the page, if a corpus is given instead."""
+    """The file of a tuned lens. For a corpus, train the lens and save it next to the page."""
     if path is None or path.suffix == ".safetensors":
         return path
     from headway.inside.capture.corpus import Corpus
     from headway.inside.measure.lens import tune
 
     place = out.with_suffix(".lens.safetensors")
-    with Progress().stage("tuning the lens"):
+    with Progress().stage("training the tuned lens"):
         tune(run, Corpus.of(path, run)).save(place)
-    _note(f"lens tuned on {path}, kept in {place}")
+    _note(f"trained the lens on {path}, saved in {place}")
     return place
 
 
 def _check_together(page: Named, checkpoints: bool | None, **ways: bool) -> None:
     asked = [f"--{name}" for name, on in ways.items() if on]
     if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} do not go together. Choose one.")
+        raise UserError(f"{' and '.join(asked)} cannot be combined. Choose one.")
     of_pages = [f"--{name.replace('_', '-')}" for name in page if name.startswith("against")]
     of_pages += ["--checkpoints"] if checkpoints is not None else []
     if (ways["serve"] or ways["terminal"]) and of_pages:
         raise UserError(
-            f"{of_pages[0]} has no effect with {asked[0]}, only on a page. Leave one of them out."
+            f"{of_pages[0]} works only for HTML pages, not with {asked[0]}. Leave one of them out."
         )
     if not page.get("against_text", "x").strip():
-        raise UserError("--against-text is empty. Give another text to compare with.")
+        raise UserError("--against-text is empty. Give a text to compare with.")
 
 
 _note = partial(tell, "look")

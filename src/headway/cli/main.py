@@ -50,11 +50,11 @@ TAKES = {
     ),
     **dict.fromkeys(("predict", "evaluate", "play"), ("decode",)),
 }
-"""The sections of settings that a command takes as words, in the order of being meant."""
+"""The settings sections that each command accepts as `key=value`, most likely first."""
 
 app = typer.Typer(
     name="headway",
-    help="Train, use, serve and look inside Transformers.",
+    help="Train, use, serve and inspect Transformers.",
     rich_markup_mode=None,  # plain text: the help reads the same in a pipe
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -84,10 +84,15 @@ def top(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; works anywhere.")
+        bool,
+        typer.Option(
+            "--debug", help="Show the traceback of an error. May come before or after COMMAND."
+        ),
     ] = False,
 ) -> None:
-    """`main` takes `--debug` out of the words before they come here; it is listed for the help."""
+    """Handle `--version` and a missing command.
+
+    `main` has already removed `--debug`: it is declared here only for the help."""
     if version:
         print(f"headway {__version__}")
         raise typer.Exit
@@ -96,7 +101,7 @@ def top(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 2 for what the user can put right.
+    """Run a command and return its exit code: 2 for an error that the user can fix.
 
     Results go to stdout and everything else to stderr, in plain text, so that both can be piped.
     """
@@ -131,25 +136,26 @@ def _fail(code: int, words: list[str], message: str, debug: bool) -> int:
 
 @cache
 def _parser() -> Any:
-    """Made once: typer reads the hints of all commands for it, and would at each call of `app`."""
+    """The command parser, cached: typer reads the type hints of every command to build it."""
     return typer.main.get_command(app)
 
 
 def _no_room(error: BaseException) -> str:
     said = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     return (
-        f"out of memory ({said}). Compute less at a time (decode.batch_tokens=1024 for predict and "
-        "evaluate, train.micro_tokens=512 for train), give shorter inputs, or use a smaller model."
+        f"out of memory ({said}). Use smaller batches (decode.batch_tokens=1024 for predict and "
+        "evaluate, train.micro_tokens=512 for train), shorter inputs or a smaller model."
     )
 
 
 def _close_stdout() -> None:
-    """What is still in its buffer goes nowhere, or Python would complain again when it exits."""
+    """Discard buffered output: otherwise Python reports the broken pipe again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:
-    """`--debug` may stand before or after the name of the command."""
+    """Remove `--debug`, which may come before or after the command. Returns the rest and whether it
+    was given."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + words[end:], len(kept) < end
@@ -169,8 +175,8 @@ def _message(error: Exception, words: list[str]) -> str:
             here = _called_here(str(option), words)
             if here is not None:
                 reason = here.removeprefix(NOTHING)
-                said = f"Write {here}" if reason == here else f"Leave it out: {reason}"
-                return f"there is no option {option}. {said}."
+                said = f"Use {here}" if reason == here else f"Leave it out: {reason}"
+                return f"No such option: {option}. {said}."
         if wrong := re.search(r"Input should be a valid (integer|number)", message):
             return f"{_given(error, words)} must be a {NUMBERS[wrong[1]]}."
         stop = "" if message.endswith((".", "?")) else "."
@@ -184,7 +190,7 @@ NUMBERS = {"integer": "whole number", "number": "number"}
 
 
 def _given(error: Exception, words: list[str]) -> str:
-    """The option that an error is about, with what was given to it."""
+    """The option that an error is about, with its value as typed."""
     names = tuple(getattr(getattr(error, "param", None), "opts", ()))
     place = next((i for i, word in enumerate(words) if word.split("=")[0] in names), None)
     if place is None:
@@ -193,14 +199,14 @@ def _given(error: Exception, words: list[str]) -> str:
 
 
 def _without_option(file: str, words: list[str]) -> bool:
-    """Whether a file is named behind the task or the run, where options name its columns."""
+    """Whether a file is a positional argument: only then do options name its columns."""
     if _name(words).partition(" ")[2] not in ("train", "check", "evaluate") or file not in words:
         return False
     return not words[words.index(file) - 1].startswith("--")
 
 
 def _called_here(option: str, words: list[str]) -> str | None:
-    """What people mean who know the option from another tool."""
+    """The headway equivalent of an option that is known from another tool."""
     from headway.settings.model import FAMILY_SETTINGS
     from headway.settings.run import SETTINGS
     from headway.settings.value_types import setting_types

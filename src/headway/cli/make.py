@@ -1,4 +1,4 @@
-"""`headway make`, which is no command any more: who gives it is told the program to run."""
+"""`headway make`, a removed command: its error names the program to run instead."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def make(
     kind: Annotated[str, typer.Argument()] = "shapes",
     words: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None:
-    """Data with known truth is made by examples/make_shapes.py and the like."""
+    """Removed: examples/make_shapes.py and its neighbours generate data with known truth."""
     if kind not in KINDS:
-        raise ConfigError(f"cannot make {kind!r}.{suggest(kind, KINDS)}")
+        raise ConfigError(f"cannot generate {kind!r}.{suggest(kind, KINDS)}")
     raise ConfigError(
-        "data is made by programs beside the library: "
-        f"python examples/make_{kind}.py --out {kind}, with the options that `headway make` had. "
-        "They are in the project's repository, under examples/; see docs/tasks/media.md."
+        "`headway make` was removed. Run "
+        f"python examples/make_{kind}.py --out {kind} instead: it takes the same options. "
+        "It is in the examples/ folder of the repository; see docs/tasks/media.md."
     )

@@ -1,4 +1,4 @@
-"""`headway models`: the runs that there are, those that come with headway and your own."""
+"""`headway models`: list runs, both shipped models and your own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headway.tasks.specs import METRICS, spec_of
 CARD = "README.md"
 DAMAGED = "damaged"
 SCALE = ".row_scale"
-"""Ends the names of what weights in 8 bits are multiplied by; no parameters."""
+"""Suffix of the tensors with the scales of 8-bit weights, which do not count as parameters."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +44,29 @@ class Found:
     score: float | None = None
     date: str = ""
     state: str = ""
-    """In a few words, if it cannot answer as it is: not finished, exported, damaged."""
+    """Why the run cannot be used as it is: not finished, exported or damaged. Empty otherwise."""
 
     trouble: str = ""
-    """Why the rest is not known."""
+    """The error that prevented loading."""
 
 
 def models(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER]...", help="Where to look, instead of runs/ and here.", exists=False
+            metavar="[FOLDER]...",
+            help="Folders to search, instead of runs/ and the current folder.",
+            exists=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the runs there are: task, size, score, date. Each name works where a RUN is wanted."""
+    """List available runs with task, size, score and date.
+
+    Their names work wherever a RUN is needed."""
     for folder in folders or ():
         if not folder.is_dir():
-            raise UserError(f"there is no folder {folder}.")
+            raise UserError(f"No such folder: {folder}.")
     own = [path for folder in folders or (RUNS, Path()) for path in runs_in(folder)]
     shipped = [] if folders else [SHIPPED / name for name in shipped_names()]
     found = [
@@ -82,7 +86,7 @@ def models(
 
 
 def _found(folder: Path, name: str) -> Found:
-    """What can be known without opening weights. A folder that is not whole ends nothing."""
+    """Facts of a run, read without loading its weights. An incomplete folder raises no error."""
     from headway.run import load
 
     try:
@@ -122,7 +126,7 @@ def _without_weights(folder: Path, name: str, trouble: str) -> Found:
 
 
 def _card(folder: Path) -> dict[str, str]:
-    """Figures of a model card, by what stands before them in its table."""
+    """Figures in the tables of a model card, by the name in the column before them."""
     path = folder / CARD
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     rows = re.findall(r"^\| ([\w ]+) \| \**([\d.-]+)", text, re.MULTILINE)
@@ -130,7 +134,7 @@ def _card(folder: Path) -> dict[str, str]:
 
 
 def _parameters(weights: Path) -> int:
-    """As the first bytes of the file say: nothing else is read."""
+    """The number of parameters, read from the header of the weights file only."""
     with weights.open("rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         tensors = json.loads(file.read(size))

@@ -1,4 +1,4 @@
-"""`headway play`: try a trained model line by line in the terminal, whatever its task."""
+"""`headway play`: try a trained model of any task interactively in the terminal."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 PROMPT = "> "
 HELP = """\
-Type a line and the model answers it, as `headway predict` does.
-  /set decode.temperature=0.7   change how it decodes; several settings at a time are fine
-  /set                          show what is changed
-  /help                         this
-  /quit                         leave, as the end of input (Ctrl-D) and Ctrl-C do
-A line that begins with // is a line that begins with /."""
+Type a line to see the prediction of the model, as from `headway predict`.
+  /set decode.temperature=0.7   change one or more decoding settings
+  /set                          show the changed settings
+  /help                         show this help
+  /quit                         leave (also Ctrl-D or Ctrl-C)
+To type a text that starts with /, start it with //."""
 
 COMMANDS = ("/help", "/set", "/quit")
 
@@ -40,15 +40,15 @@ def play(
     words: Settings = None,
     device: Device = "auto",
 ) -> None:
-    """Try a model: type a line, see its answer. `/help` says what else there is."""
+    """Try a model interactively: type a line, see the prediction. `/help` lists commands."""
     from headway.run import Run
 
     folders, changes = run_folders(run), only_decoding(words or [])
     settings = settings_of(folders[0], changes, {})
     player = Player(Run(folders, device=device, settings=settings), changes)
-    player.predictor  # noqa: B018  what cannot be loaded is said before the first line
+    player.predictor  # noqa: B018  loading errors appear before the first prompt
     if sys.stdin.isatty():
-        say(f"{settings.task} with {run}. /help says what there is to do.")
+        say(f"{settings.task} with {run}. Type /help for commands.")
     try:
         for line in _lines():
             if not player.take(line):
@@ -58,18 +58,18 @@ def play(
 
 
 class Player:
-    """Answers lines and does what `/commands` say."""
+    """Answers input lines and executes `/commands`."""
 
     def __init__(self, run: Run, changes: Sequence[str]) -> None:
         self.run, self.changes = run, list(changes)
         self._predictor: Predictor | None = None
         self.shown = False
         self.number = 0
-        """Of the last line since then."""
+        """The number of the last line since the predictor was created."""
 
     @property
     def predictor(self) -> Predictor:
-        """Made anew after every change of a setting."""
+        """The predictor, created again after every change of a setting."""
         if self._predictor is None:
             self._predictor, self.number = self.run.predictor(self._options()), 0
         return self._predictor
@@ -86,7 +86,7 @@ class Player:
         print(visible(piece), end="", flush=True)
 
     def take(self, line: str) -> bool:
-        """One line; False when it was the last. A mistake in it ends nothing."""
+        """Process one line. Returns False after `/quit`; user errors are only printed."""
         try:
             if line.startswith("/") and not line.startswith("//"):
                 return self._command(line)
@@ -120,12 +120,12 @@ class Player:
         elif name == "/help":
             say(HELP)
         else:
-            raise UserError(f"there is no command {name}.{suggest(name, COMMANDS)}")
+            raise UserError(f"No such command: {name}.{suggest(name, COMMANDS)}")
         return True
 
     def _set(self, words: Sequence[str]) -> None:
         if not words:
-            say(" ".join(self.changes) or "everything is as the run has it.")
+            say(" ".join(self.changes) or "No settings are changed.")
             return
         changes = [*self.changes, *only_decoding(words)]
         changes = list({word.partition("=")[0]: word for word in changes}.values())
@@ -134,7 +134,7 @@ class Player:
 
 
 def _lines() -> Iterator[str]:
-    """What is typed, with a prompt and a history; or what comes from a pipe."""
+    """Input lines: typed, with a prompt and history, or read from a pipe."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.rstrip("\n")

@@ -1,4 +1,4 @@
-"""`headway predict`: answers of a trained model, line by line, whatever its task."""
+"""`headway predict`: predictions of a trained model, line by line, for every task."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headway.tasks.answers import Answer, Show
 
 TEXT = Flag(
-    "text", "A text to answer, repeatable. With FILES: the column of the text.", "answers",
+    "text", "An input text, repeatable. With FILES: the column of the text.", "answers",
     lambda spec: spec.modality == "text", "TEXT", several=True,
 )  # fmt: skip
 NAMED = ("other", "source", "words", "image", "video", "audio")
@@ -55,33 +55,38 @@ def predict(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [KEY=VALUE]...",
-            help="Text; pictures, recordings or a list of them; decode.* settings.",
+            help="Text files; media files or lists of their paths; decode.* settings.",
             autocompletion=completion.to_ask,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     engine: Engine = "torch",
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights in 8 bits, on a CPU: quicker, nearly the same.")
+        bool, typer.Option("--int8", help="8-bit weights: faster on a CPU, almost the same output.")
     ] = False,
     device: Device = "auto",
-    encoding: Annotated[str, typer.Option(help="Of the input; the output is UTF-8.")] = "utf-8",
+    encoding: Annotated[
+        str, typer.Option(help="Encoding of the input. Output is UTF-8.")
+    ] = "utf-8",
     out: Annotated[
         str,
         typer.Option(
             metavar="FILE",
-            help="Where answers go; .csv .tsv .jsonl .parquet: with the columns of the input.",
+            help="Output file. .csv, .tsv, .jsonl and .parquet keep the columns of the input.",
         ),
     ] = "-",
     *,
     named: Named,
 ) -> int:
-    """Answer files or standard input, line by line: translate, continue, fill, classify, tag. Of
-    pictures and recordings the lines are paths, or files are named one after another.
+    """Predict for files or standard input, line by line.
 
-    Tables are read by the columns of training; --text, --source and so on name others.
+    The task of the run decides what is predicted: a translation, a continuation, a label, tags.
+    For images, video and audio, name the files, or give their paths line by line.
 
-    `headway predict RUN --help` shows what this run can be told.
+    Tables are read by the column names of training. Options such as --text and --source name
+    other columns. `headway predict RUN --help` shows the options of a run.
     """
     check_engine(engine, device)
     files, overrides = files_and_settings(words or [])
@@ -90,15 +95,15 @@ def predict(
     folders = run_folders(run, options.get("with", ()))
     if int8 and engine != "torch":
         raise UserError(
-            f"--int8 has no effect with --engine {engine}, which runs what was exported: "
-            f"headway export RUN --to {engine} --int8"
+            f"--int8 has no effect with --engine {engine}, which runs exported weights. Export "
+            f"in 8 bits: headway export RUN --to {engine} --int8"
         )
     settings = settings_of(
         folders[0], overrides, {"precision": "int8"} | decode if int8 else decode
     )
     if int8 and settings.decode.precision != "int8":
         raise UserError(
-            f"--int8 and decode.precision={settings.decode.precision} do not go together. Leave "
+            f"--int8 cannot be combined with decode.precision={settings.decode.precision}. Leave "
             "one of them out."
         )
     settings = replace(settings, data=replace(settings.data, encoding=encoding))
@@ -108,17 +113,20 @@ def predict(
     check_fits(named, FLAGS, spec)
     check_decoding(settings, overrides)
     if len(folders) > 1 and "with" not in spec.options:
-        raise UserError(f"a run of the task {spec.name} answers alone; {len(folders)} are given.")
+        raise UserError(
+            f"runs of the task {spec.name} cannot form an ensemble. Give one run, not "
+            f"{len(folders)}."
+        )
     if as_json and "format" in options:
         raise UserError(
-            f"--format {options['format']} and --json do not go together: JSON has the texts with "
-            "their times. Leave one of them out."
+            f"--format {options['format']} cannot be combined with --json, which already has "
+            "the times. Leave one of them out."
         )
     if "stream" in options:
         if as_json or out != "-":
             other = "--json" if as_json else "--out"
             raise UserError(
-                f"--stream shows text while it is written; it does not go with {other}."
+                f"--stream prints text while it is generated and cannot be combined with {other}."
             )
         options["stream"] = _show_piece
     from headway.data.files import count_lines, is_stream
@@ -129,18 +137,18 @@ def predict(
     progress = Progress()
     table = is_table(out) and not (as_json and out.endswith(".jsonl"))
     if table and as_json:
-        raise UserError(f"--json and --out {out} do not go together: a table is not JSON. Name the "
+        raise UserError(f"--json cannot be combined with --out {out}, which is a table. Name the "
                         "file .jsonl, or leave --json out.")  # fmt: skip
     _check_out(out, [*paths, *(names or ())])
     settings = _with_path(settings, needs)
     given = _given(settings, text, names, paths, needs, table=table)
     if table and not given.columns:
         raise UserError(
-            f"{paths[0]} has a word on each line, and {out} would have a row for each sentence. "
+            f"{paths[0]} has one word per line, but {out} would have one row per sentence. "
             "Name the output .conll or .txt."
         )
     live = not text and not names and all(map(is_stream, paths or ["-"]))
-    with progress.stage("reading the model"):
+    with progress.stage("loading the model"):
         model = Run(folders, device=device, engine=engine, settings=settings)
         answers = model.ask(
             given.inputs, {**options, "json": as_json}, progress=progress, live=live
@@ -154,10 +162,10 @@ def predict(
         if paths and not live
         else None
     )
-    # On a terminal the answers show how far it is; and who feeds a pipe knows what it waits for.
+    # On a terminal the answers themselves show the progress. For a pipe the total is unknown.
     watched = SILENT if out == "-" and sys.stdout.isatty() else progress
     beats = bool(text or names) or n_lines is not None
-    stage = watched.stage("answering", n_lines, beats=beats)
+    stage = watched.stage("predicting", n_lines, beats=beats)
     show = Show(
         "scores" in options, settings.decode.n_best > 1, "alignments" in options,
         options.get("top"), options.get("format", "text"),
@@ -178,7 +186,7 @@ def predict(
 def _texts_and_columns(
     options: dict[str, Any], files: Sequence[str]
 ) -> tuple[list[str] | None, dict[str, str]]:
-    """Texts to answer, and the columns of files that options name: `--text` is either."""
+    """Input texts, and the columns that options name. `--text` is a column if files are given."""
     needs: dict[str, str] = {}
     for flag in COLUMNS_READ:
         value = options.pop(flag.name, None)
@@ -188,18 +196,18 @@ def _texts_and_columns(
     if files and text:
         needs["text"], text = _only("text", text), None
     if needs and not files:
-        raise UserError(f"--{next(iter(needs))} names a column of FILES. Give a file.")
+        raise UserError(f"--{next(iter(needs))} names a column of FILES, but no file is given.")
     return text, needs
 
 
 def _only(name: str, values: Sequence[str]) -> str:
     if len(values) > 1:
-        raise UserError(f"--{name} names a column of the files, and {len(values)} are given.")
+        raise UserError(f"--{name} names one column of FILES, but {len(values)} values are given.")
     return str(values[0])
 
 
 def _with_path(settings: Resolved, needs: dict[str, str]) -> Resolved:
-    """Lists of media have one column that is read; an option may name it."""
+    """Settings with the column of media paths, if an option names it."""
     if spec_of(settings).modality == "text" or not needs:
         return settings
     (name,) = needs.values()
@@ -210,21 +218,21 @@ def _given(
     settings: Resolved, text: list[str] | None, names: list[str] | None, paths: Sequence[str],
     needs: dict[str, str], *, table: bool,
 ) -> InputFile:  # fmt: skip
-    """The inputs to answer: from files what was text in training; a stream holds one text, or one
-    file name, per line."""
+    """The inputs: from files, the columns used in training; from a stream, one text or path per
+    line."""
     from headway.data.files import is_stream, open_lines
     from headway.data.prediction_files import Input, InputFile, input_words, open_inputs
 
     unknown = next((word for word in needs if word not in input_words(settings)), None)
     if unknown is not None:
         raise UserError(
-            f"--{unknown} names a column that this run does not read. It reads: "
+            f"--{unknown} names a column that this run does not use. It uses "
             f"{', '.join(f'--{word}' for word in sorted(input_words(settings)))}."
         )
     if needs and any(map(is_stream, paths)):
         raise UserError(
-            f"--{next(iter(needs))} names a column of a file, and standard input and pipes are "
-            "read line by line. Give a file."
+            f"--{next(iter(needs))} names a column, but standard input and pipes have no columns. "
+            "Give a file."
         )
 
     def note(said: str) -> None:
@@ -238,7 +246,7 @@ def _given(
                 return open_inputs(paths, settings, note, needs=needs, rows=table)
         except NoColumn as error:
             if "text" in needs:
-                error.args = (f"{error}. With a file, --text names a column.", *error.args[1:])
+                error.args = (f"{error}. With FILES, --text names a column.", *error.args[1:])
             raise
     lines: Iterable[str] = text or names or open_lines("-", settings.data.encoding)
     name = "path" if names is not None else "text"
@@ -249,23 +257,23 @@ SPREADSHEETS = frozenset({".xlsx", ".xls", ".ods"})
 
 
 def _check_out(out: str, inputs: Sequence[str]) -> None:
-    """A `UserError` before anything is computed, if the output cannot be written."""
+    """Raise `UserError` before computing anything if the output cannot be written."""
     path = Path(out)
     if out == "-":
         return
     if path.suffix.lower() in SPREADSHEETS:
         raise UserError(
-            f"cannot write {out}: {path.suffix} files are not supported. Spreadsheets open .csv: "
+            f"cannot write {out}: {path.suffix} files are not supported. Write .csv instead: "
             f"--out {path.with_suffix('.csv')}"
         )
     if path.is_dir() or not path.absolute().parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        why = "it is a folder" if path.is_dir() else f"the folder {path.parent} does not exist"
         raise UserError(f"cannot write {out}: {why}.")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise UserError(f"cannot write {out}: permission denied.")
     if any(one != "-" and Path(one).exists() and path.exists() and path.samefile(one)
            for one in inputs):  # fmt: skip
-        raise UserError(f"--out {out} is an input, too. Name another file.")
+        raise UserError(f"--out {out} would overwrite an input. Name another file.")
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
@@ -274,7 +282,7 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerTable:
-    """The answers of this task beside the columns of its input."""
+    """A table with the input columns followed by the columns of the answers."""
     from headway.tasks.answer_tables import AnswerTable
 
     scored = spec.answers in ("label", "text")
@@ -287,7 +295,7 @@ def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerT
 def _write_rows(
     answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: Stage
 ) -> int:  # fmt: skip
-    """How many could not be answered."""
+    """Write one row per answer and return the number of inputs that failed."""
     from headway.tasks.answer_tables import answer_cells
 
     failed = 0
@@ -303,20 +311,21 @@ def _write_rows(
 
 
 def _tell_columns(name: str, settings: RunSettings) -> None:
-    """What the columns of a list of files are taken for; what is no list says nothing."""
+    """Report how the columns of a list of media files are interpreted; skip other files."""
     from headway.data.prediction_files import columns_taken
     from headway.data.readers.media import is_list
 
     if is_list(Path(name)) and Path(name).is_file():
-        with suppress(DataError):  # which is said in its place, beside the answers of the others
+        with suppress(DataError):  # reported later, among the answers
             _tell(f"{name}: {columns_taken(name, settings.data, spec_of(settings).modality)}.")
 
 
 def _print(
     answers: Iterable[Answer], file: _Output, show: Show | None, *, live: bool, stage: Stage
 ) -> int:
-    """How many could not be answered: what is wrong with each goes to standard error. Without
-    `show` they are printed as JSON."""
+    """Print answers and return the number of inputs that failed. Errors go to standard error.
+
+    Without `show`, answers are printed as JSON."""
     from headway.tasks.answers import LabelAnswer, VectorAnswer
 
     failed = 0
@@ -332,7 +341,9 @@ def _print(
         if answer.error:
             failed += 1
             _tell(answer.error)
-        if isinstance(answer, LabelAnswer | VectorAnswer):  # of others the summary tells
+        if isinstance(
+            answer, LabelAnswer | VectorAnswer
+        ):  # the summary covers the notes of other answers
             for note in answer.notes:
                 _tell(note)
     return failed
@@ -344,8 +355,8 @@ def _show_piece(piece: str) -> None:
 
 
 class _Output:
-    """Standard output, or a file that is made with the first line: a command that fails before
-    that leaves none."""
+    """Standard output, or a file that is created when the first line is written: a command that
+    fails earlier leaves no file."""
 
     def __init__(self, out: str) -> None:
         self.out = out

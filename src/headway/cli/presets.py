@@ -1,4 +1,4 @@
-"""`headway presets`: the published sizes, each built without memory and counted."""
+"""`headway presets`: named model sizes with exact parameter counts, built on the meta device."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def presets(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the models that have a name, with their exact size."""
+    """List named model sizes (presets) and their parameter counts."""
     if family is not None and family not in FAMILY_SETTINGS:
-        raise ConfigError(f"unknown family {family!r}.{suggest(family, FAMILY_SETTINGS)}")
+        raise ConfigError(f"--family {family!r} does not exist.{suggest(family, FAMILY_SETTINGS)}")
     from headway.settings.presets import PRESETS
 
     rows = [
@@ -65,12 +65,12 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
 
 
 def _read(settings: ModelSettings, name: str) -> int | str:
-    """A number of each side, where the body has such a thing."""
+    """A setting of each side; empty where the body does not use it."""
     return "" if name in UNREAD[settings.body] else _joined(settings.each(name))
 
 
 def _joined(numbers: Sequence[int]) -> int | str:
-    """Of an encoder and a decoder, where there are two."""
+    """One number, or both joined with a plus for an encoder and a decoder."""
     return numbers[0] if len(numbers) == 1 else "+".join(map(str, numbers))
 
 

@@ -11,9 +11,9 @@ WIDE = 10_000
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[str]) -> None:
-    """Columns named in `numbers` are set flush right.
+    """Print a table. Columns named in `numbers` are right-aligned.
 
-    A table wider than the terminal is left to the terminal to break: rich would shorten numbers.
+    The terminal wraps a table that is too wide: rich would cut numbers short.
     """
     from rich.console import Console  # which is slow to import
     from rich.measure import Measurement

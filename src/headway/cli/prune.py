@@ -1,4 +1,4 @@
-"""`headway prune`: a smaller run without its least important heads, and what that costs."""
+"""`headway prune`: remove the least important heads and report what that costs."""
 
 from __future__ import annotations
 
@@ -33,51 +33,62 @@ def prune(
     run: RunName,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FILES]...", help="A test set, in the form of the training data."),
+        typer.Argument(
+            metavar="[FILES]...", help="A test set, in the format of the training data."
+        ),
     ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
             metavar="40%|N|cross.2.4,…",
-            help="How many heads go, the least important first, or which, from 1.",
+            help="How many heads to remove, least important first; or which, counted from 1.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A new folder for the smaller run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for the pruned run.")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="Take heads of this attention alone: encoder, cross, …")
+        str | None, typer.Option(help="Remove heads of this attention only: encoder, cross, …")
     ] = None,
     curve: Annotated[
         bool,
-        typer.Option("--curve", help="Measure the score at 0 to 90 %; kept in RUN for `look`."),
+        typer.Option(
+            "--curve", help="Measure the score with 0 to 90 % removed; saved in RUN for `look`."
+        ),
     ] = False,
     importance_from: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FILE",
-            help="Texts that heads are judged by; sources and targets with a tab. Or pictures …",
+            help="Inputs to measure importance on: texts (SOURCE<TAB>TARGET for pairs) or media.",
         ),
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Of the text files.")] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(help="Encoding of the text files. Default: as in training."),
+    ] = None,
     as_json: Json = False,
     *,
     named: Named,
 ) -> None:
-    """Take heads out of a model for good, and compare size, score and speed with the whole one."""
+    """Remove attention heads from a model permanently.
+
+    Prints size, score and speed before and after."""
     if heads is None and not curve:
-        raise UserError("say how many heads shall go (--heads 40%) or ask for --curve.")
+        raise UserError("nothing to do: give --heads, for example --heads 40%, or --curve.")
     if (heads is None) != (out is None):
-        raise UserError("--heads and --out go together: which heads, and where the run goes.")
+        raise UserError(
+            "--heads and --out must be given together: which heads to remove, and the new folder."
+        )
     folder = run_folder(run)
     settings = load_run(folder)
     check_fits(named, TEST_SET, spec_of(settings))
     files = files_of_test(settings, words or [], named, encoding) if words or named else None
     if curve and files is None:
         ways = spec_of(settings).file_options
-        raise UserError(f"--curve needs a test set to score on: give FILES{ways}.")
+        raise UserError(f"--curve needs a test set. Give FILES{ways}.")
     if not settings.model.attention_layers:
         raise UserError(
-            f"{run} has no heads that could go: its body is {settings.model.body}. Pruning is for "
-            "models with model.body=transformer."
+            f"{run} has no attention heads to remove: its model.body is {settings.model.body}. "
+            "Only models with model.body=transformer can be pruned."
         )
     wanted = None if heads is None else _wanted(heads, settings.model, kind)
     from headway.inside.measure.pruned_run import find_examples
@@ -104,16 +115,16 @@ def prune(
 
 
 def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[Head]:
-    """A number of heads, or the heads themselves."""
+    """Parse `--heads`: a number of heads, or the heads themselves."""
     from headway.inside.measure.pruning import all_heads, prunable, without
 
     if kind is not None and kind not in model.attention_layers:
         has = ", ".join(model.attention_layers)
-        raise UserError(f"--kind {kind}: this model has the attention {has}.")
+        raise UserError(f"--kind {kind}: this model has no such attention. Choose from: {has}.")
     if "." in text and not text.endswith("%"):
         gone = frozenset(head_given(name, "--heads") for name in text.split(","))
         if kind is not None:
-            raise UserError("--kind has no effect where --heads names the heads. Leave it out.")
+            raise UserError("--kind has no effect when --heads names the heads. Leave it out.")
         without(model, gone)  # an unknown head, or none left, surfaces here
         return gone
     total = sum(kind in (None, head[0]) for head in all_heads(model))
@@ -124,15 +135,15 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
         n_gone = round(float(text[:-1]) / 100 * total if share else float(int(text)))
     except (ValueError, OverflowError) as error:
         raise UserError(
-            f"--heads {text!r} is no share (40%), no number (12), and no list of heads "
+            f"--heads {text!r} is not valid. Give a share (40%), a number (12) or a list of heads "
             "(cross.2.4,encoder.1.1)."
         ) from error
     if n_gone < 1:
-        raise UserError(f"--heads {text} takes none of {of} out. Give more.")
+        raise UserError(f"--heads {text} removes none of {of}. Give a larger value.")
     if n_gone > most:
         raise UserError(
-            f"--heads {text} would take {n_gone} of {of} out, but every attention keeps at least "
-            f"one: {most} can go, which is {100 * most / total:.0f} %."
+            f"--heads {text} would remove {n_gone} of {of}, but every attention must keep at least "
+            f"one head. At most {most} can be removed ({100 * most / total:.0f} %)."
         )
     return n_gone
 
@@ -140,7 +151,7 @@ def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozense
 def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
     from headway.inside.measure.heads import heads
 
-    say(f"importance of the heads from {len(readings):,} {readings[0].unit}: {where}")
+    say(f"measuring head importance on {len(readings):,} {readings[0].unit}: {where}")
     with Progress().stage("measuring heads"):
         return replace(heads(run, readings), source=where)
 
@@ -148,18 +159,18 @@ def _judged(run: Opened, readings: list[Reading], where: str) -> Heads:
 def _curve(run: Opened, files: DataSettings, found: Heads, folder: Path) -> None:
     from headway.inside.measure.pruning_curve import CURVE, curve, save_found
 
-    with Progress().stage("measuring without heads"):
+    with Progress().stage("measuring the score without heads"):
         measured = curve(run, files, found, note=say)
     rows = [
         (p.order, p.kind, f"{p.share:.0%}", str(p.gone), f"{p.score:.2f}") for p in measured.points
     ]
-    show_table(["order", "attention", "share", "heads out", measured.metric], rows,
-               {"share", "heads out", measured.metric})  # fmt: skip
+    show_table(["order", "attention", "share", "removed", measured.metric], rows,
+               {"share", "removed", measured.metric})  # fmt: skip
     if is_shipped(folder):
-        say(f"{folder.name} comes with headway, so nothing is kept. Copy it to keep the curve.")
+        say(f"curve not saved: {folder.name} is a shipped model. Copy it to your own folder first.")
         return
     save_found(folder, found, measured)
-    say(f"{folder / CURVE}: kept for `headway look`")
+    say(f"saved {folder / CURVE}; `headway look` shows it")
 
 
 def _write(
@@ -176,8 +187,8 @@ def _write(
         return
     rows = [_row(line) for line in lines]
     show_table(["", "before", "after", "change", ""], rows, {"before", "after", "change"})
-    print(f"\nheads out: {', '.join(map(shown, names))}")
-    say(f"{out}: a run like any other; train it on with `headway train … --from {out}`")
+    print(f"\nheads removed: {', '.join(map(shown, names))}")
+    say(f"wrote {out}; fine-tune it with `headway train … --from {out}`")
 
 
 def _row(line: Line) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`headway recipes`: settings that reach a published result."""
+"""`headway recipes`: tested settings, most of them for a published result."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from headway.settings.recipes import about, recipe_names, recipe_path
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="Print this recipe's settings.", autocompletion=completion.recipes),
+        typer.Argument(
+            help="Print the settings of this recipe.", autocompletion=completion.recipes
+        ),
     ] = None,
 ) -> None:
-    """List the recipes, or print one."""
+    """List the recipes (tested settings), or print one."""
     if name is not None:
         print(recipe_path(name).read_text(encoding="utf-8"), end="")
         return

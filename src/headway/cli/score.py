@@ -1,4 +1,4 @@
-"""`headway score`: how likely a model holds given translations to be."""
+"""`headway score`: the log-probability that a model assigns to given translations."""
 
 from __future__ import annotations
 
@@ -22,30 +22,37 @@ from headway.settings.data import DataSettings
 
 def score(
     run: RunNames,
-    source: Annotated[list[str], typer.Option(help="Sources, a line each.")],
-    target: Annotated[list[str], typer.Option(help="Translations, a line each.")],
+    source: Annotated[list[str], typer.Option(help="Source files, one sentence per line.")],
+    target: Annotated[list[str], typer.Option(help="Translations, line by line with --source.")],
     words: Settings = None,
     more: Annotated[
-        list[str] | None, typer.Option("--with", metavar="RUN", help="One more run: an ensemble.")
+        list[str] | None,
+        typer.Option("--with", metavar="RUN", help="Another run, to form an ensemble."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Source and target tokens scored together.")
+        int | None, typer.Option(help="Source and target tokens per batch.")
     ] = None,
-    encoding: Annotated[str, typer.Option(help="Of the text files.")] = "utf-8",
+    encoding: Annotated[str, typer.Option(help="Encoding of the text files.")] = "utf-8",
     device: Device = "auto",
 ) -> None:
-    """Print for each pair log P, log P a token, and the tokens counted, the end among them."""
+    """Print the log-probability of given translations.
+
+    For each pair: log P, log P per token, and the number of tokens, including the end token."""
     files, overrides = files_and_settings(words or [])
     if files:
-        raise UserError(f"{files[0]!r} is no key=value setting. Files go to --source and --target.")
+        raise UserError(
+            f"{files[0]!r} is not a key=value setting. Give files with --source and --target."
+        )
     folders = run_folders(run, more or [])
     decode = {} if batch_tokens is None else {"batch_tokens": batch_tokens}
     run_settings = settings_of(folders[0], overrides, decode)
     if run_settings.task != "translate":
         raise UserError(
-            f"{folders[0]} is a run of the task {run_settings.task}; score compares translations. "
-            "See headway evaluate."
+            f"{folders[0]} is a run of the task {run_settings.task}. score supports only runs of "
+            "the task translate; use headway evaluate."
         )
     from headway.data.pairs import read_pairs
     from headway.run import Run
@@ -61,5 +68,5 @@ def score(
             print(json.dumps(found.facts()))
         else:
             print(f"{found.log_prob:.4f}\t{found.per_token:.4f}\t{found.n_tokens}")
-    mean = f", {total / n_tokens:.4f} a token" if n_tokens else ""
+    mean = f", {total / n_tokens:.4f} per token" if n_tokens else ""
     tell("score", f"{n_pairs:,} pairs, log P {total:.2f}{mean}")

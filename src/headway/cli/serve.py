@@ -1,4 +1,4 @@
-"""`headway serve`: runs of any task as an HTTP service, with a page to try them on."""
+"""`headway serve`: serve runs of any task over HTTP, with a page to try them."""
 
 from __future__ import annotations
 
@@ -37,35 +37,36 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="RUN... [KEY=VALUE]...",
-            help="Run folders or shipped models; serve.* limits and decode.* settings.",
+            help="Run folders or shipped models; serve.* and decode.* settings.",
             autocompletion=completion.runs,
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where to listen; others than this machine need keys.")]
+    host: Annotated[str, typer.Option(help="Address to listen on. Other machines need --key-file.")]
     = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 is any that is free.")] = PORT,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = PORT,
     key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Who may ask: keys that --new-key made.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Require a key from this file (see --new-key)."),
     ] = None,
     new_key: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Add a key to --key-file, print it, serve nothing."),
+        typer.Option(metavar="NAME", help="Add a key to --key-file, print it and exit."),
     ] = None,
     languages: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN=de-en", help="Between which languages a translator translates."),
+        typer.Option(metavar="RUN=de-en", help="Source and target language of a translation run."),
     ] = None,
     engine: Engine = "torch",
     int8: Annotated[
-        bool, typer.Option("--int8", help="Weights in 8 bits, on a CPU: quicker, nearly the same.")
+        bool, typer.Option("--int8", help="8-bit weights: faster on a CPU, almost the same output.")
     ] = False,
     device: Device = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No line a request.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not log requests.")] = False,
 ) -> None:  # fmt: skip
-    """Serve models over HTTP, each under its name: `/` is a page to try them on.
+    """Serve models over HTTP by name, with a page at `/` to try them.
 
-    OpenAI's and LibreTranslate's clients work unchanged; `/v1/predict` asks any of them. SIGTERM
-    lets accepted requests finish.
+    OpenAI and LibreTranslate clients work unchanged. `/v1/predict` works for every model. On
+    SIGTERM, accepted requests are finished.
     """
     if new_key is not None:
         _make_key(key_file, new_key)
@@ -73,10 +74,13 @@ def serve(
     words = runs or []
     names, changes = split_words(words)
     if not names:
-        raise UserError("say what to serve: headway serve RUN. `headway models` lists runs.")
+        raise UserError("No run given. Use: headway serve RUN. `headway models` lists runs.")
     check_engine(engine, device)
     if int8 and engine != "torch":
-        raise UserError(f"--int8 has no effect with --engine {engine}, which runs what it holds.")
+        raise UserError(
+            f"--int8 has no effect with --engine {engine}, which runs exported weights. "
+            "Leave it out."
+        )
     for module in ("starlette", "uvicorn", "python_multipart"):
         needs(module, "serve")
     from headway.serve import server
@@ -86,8 +90,9 @@ def serve(
 
     if key_file is None and not server.is_loopback(host):
         raise UserError(
-            f"--host {host} would let everybody in. Make a key (headway serve --key-file keys.txt "
-            "--new-key me) and serve with --key-file keys.txt, or stay on 127.0.0.1."
+            f"--host {host} without --key-file would accept requests from anyone. Create a key "
+            "(headway serve --key-file keys.txt --new-key me) and add --key-file keys.txt, or use "
+            "--host 127.0.0.1."
         )
     keys = None if key_file is None else Keys.read(key_file)
     limits = _limits([word for word in changes if word.startswith("serve.")])
@@ -109,17 +114,17 @@ def serve(
     )  # fmt: skip
     _tell("stopped.")
     if not service_of(app).ends_within(0.1):
-        # A computation that nobody waits for any more; Python would abort in the middle of it.
+        # A computation without a waiting client is still running; a normal exit would abort in it.
         os._exit(0)
 
 
 def _make_key(path: Path | None, name: str) -> None:
     if path is None:
-        raise UserError("say where the key goes: --key-file keys.txt.")
+        raise UserError("--new-key needs the file to add the key to: --key-file keys.txt.")
     from headway.serve.keys import new_key
 
     print(new_key(path, name))
-    _tell(f"this key of {name} is shown once; {path} has only its hash.")
+    _tell(f"added the key for {name}. It is shown only once: {path} stores its hash.")
 
 
 def _limits(words: Sequence[str]) -> Limits:
@@ -148,14 +153,15 @@ def _languages(words: Sequence[str], names: Sequence[str]) -> dict[str, tuple[st
         codes = pair.split("-")
         if name not in names or len(codes) != 2 or not all(codes):
             raise ConfigError(
-                f"--languages {word!r}: write RUN=de-en with one of {', '.join(names)}."
+                f"--languages {word!r} is not valid. Write RUN=de-en, where RUN is one of: "
+                f"{', '.join(names)}."
             )
         found[name] = (codes[0].lower(), codes[1].lower())
     return found
 
 
 def _started(app: Any, url: str) -> None:
-    """When connections are answered: where, and what."""
+    """Report the models and the address when the server accepts connections."""
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
@@ -163,14 +169,14 @@ def _started(app: Any, url: str) -> None:
 
 
 def _ready(app: Any, url: str, needs_key: bool) -> None:
-    """When the models are read: a line that works."""
+    """Report memory use and an example request when all models are loaded."""
     from headway.serve.application import service_of
     from headway.serve.memory import resident_bytes
 
     workers = service_of(app).workers.values()
     held = ", ".join(f"{one.name} {one.n_bytes / 1e6:,.0f}" for one in workers if one.n_bytes)
     if held:
-        _tell(f"MB of weights: {held}; of the process: {resident_bytes() / 1e6:,.0f}")
+        _tell(f"weights in MB: {held}; whole process: {resident_bytes() / 1e6:,.0f}")
     first = next(iter(workers))
     key = " -H 'Authorization: Bearer KEY'" if needs_key else ""
     if first.spec.modality == "text":
@@ -179,7 +185,7 @@ def _ready(app: Any, url: str, needs_key: bool) -> None:
     else:
         send = f"-F model={first.name} -F file=@FILE"
     say(f"  curl {url}/v1/predict{key} {send}")
-    say(f"  a page to try it on: {url}/")
+    say(f"  try it in a browser: {url}/")
 
 
 def _example(run: Run) -> Any:

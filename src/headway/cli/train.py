@@ -1,4 +1,4 @@
-"""`headway train TASK FILES`: from files to a model in a folder. The same command goes on."""
+"""`headway train TASK FILES`: train a model from files. The same command resumes it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from headway.training.run import Training
 
 AGAIN = 75
-"""Exit code of a run that stopped because it was asked to; the same command goes on with it."""
+"""Exit code of a run that was interrupted and saved: the same command resumes it."""
 
 INCOMPLETE = 1
-"""Of one that ended, while something of it could not be saved."""
+"""Exit code of a run that ended, but could not save everything."""
 
 FLAGS = (*COLUMNS, *FILES, *VALID_FILES)
 
@@ -44,11 +44,11 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="TASK [FILES]... [KEY=VALUE]...",
-            help=f"{', '.join(SPECS)}; detect, distil; files, and settings.",
+            help=f"The task ({', '.join(SPECS)}, detect, distil), data files, and settings.",
             autocompletion=completion.to_train,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the new run.")] = None,
     valid: Valid = None,
     encoding: Encoding = None,
     start: FromRun = None,
@@ -60,25 +60,30 @@ def train(
             autocompletion=completion.recipes,
         ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Where the recipe's files are.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder with the data files of the recipe.")
+    ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Wall-clock time for everything: 90s, 10m, 2h.")
+        str | None, typer.Option(help="Time limit for the whole run: 90s, 10m, 2h.")
     ] = None,
     device: Device = "auto",
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew, whatever is in the folder.")
+        bool, typer.Option("--restart", help="Train from the start, replacing a run in --out.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check, resolve, measure; train nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Show the settings and the expected time, without training."
+        ),
     ] = False,
     *,
     named: Named,
 ) -> int:
-    """Train a model from files; run the same command again to go on after a stop.
+    """Train a model from files. To resume an interrupted run, repeat the command.
 
-    With FILES, options such as --text and --label name columns of them, where they are not called
-    so: headway train classify reviews.tsv --text review --label stars --out runs/reviews. Without
-    FILES, --text, --source and --target name files: --source a.de --target a.en.
+    With FILES, options such as --text and --label name their columns, if they have other names:
+    headway train classify reviews.tsv --text review --label stars --out runs/reviews. Without
+    FILES, --text, --source and --target name the files: --source a.de --target a.en.
     """
     started = time.monotonic()
     task, files, settings = task_files_settings(words or [], recipe=recipe is not None)
@@ -97,10 +102,12 @@ def train(
     if recipe and data:
         asked = Asked(in_folder(recipe_path(recipe), data), "--data") | asked
     elif data:
-        raise ConfigError("--data says where the files of a --recipe are. Name a recipe too.")
+        raise ConfigError("--data is the folder for the files of a recipe. Give --recipe too.")
     run = wish.run(asked, f"headway train {task}", quiet=False)
     if out is None and not dry_run:
-        raise ConfigError("--out is missing: the folder for this run, for example runs/de-en.")
+        raise ConfigError(
+            "--out is missing. Name a folder for this run, for example --out runs/de-en."
+        )
     from headway.training.arguments import check_training, with_budget
 
     check_training(run)
@@ -132,7 +139,7 @@ def wished(
     named: Named, settings: list[str], start: str | None, teacher: str | None,
     recipe: str | None = None,
 ) -> Wish:  # fmt: skip
-    """What `headway.train` and `headway.check` make of the same words in Python."""
+    """The request that `headway.train` or `headway.check` would build from the same arguments."""
     from headway.api import Wish
 
     encoding = named.get("encoding")
@@ -146,7 +153,7 @@ def wished(
 
 
 def _show_plan(run: Training, folder: Path) -> int:
-    """What would happen, measured on this machine. The plan goes to stdout as TOML."""
+    """Print the plan, with times measured on this machine, as comments and TOML on stdout."""
     from headway.models.summary import count, outline
     from headway.progress import duration
     from headway.training.estimate import memory_needed
@@ -161,14 +168,16 @@ def _show_plan(run: Training, folder: Path) -> int:
     settings, timing = run.dry_run(prepared)
     train, model = settings.train, settings.model
     if model.counts:
-        print("# n-grams are counted, in one pass over the training text: seconds a million tokens")
+        print(
+            "# n-grams are counted in one pass over the training text (seconds per million tokens)"
+        )
         print(resolved_toml(settings), end="")
         return 0
     steps = train.steps or 0
     evaluations = -(-steps // (train.eval_every or 1))
     total = steps * timing.step_s + evaluations * timing.evaluation_s
     print(f"# {count(outline(model)):,} parameters, {memory_needed(settings) / 2**20:,.0f} MiB")
-    print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s a step")
+    print(f"# measured: {timing.tokens_per_s:,.0f} tokens/s, {timing.step_s:.3g} s per step")
     print(f"# {steps:,} steps and {evaluations} evaluations: about {duration(total)}")
     print(f"# {schedule_line(train, steps, model.d_model)}")
     print(resolved_toml(settings), end="")

@@ -1,4 +1,4 @@
-"""`headway truth`: how often the maps of a run point at the right place, where that is known."""
+"""`headway truth`: measure how often attribution maps point at the known right place."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 BEST_HEADS = 5
 FLAGS = (
-    Flag("pairs", "Source, tab, target a line; tab, 0-0 1-2 if aligned.", "cases",
+    Flag("pairs", "SOURCE<TAB>TARGET per line; optionally <TAB> and an alignment like 0-0 1-2.",
+         "cases",
          lambda spec: spec.truth == "pairs", "FILE", Path),
-    Flag("reactions", "Reactions as SMILES with numbered atoms.", "cases",
+    Flag("reactions", "Reactions as SMILES with atom-mapping numbers.", "cases",
          lambda spec: spec.answers == "gaps" and spec.modality == "text", "FILE", Path),
-    Flag("media", "Pictures with boxes, recordings with word times: a JSONL manifest.", "cases",
+    Flag("media", "A JSONL manifest of images with boxes, or audio with word times.", "cases",
          lambda spec: spec.modality != "text", "FILE", Path),
 )  # fmt: skip
 
@@ -36,26 +37,34 @@ def truth(
     run: RunName,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE", help="Pairs, reactions or a manifest, as the run reads."),
+        typer.Argument(
+            metavar="FILE", help="Pairs, reactions or a media manifest, depending on the run."
+        ),
     ] = None,
-    texts: Annotated[int, typer.Option(min=2, help="The most texts to use.")] = 500,
+    texts: Annotated[int, typer.Option(min=2, help="Maximum number of inputs to use.")] = 500,
     few: Annotated[
-        int, typer.Option(min=0, help="Of these, how many for maps that take time.")
+        int, typer.Option(min=0, help="Maximum number of inputs for the slow maps.")
     ] = 40,
     out: Annotated[
-        Path | None, typer.Option(help="The file to write; else truth.json in the run folder.")
+        Path | None, typer.Option(help="The file to write. Default: truth.json in the run folder.")
     ] = None,
     methods: Annotated[
-        str, typer.Option("--maps", help="Kinds of maps, with commas; all: every kind.")
+        str, typer.Option("--maps", help="Kinds of maps, separated by commas, or all.")
     ] = "all",
     untrained: Annotated[
-        bool, typer.Option("--untrained", help="A control: the same shape with fresh weights.")
+        bool,
+        typer.Option(
+            "--untrained", help="Measure the same architecture with random weights, as a control."
+        ),
     ] = False,
     as_json: Json = False,
     *,
     named: Named,
 ) -> None:
-    """Measure every map and head of a run beside chance, and note it for its pages."""
+    """Measure how often maps and heads find the right place.
+
+    Every map is compared with chance, on data where the right place is known. The result is saved
+    for the pages of `headway look`."""
     folder = run_folder(run)
     settings = load_run(folder)
     spec, task = spec_of(settings), settings.task
@@ -65,18 +74,18 @@ def truth(
     pairs, reactions, media = (named.get(flag.name) for flag in FLAGS)
     if spec.truth == "pairs" and pairs is None:
         raise UserError(
-            f"{run} translates, so its truth comes from pairs, with a source, a tab and its "
-            f"translation a line: headway truth {run} pairs.tsv. Copied names and numbers in them "
-            "are known alignments."
+            f"{run} is a run of {task} and needs a file with SOURCE<TAB>TARGET on each line: "
+            f"headway truth {run} pairs.tsv. Copied names and numbers in the pairs are the known "
+            "alignments."
         )
     if spec.truth and spec.modality != "text" and media is None:
         raise UserError(
-            f"{run} is a run of {task}: its truth comes from a manifest in which boxes or times "
-            f"are known: headway truth {run} FILE.jsonl. `examples/make_{spec.truth}.py` writes "
-            "such."
+            f"{run} is a run of {task} and needs a manifest with known boxes or times: "
+            f"headway truth {run} FILE.jsonl. `examples/make_{spec.truth}.py` writes such a "
+            "manifest."
         )
     if not spec.truth and reactions is None:
-        print(f"not validated: nobody knows where a run of the task {task} has to look.")
+        print(f"not validated: there is no known right place for a run of the task {task}.")
         return
     from headway.inside.measure.maps import METHODS, known
     from headway.inside.measure.truth.validate import find_cases, validate, with_fresh_weights
@@ -87,13 +96,13 @@ def truth(
     loaded = with_fresh_weights(loaded) if untrained else loaded
     cases = find_cases(loaded, texts, pairs=pairs, reactions=reactions, media=media)
     if not cases.cases:
-        print(f"not validated: {cases.kind}: there is none.")
+        print(f"not validated: no known places found ({cases.kind}).")
         return
     found = validate(loaded, cases, wanted, few=few, progress=Progress())
     if not found.is_telling:
         say(
-            f"only {found.n} {found.unit} could be judged: too few to trust the figures. Give more "
-            "texts."
+            f"only {found.n} {found.unit} could be measured: too few for reliable figures. Give "
+            "more inputs."
         )
     if out is not None or not untrained:
         _save(found, folder, out)
@@ -104,14 +113,14 @@ def truth(
 
 
 def _by_option(words: list[str], named: Named, spec: Spec) -> Named:
-    """The file that stands behind the run, under the option that such a run takes it by."""
+    """The positional file, under the name of the option that applies to the run."""
     check_alone(words, named)
     if len(words) > 1:
-        raise UserError(f"one file at a time, but there are {len(words)}: {', '.join(words)}.")
+        raise UserError(f"truth takes one file, but {len(words)} are given: {', '.join(words)}.")
     flag = next((flag for flag in FLAGS if flag.fits(spec)), None)
     if flag is None:
         raise UserError(
-            f"{words[0]} has no effect: a run of the task {spec.name} takes no file here."
+            f"{words[0]} has no effect: truth takes no file for a run of the task {spec.name}."
         )
     return {flag.name: Path(words[0])}
 
@@ -120,7 +129,7 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
     from headway.inside.page.look import TRUTH
 
     if out is None and is_shipped(folder):
-        say("not written: this model comes with headway. Use --out FILE.")
+        say("not saved: this is a shipped model. Give a file with --out.")
         return
     path = out or folder / TRUTH
     found.save(path)
@@ -130,10 +139,10 @@ def _save(found: Truth, folder: Path, out: Path | None) -> None:
 def _show(found: Truth, n_texts: int) -> None:
     scores, items = found.maps, found.items
     print(
-        f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance is right "
-        f"{found.chance:.3f} of the time\n"
+        f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; accuracy by "
+        f"chance {found.chance:.3f}\n"
     )
-    # A word is linked to one word or to few; of a thing any patch will do.
+    # A word aligns with one or a few words; for an object in an image, any of its patches counts.
     figures = ["P@1", "AER"] if items == "texts" else ["P@1"]
     rows = []
     for name in found.leading(BEST_HEADS):
@@ -145,23 +154,23 @@ def _show(found: Truth, n_texts: int) -> None:
     heads = found.heads
     if len(heads) > BEST_HEADS:
         mean = sum(scores[name].p1 for name in heads) / len(heads)
-        print(f"{len(heads)} heads in all, the mean of their P@1 is {mean:.3f}")
+        print(f"{len(heads)} heads in total, mean P@1 {mean:.3f}")
     if found.best is not None:
         best = found.best
         print(
-            f"best head, chosen on one half of the {items}: {shown(best.name)}, P@1 {best.p1:.3f} "
-            f"on the other half ({best.n} {found.unit})"
+            f"best head, selected on one half of the {items}: {shown(best.name)}, "
+            f"P@1 {best.p1:.3f} on the other half ({best.n} {found.unit})"
         )
     if times := found.facts.get("times"):
-        print(f"\nwhere {times['words']} words begin and end, median error\n")
-        ways, own = ["by itself", "moved to pauses"], times.get("own_ms", {})
+        print(f"\nstart and end times of {times['words']} words, median error\n")
+        ways, own = ["raw", "moved to pauses"], times.get("own_ms", {})
         rows = [
             (_way(name), f"{own[name]:.0f} ms" if name in own else "", f"{ms:.0f} ms")
             for name, ms in times["median_ms"].items()
         ]
-        show_table(["by", *ways], rows, set(ways))
+        show_table(["method", *ways], rows, set(ways))
 
 
 def _way(name: str) -> str:
     kind, _, head = name.partition(" ")
-    return f"{shown(head)}, chosen on one half" if kind == "head" else name
+    return f"{shown(head)}, selected on one half" if kind == "head" else name
