@@ -1,7 +1,7 @@
-"""Pairs of token sequences to flat batches: which pairs make which step, and their tensors.
+"""Group pairs of token sequences into steps and flat batches.
 
 The order is a pure function of the seed and the epoch. A position in the training data is therefore
-two integers, the epoch and the number of the next step in it, and needs no state to be stored.
+two integers, the epoch and the number of its next step, and no other state is stored.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from headway.nn.layout import Layout
 Rows = NDArray[np.int64]
 
 POOL = 32
-"""Steps whose pairs are sorted by length together. Attention on a CPU is cheapest among pairs of
-like length; the pool keeps them random otherwise. With 1, steps are mixed: all of them are alike,
-so that they fill one fixed form, as a recorded step on a GPU needs it."""
+"""Number of steps whose pairs are sorted by length together. Attention on a CPU is cheapest among
+pairs of similar length; the order of pools stays random. With 1, steps are mixed: all have about the
+same composition, so that they fit the fixed shapes of a CUDA graph."""
 
 ROOM = 1.05
-"""Source tokens that a step of sorted pairs has room for, beyond what its target tokens bring on
-average."""
+"""Room for source tokens in a step of sorted pairs, relative to the average per target token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """Cuts an epoch into steps of at most so many tokens, counted with their end tokens."""
+    """Cuts an epoch into steps with a limit on tokens, counted with their end tokens."""
 
     source_lengths: NDArray[np.int64]
     target_lengths: NDArray[np.int64]
@@ -45,7 +44,7 @@ class StepPlan:
     def of_lengths(
         cls, lengths: NDArray[np.int64], tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """For sequences that are no pairs."""
+        """Plan steps for single sequences."""
         return cls(
             source_lengths=lengths,
             target_lengths=lengths,
@@ -64,7 +63,7 @@ class StepPlan:
         seed: int,
         pool: int | None = None,
     ) -> StepPlan:
-        """Steps of so many target tokens, and the source tokens that come with them."""
+        """Plan steps of `target_tokens` and the source tokens that come with them."""
         plan = cls(
             source_lengths=source,
             target_lengths=target,
@@ -80,7 +79,7 @@ class StepPlan:
         return self.pool == 1
 
     def epoch(self, number: int) -> list[Rows]:
-        """The pairs of each step. Every pair comes once; the last step may be a small one."""
+        """Return the pairs of each step. Every pair occurs once; one step may be small."""
         draw = np.random.Generator(np.random.PCG64([self.seed, number]))
         order = draw.permutation(len(self.target_lengths))
         if not self.is_mixed:
@@ -102,8 +101,8 @@ class StepPlan:
 
     @cached_property
     def step_limit(self) -> int:
-        """Target tokens of a step at most. Mixed steps are all about as large: one number of them,
-        and a little room, instead of full ones and a small rest."""
+        """Most target tokens of a step. Mixed steps all have about the same size, with a little
+        room, instead of full steps and a small last one."""
         if not self.is_mixed:
             return self.target_tokens
         even = int(self.target_lengths.sum()) // self._n_steps
@@ -112,17 +111,17 @@ class StepPlan:
 
     @property
     def _n_steps(self) -> int:
-        """Mixed steps of an epoch."""
+        """Number of mixed steps in an epoch."""
         size = max(1, self.target_tokens - self._room(self.target_tokens))
         return -(-int(self.target_lengths.sum()) // size)
 
     def part_limit(self, micro_tokens: int) -> int:
-        """Target tokens of what is computed at a time: never less than the longest has, never more
-        than a step. A mixed step is cut into equal parts, which may be larger by a little room."""
+        """Target tokens of a micro-batch: at least the longest sequence, at most a step. A mixed
+        step is cut into equal parts with a little room."""
         return self.part_limits(micro_tokens)[1]
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Source tokens and target tokens of a part."""
+        """Limits of source tokens and target tokens of a micro-batch."""
         longest = int(self.target_lengths.max())
         target = min(max(micro_tokens, longest), self.step_limit)
         n_parts = -(-self.step_limit // target)
@@ -139,26 +138,25 @@ class StepPlan:
         return source, target
 
     def source_limit(self, target_tokens: int) -> int:
-        """Source tokens that come with so many target tokens, but for rare chances, in which fewer
-        pairs are taken."""
+        """Source tokens that `target_tokens` nearly always come with; in rare cases of more, a part
+        gets fewer pairs."""
         source, target = self.source_lengths, self.target_lengths
         longest = int(source.max())
         ratio = source.sum() / target.sum()
         if not self.is_mixed:
             return max(int(ROOM * ratio * target_tokens) + 1, longest)
-        # A sum of independent differences: it spreads by the root of their number.
+        # The standard deviation of a sum of independent differences grows with the root of n.
         n_pairs = target_tokens / target.mean()
         spread = float((source - ratio * target).std()) * n_pairs**0.5
         return max(int(ratio * target_tokens + 2.5 * spread) + 1, longest)
 
     def _room(self, tokens: int, share: float = 0.01) -> int:
-        """What steps that are filled with whole sequences leave free, and by how much parts differ,
-        generously."""
+        """Generous margin for the space that whole sequences leave free, and for uneven parts."""
         return int(share * tokens + 2 * self.target_lengths.mean()) + 1
 
     def cut(self, rows: Rows, source_tokens: int, target_tokens: int) -> list[Rows]:
-        """What is computed at a time, within these numbers on both sides; a pair is never split.
-        Mixed steps are dealt out, so that their parts are alike; the others are cut."""
+        """Cut a step into micro-batches within these limits; a pair is never split. The pairs of a
+        mixed step are dealt out, so that its parts are similar; other steps are cut in order."""
         if not self.is_mixed:
             return self._cut(rows, source_tokens, target_tokens)
         rows = rows[np.argsort(self._longer(rows), kind="stable")]
@@ -176,15 +174,14 @@ class StepPlan:
 
     @staticmethod
     def _deal(n: int, n_parts: int) -> NDArray[np.int64]:
-        """To which part each goes: forth and back, so that none has always the longer ones."""
+        """Assign sorted items to parts back and forth, so that no part gets all the longer ones."""
         turn, place = np.divmod(np.arange(n), n_parts)
         return np.where(turn % 2, n_parts - 1 - place, place)
 
     def _cut(
         self, rows: Rows, source_tokens: int, target_tokens: int, n_parts: int | None = None
     ) -> list[Rows]:
-        """Consecutive rows, as many at a time as fit on both sides, or as go into one of so many
-        equal parts."""
+        """Cut consecutive rows into parts that fit both limits, or into `n_parts` equal parts."""
         most = self.most_pairs(target_tokens)
         source_ends = np.cumsum(self.source_lengths[rows])
         target_ends = np.cumsum(self.target_lengths[rows])
@@ -208,7 +205,7 @@ class StepPlan:
         return parts
 
     def most_pairs(self, target_tokens: int) -> int:
-        """Pairs that so many tokens may be cut into: a bound that recorded steps need."""
+        """Upper bound of the pairs in `target_tokens`, needed for the shapes of CUDA graphs."""
         times = 1.25 if self.is_mixed else 2
         return 8 + int(times * target_tokens / max(1.0, self.target_lengths.mean()))
 
@@ -218,22 +215,22 @@ class StepPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """The shapes of every batch, for recorded steps."""
+    """Fixed shapes of every batch, for CUDA graphs."""
 
     source_rows: int
     target_rows: int
     n_sequences: int
     longest: int
     longest_target: int | None = None
-    """Of texts about pictures, which have rows to fill behind each of them; a part then counts the
-    rows of its source as its tokens."""
+    """Longest target, only for texts about images, whose batches are padded with dummy rows; the
+    size of a part is then the number of its source rows."""
 
     n_dummies: int = 0
-    """Sequences of a source that stand behind its own at least, while there are rows for them."""
+    """Least number of dummy sequences after those of a source, as long as rows are left."""
 
     @property
     def rows(self) -> int:
-        """Of what a part counts as its tokens."""
+        """Number of rows that count as the tokens of a part."""
         return self.target_rows if self.longest_target is None else self.source_rows
 
     @property
@@ -242,7 +239,7 @@ class Fixed:
 
 
 def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
-    """Of sequences side by side, in the fixed form where there is one."""
+    """Return the layout of concatenated sequences, with fixed shapes if given."""
     if fixed is None:
         return Layout.of(lengths.tolist())
     return Layout.fixed(
@@ -254,9 +251,9 @@ def layout_of(lengths: NDArray[np.int64], fixed: Fixed | None) -> Layout:
 
 
 def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest: int) -> Fixed:
-    """Shapes that hold any batch cut to these numbers of tokens. Where sequences may be too long
-    for the `short` kernel, there is a source row for every dummy target: attention to nothing is no
-    work for the kernels of long ones."""
+    """Return shapes that hold any batch within these limits of tokens. If sequences may be too long
+    for the `short` kernel, every dummy target gets a source row, because the kernels for long
+    sequences cannot attend to nothing."""
 
     def rounded(n: int) -> int:
         return -(-n // 128) * 128
@@ -272,8 +269,8 @@ def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest
 def fed(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What a decoder reads of targets (the start token, then the target), what it should say (the
-    target, then the end token), and their lengths. `begin`: what every target begins with."""
+    """Return the decoder input (start token and target), the expected output (target and end token),
+    and their lengths. `begin` is a token that every target begins with."""
     said, longer = with_ends(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]
@@ -284,7 +281,7 @@ def fed(
 def with_ends(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every sequence with one more token behind it, and one before it if there is such."""
+    """Add a token after every sequence, and one before it if `begin` is given."""
     longer = lengths + (1 if begin is None else 2)
     ends = np.cumsum(longer)
     filled = np.full(int(longer.sum()), end, dtype=np.int64)
@@ -298,7 +295,7 @@ def with_ends(
 
 
 def filled(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
-    """The tokens, and zeros for the dummy rows behind them."""
+    """Pad the tokens with zeros to `n_rows`, for dummy rows."""
     filled = torch.zeros(n_rows, dtype=torch.long)
     filled[: len(tokens)] = torch.from_numpy(tokens)
     return filled
@@ -308,10 +305,9 @@ Batch = TypeVar("Batch")
 
 
 def moved(batch: Batch, device: torch.device | str) -> Batch:
-    """The same on the device: any dataclass of tensors, of tuples of them, of layouts, or of
-    dataclasses likewise.
+    """Move a dataclass of tensors, tuples, layouts or such dataclasses to a device.
 
-    It goes there from pinned memory, so that nobody waits for it.
+    The copy is made from pinned memory, so that the CPU does not wait for it.
     """
     if torch.device(device).type == "cpu":
         return batch
@@ -337,6 +333,6 @@ def _moved(value: Any, device: torch.device | str) -> Any:
 
 
 def _sent(x: Tensor, device: torch.device | str) -> Tensor:
-    if x.device.type != "cpu":  # there already, as pictures are that a GPU keeps
+    if x.device.type != "cpu":  # already there, such as images kept on a GPU
         return x
     return x.pin_memory().to(device, non_blocking=True)

@@ -1,8 +1,8 @@
-"""Which column of a table is what a task needs: one binding, for files and for what is in memory.
+"""Bind the columns of a table to the inputs and targets of a task, for files and data in memory.
 
-A column is bound because someone said so, by its exact or a usual name, by the form of the file, or
-because only one column can be meant; of a file without a line that names columns also by order,
-where it has just as many as are needed. Otherwise all columns are listed with some of their values.
+A column is bound by an explicit name, by its exact or a usual name, by the form of the file, or
+because no other column fits. Without a header, columns are also bound by order if their number is
+the one needed. Otherwise an error lists all columns with some of their values.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ MEDIA: tuple[Kind, ...] = ("image", "video", "audio")
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
 }
-"""What columns are called in settings, where nobody says anything."""
+"""Default column names of the settings."""
 
 NUMBERED = 5
-"""Rows of numbers under something that is none: its line names the columns."""
+"""Rows of numbers needed below a cell that is not a number to take its line for a header."""
 
 
 UNLIKE = 20
-"""Rows of which no two have the same value: what they have is no label."""
+"""A column with this many rows, all with different values, is not taken for a label."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Something that a task reads."""
+    """A column that a task reads."""
 
     name: str
     kind: Kind
     setting: str = ""
-    """Of `DataSettings`, which names the column in a file; nothing: it has its name everywhere."""
+    """Setting in `DataSettings` that names the column in a file; empty if it cannot be renamed."""
 
     also: tuple[str, ...] = ()
     """Other usual names."""
 
     optional: bool = False
     own: str = ""
-    """What someone said that it is called, or a run calls it: before all other names."""
+    """Name given by the user or by a run; it is tried before all other names."""
 
     said: bool = False
-    """Whether nothing but `own` will do."""
+    """Whether only `own` is accepted as the name."""
 
     separator: str = ""
-    """What stands between several labels in one cell."""
+    """Separator between several labels in one cell."""
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -71,12 +71,12 @@ class Column:
 
     @property
     def option(self) -> str:
-        """What the command line calls it."""
+        """Name of the column as a command-line option."""
         return self.name if self.kind in MEDIA else self.setting.removesuffix("_field")
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What arguments call it."""
+        """Names of the column as an argument in Python."""
         return (self.name, "path") if self.kind in MEDIA else (self.name,)
 
 
@@ -94,9 +94,9 @@ def column_of(need: Need, row: Spec) -> Column:
 def as_said(
     columns: Sequence[Column], data: DataSettings, asked: Mapping[str, object] | None = None
 ) -> tuple[Column, ...]:
-    """With the names that settings have for them, where these are not the usual ones. What is
-    optional and has no name is left out. Of a run that knows what was `asked`, other names are
-    those of its own data: columns that are called otherwise will do."""
+    """Return the columns with the names from settings that are not the defaults. An optional column
+    without a name is left out. If a run knows which settings were `asked` for, the other names are
+    those of its training data, and columns with other names are accepted too."""
     found = []
     for one in columns:
         name = str(getattr(data, one.setting)) if one.setting else ""
@@ -112,7 +112,7 @@ def as_said(
 
 
 Binding = dict[str, Column]
-"""By the names of the table's columns, in the order in which the task has them."""
+"""Bound columns by their names in the table, in the order of the task."""
 
 
 def bind(table: Table, columns: Sequence[Column], *, guesses: bool = True) -> Binding:
@@ -159,7 +159,7 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
         raise _error(
             table,
             f"{said}={column.own!r}: {table.called} has no such column.{near} "
-            f"It has {table.shown() or 'none'}. Name one of them: "
+            f"Its columns: {table.shown() or 'none'}. Name one of them: "
             + (f'{column.name}="…".' if not table.name else f"data.{column.setting}=…"),
             [column],
         )
@@ -172,14 +172,14 @@ def _named(table: Table, column: Column, taken: Mapping[str, Column]) -> str | N
 
 
 def is_named(table: Table, column: Column) -> bool:
-    """Whether a column has one of the names for it."""
+    """Whether the table has a column with one of the names for it."""
     return _named(table, replace(column, said=False), {}) is not None
 
 
 def _by_order(
     table: Table, columns: Sequence[Column], found: Mapping[str, Column]
 ) -> dict[str, Column]:
-    """Of a table whose columns have no names: all there are, or all that must be."""
+    """Bind the columns of a table without a header by order: all columns, or the required ones."""
     if table.header or found:
         return {}
     needed = [one for one in columns if not one.optional]
@@ -187,7 +187,7 @@ def _by_order(
         if len(some) == len(table.columns):
             return dict(zip(table.columns, some, strict=True))
     pairs = [one.name for one in needed] in (["source", "target"], ["source"])
-    if pairs and len(table.columns) > len(needed):  # what follows are remarks and numbers
+    if pairs and len(table.columns) > len(needed):  # further columns are remarks and numbers
         return dict(zip(table.columns, needed, strict=False))
     return {}
 
@@ -196,24 +196,26 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
     words = " and ".join(f"the {column.name}" for column in open_)
     if all(one.kind == "field" for one in open_):
         names = ", ".join(repr(one.name) for one in open_)
-        text = f"{table.called} has none of the fields {names}. Name them with data.fields=…"
+        text = f"{table.called} has none of the fields {names}. Name its fields: data.fields=…"
     elif not table.name:
         say = ", ".join(f'{column.name}="…"' for column in open_)
-        text = f"which column is {words}? Say so by name: {say}."
+        text = f"it is unclear which column is {words}. Name it: {say}."
     else:
         say = " ".join(f"data.{column.setting}=…" for column in open_)
-        text = f"{table.name}: which column is {words}? Name it, or give its number: {say}."
+        text = (
+            f"{table.name}: it is unclear which column is {words}. Give its name or number: {say}."
+        )
         needed = [one for one in columns if not one.optional]
         if any(one.kind == "label" for one in open_) and _has_number(table):
-            text += " Numbers that are to be foretold: classify.answer=number."
+            text += " To predict a number: classify.answer=number."
         if len(table.columns) == 1 < len(needed) and not table.typed:
-            text += " It has one column; a tab stands between columns, or lines are JSON."
+            text += " The file has one column. Separate columns with tabs, or write JSON objects."
             if any(one.kind in ("label", "labels") for one in open_):
                 text += (
-                    " Labels before texts are read as `__label__x text`, `LABEL:detail text` and "
-                    "`0 text`."
+                    " A label before each text can be written as `__label__x text`, "
+                    "`LABEL:detail text` or `0 text`."
                 )
-    shown = f" {'The data' if not table.name else 'It'} has {table.shown()}."
+    shown = f" Columns of {'the data' if not table.name else 'the file'}: {table.shown()}."
     return _error(table, text + shown, open_)
 
 
@@ -234,7 +236,7 @@ def _error(table: Table, text: str, columns: Sequence[Column]) -> ConfigError:
 
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
-    """A test of the first line of a file: does it name the columns?"""
+    """Return a function that tells whether the first line of a file names the columns."""
 
     def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         said = [one.own for one in columns if one.said]
@@ -259,8 +261,7 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
 def _over_files(
     cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
 ) -> bool:
-    """Whether the column that is said to name media does so, but for its first line; there is no
-    need of many lines to see that."""
+    """Whether the column chosen for media names media files in all lines but the first."""
     counted = [int(one.own) - 1 for one in columns
                if one.said and one.kind in MEDIA and one.own.isdecimal()]  # fmt: skip
     return any(
@@ -272,7 +273,7 @@ def _over_files(
 
 
 def _over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a column holds numbers alone, or files of media, but for its first line."""
+    """Whether a column holds only numbers or only media files in all lines but the first."""
     whole = [row for row in rows if len(row) == len(cells)]
     if len(whole) < NUMBERED or len(cells) < 2:
         return False
@@ -284,7 +285,7 @@ def _over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_one_of(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a line has a label, or a number, where those below it have such: it names nothing."""
+    """Whether a line has a label or a number like those below it, so that it is not a header."""
     whole = [row for row in rows if len(row) == len(cells)]
     return any(
         any(row[i].strip() == cell for row in whole)
@@ -302,7 +303,7 @@ def _is_number(text: object) -> bool:
 
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
-    """Whether a column of a usual name can hold what it should: many media are just called path."""
+    """Whether a column with a usual name can hold this kind: all media may be called path."""
     if column.kind not in MEDIA:
         return True
     values = (plain(value_in(row, name)) for row in table.sample)
@@ -350,7 +351,7 @@ def _fits(table: Table, name: str, column: Column) -> bool:
         return strings and (table.typed or not all(map(_is_number, values)))
     if column.kind == "label":
         if len(values) >= UNLIKE and len(set(map(str, values))) == len(values):
-            return False  # each another one: these number rows, or are texts
+            return False  # all different: row numbers or texts
         return all(isinstance(value, str | int | bool) for value in values)
     if column.kind == "labels":
         return all(isinstance(value, str | list) for value in values)
@@ -378,7 +379,7 @@ def is_blank(value: object) -> bool:
 
 
 def plain(value: object) -> object:
-    """Numbers and lists as Python has them, where another package made them."""
+    """Convert numbers and lists of other packages to those of Python."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":

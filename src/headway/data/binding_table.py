@@ -1,4 +1,4 @@
-"""Which column was taken for what, for people: shown before training, and kept with a run."""
+"""Table of the columns and their roles, shown before training and stored with a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from headway.settings.run import RunSettings
 from headway.tasks.specs import Spec
 
 MOST_FILES = 3
-"""Whose columns are shown; others are counted."""
+"""Files whose columns are shown; the others are counted."""
 
 MOST_CLASSES = 8
 CLIPPED = 48
-"""Characters of a text that are shown."""
+"""Characters shown of a text."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Tables:
 
     bound: Sequence[tuple[Table, Binding]]
     others: Sequence[str] = ()
-    """What is said of files that are no tables: folders and stacks."""
+    """Descriptions of inputs that are not tables: folders and stacks."""
 
     @classmethod
     def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, Given]) -> Tables:
-        """As they are bound when they are read; of what was `given` in memory as it was there."""
+        """Bind the columns as reading does; data `given` in memory keeps its own binding."""
         data = settings.data
         held = given.get(ROWS)
         if held is not None and held.table is not None:
@@ -60,7 +60,7 @@ class Tables:
         return cls([(one.table, one.binding) for one in training.tables()])
 
     def named(self, data: DataSettings) -> DataSettings:
-        """The settings, with the names of columns as they were found, where all files agree."""
+        """Return the settings with the column names that were found, if all files agree."""
         found: list[dict[str, str]] = []
         for table, binding in self.bound:
             names = binding.items() if table.header else ()
@@ -71,15 +71,15 @@ class Tables:
 
     @property
     def columns(self) -> dict[str, str]:
-        """Of each column of the first file what it is, and nothing for those that are not read."""
+        """The role of each column of the first file; empty for columns that are not read."""
         for table, binding in self.bound[:1]:
             said = dict.fromkeys(table.columns, "")
             return said | {name: one.name for name, one in binding.items()}
         return {}
 
     def facts(self, report: Report) -> list[dict[str, object]]:
-        """Of the first files, as data: columns with what they are taken for, nothing for those that
-        are not read, their kind, and a value."""
+        """Describe the first files as data: the name, role, kind and a value of each column. The
+        role is empty for columns that are not read."""
         found: list[dict[str, object]] = [
             {"file": file_name(str(table.called)), "form": table.form,
              "columns": list(_cells(table, binding, report))}
@@ -105,20 +105,20 @@ class Tables:
 
 
 def media_target(settings: RunSettings, row: Spec) -> Target:
-    """What media must come with."""
+    """Return the kind of target that media need for this task."""
     return "other" if settings.data.other_field else TARGETS.get(row.answers, "none")
 
 
 Cells = tuple[str, str, str, str]
-"""Of a column its name, what it is taken for (nothing: it is not read), its kind, and a value or
-why it is not read."""
+"""A row of the table: column name, role (empty: not read), kind, and a value or the reason why it
+is not read."""
 
 
 def _cells(table: Table, binding: Binding, report: Report) -> Iterator[Cells]:
     tops = {name.partition(".")[0] for name in binding} | set(binding)
     for name in [*binding, *(name for name in table.columns if name not in tops)]:
         if name not in binding or binding[name].kind == "part":
-            yield name, "", "", "what of the file" if name in binding else "not used"
+            yield name, "", "", "part of the file" if name in binding else "not used"
             continue
         column = binding[name]
         found = (value_in(row, name) for row in table.sample)
@@ -155,7 +155,7 @@ def _clipped(text: str) -> str:
 
 
 def _said(bound: Bound) -> str:
-    """Of what is no list of files."""
+    """Describe a folder, stack or single file, which has no columns of its own."""
     table, (kind, *_) = bound.table, (one.kind for one in bound.binding.values())
     labels = Counter(one.text("label") for one in bound) if FOLDER in table.columns else {}
     n = table.n or 0

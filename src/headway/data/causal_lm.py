@@ -1,4 +1,4 @@
-"""Documents as a language model reads them: every token, and the one that follows it."""
+"""Documents for a causal language model: every token, with the next one as its target."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from headway.data.token_store import TokenStore
 from headway.tokens.tokenizer import Tokenizer
 
 USUAL = -1
-"""In place of an epoch: nothing is left to chance, as in validation."""
+"""Epoch number for validation: nothing is random."""
 
 
 class Stream(Protocol):
     def lengths(self, epoch: int) -> Numbers:
-        """Tokens to be predicted of each document, its end included."""
+        """Number of tokens to predict in each document, including its end token."""
         ...
 
     def read(
         self, epoch: int, document: Numbers, start: Numbers, length: Numbers
     ) -> tuple[Numbers, Numbers]:
-        """Of these windows, side by side: the tokens, and those that follow them."""
+        """Return the tokens of these windows, concatenated, and the tokens that follow them."""
         ...
 
 
 @dataclass(frozen=True)
 class DocumentStream:
-    """Plain documents: a start token, the text, an end token."""
+    """Stream of plain documents: a start token, the text, an end token."""
 
     store: TokenStore
     bos: int
@@ -59,7 +59,7 @@ class DocumentStream:
 
 
 class Marks(NamedTuple):
-    """The tokens before and behind a field."""
+    """The tokens before and after a field."""
 
     open: int
     close: int
@@ -73,17 +73,18 @@ class Marks(NamedTuple):
 
 
 def mark_names(fields: Sequence[str]) -> list[str]:
-    """What the marks of fields are called in a vocabulary."""
+    """Names of the field marks in a vocabulary."""
     return [name for field_ in fields for name in (f"<{field_}>", f"</{field_}>")]
 
 
 @dataclass
 class FieldStream:
-    """Documents of fields, each between its marks, as GROVER reads news: in an order drawn anew in
-    every epoch, some of them left out, so that any field is learned given any others."""
+    """Stream of documents made of fields, each between its marks, as in GROVER. Every epoch has
+    another random order and leaves out some fields, so that any field is learned given any others.
+    """
 
     fields: Mapping[str, TokenStore]
-    """By name; an empty text stands for a field that a document does not have."""
+    """Texts of each field by name; empty if a document lacks the field."""
 
     marks: Mapping[str, Marks]
     bos: int
@@ -108,7 +109,7 @@ class FieldStream:
         self.names = list(self.fields)
 
     def choice(self, epoch: int) -> tuple[NDArray[np.bool_], Numbers]:
-        """Which fields of each document are read, and in which order."""
+        """Choose which fields of each document are read, and in which order."""
         if epoch not in self._choices:
             present_DF = self.sizes_DF > 0
             if epoch == USUAL:
@@ -132,7 +133,7 @@ class FieldStream:
         return total
 
     def document(self, epoch: int, number: int) -> Numbers:
-        """All of it, from the start token to the end token."""
+        """Return a whole document, from its start token to its end token."""
         kept_DF, order_DF = self.choice(epoch)
         parts: list[Numbers] = [np.array([self.bos])]
         for place in order_DF[number]:

@@ -1,7 +1,7 @@
-"""The check of the data before training: what is odd, where, and what it means.
+"""Checks of the data before training: what is unusual, where, and what it means.
 
-Only what makes training impossible is an error. Everything is decided on a few numbers an example,
-and the texts of those that are shown are read again at the end.
+Only problems that make training impossible are errors. The checks use a few numbers per example;
+the texts of the examples that findings show are read again at the end.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from headway.data.survey import (
 
 EXAMPLES = 3
 MANY = 0.1
-"""The share from which something usual is worth a warning."""
+"""Share of examples from which a common finding becomes a warning instead of a note."""
 
 FEW = 10
-"""Examples of a class below which it is called rare."""
+"""A class with fewer examples than this is reported as rare."""
 
 FEW_HELD = 5
-"""Validation examples of a label below which its scores say little."""
+"""A label with fewer validation examples than this is reported: its scores are unreliable."""
 
 MAX_RATIO = 3.0
-"""Pairs are outliers when the ratio of their lengths is at least so many times the usual one, and
-four standard deviations away from it."""
+"""A pair is an outlier when its length ratio differs from the usual one by more than this factor
+and by more than four standard deviations."""
 
 UNITS: dict[TextKind, str] = {
     "pairs": "pairs",
@@ -55,32 +55,32 @@ MOST_NAMED = 20
 """Files that an error lists."""
 
 MOST_UNREADABLE = 0.1
-"""The share from which something must be wrong with all of them."""
+"""Share of unreadable files above which the check reports an error instead of a warning."""
 
 SMALL = 4
-"""Pictures are called small that must be made larger by more than this factor."""
+"""An image is reported as small if it must be enlarged by more than this factor."""
 
 NARROW = 2.0
-"""Pictures are called narrow of which the middle part is less than one in this many."""
+"""An image is reported as narrow if cropping keeps less than one part in this many of it."""
 
 SHORT_S, LONG_S = 0.1, 30.0
 
 PROBLEMS = "problems.jsonl"
-"""Lists what was left out, in the folder of the prepared data."""
+"""Name of the file that lists the examples left out, in the folder of the prepared data."""
 
 Rows = NDArray[np.int64]
 
 
 def unit_of(source: Source) -> str:
-    """What is counted."""
+    """Return the unit in which the examples of a source are counted, such as `pairs`."""
     if source.media is None:
         return UNITS[source.kind]
     return "pairs" if source.media.target == "other" else MEDIA_UNITS[source.media.form.what]
 
 
 def valid_option(source: Source) -> str:
-    """What gives validation data of its own, beside what was given to learn from: files behind the
-    task have one option, those behind `--text` or another one its like."""
+    """Return the option that gives separate validation data: `--valid` if the training files follow
+    the task name, otherwise the counterpart of their option, such as `--valid-text`."""
     if is_behind_task(source):
         return "--valid FILE"
     name = _given_as(source)
@@ -101,21 +101,21 @@ def _given_as(source: Source) -> str:
 
 @dataclass
 class Findings:
-    """What is found in one split of some unit: texts, pictures or recordings."""
+    """Findings in one split, whose `n` examples are counted in a unit such as texts or images."""
 
     n: int
     unit: str
     which: str = ""
-    """`validation `, or nothing for training."""
+    """`validation `, or empty for training."""
 
     found: list[tuple[Finding, Rows]] = field(default_factory=list)
-    """With the rows that are shown."""
+    """Each finding with the rows that it shows."""
 
     def say(self, level: Level, name: str, count: int, text: str) -> None:
         self.found.append((Finding(level, name, count, text), np.zeros(0, np.int64)))
 
     def about(self, level: Level, name: str, rows: Rows, text: str, most: int = EXAMPLES) -> None:
-        """Say how many examples the text is about, and show some; nothing when there are none."""
+        """Add a finding about these rows and show some of them; without rows, add nothing."""
         if len(rows):
             share = f" ({len(rows) / self.n:.1%})" if self.n > 1000 else ""
             said = f"{len(rows):,} of {self.n:,} {self.which}{self.unit}{share}: {text}"
@@ -132,26 +132,26 @@ class Findings:
         other: str = "",
         least: int = 2,
     ) -> None:
-        """What labels or tags there must be to learn from; `where` they were looked for."""
+        """Report too few, too many or rare labels or tags; `where` is the column they come from."""
         if 0 < len(counts) < least:
-            text = f"every {what} is {next(iter(counts))!r}; there is nothing to tell apart."
-            text += f" Is it in another column than {where}?" if where else ""
+            text = f"every {what} is {next(iter(counts))!r}, but training needs at least two."
+            text += f" If the labels are in another column, change {where}." if where else ""
             self.say("error", "one-class", 1, text)
         elif what == "label" and len(counts) > max(20, self.n // 2):
             text = f"{len(counts):,} different labels for {self.n:,} {self.unit}."
-            text += f" Are they in another column than {where}?{other}" if where else ""
+            text += f" If the labels are in another column, change {where}.{other}" if where else ""
             self.say("warning", "many-classes", len(counts), text)
         rare = sorted(name for name, count in counts.items() if count < FEW)
         if rare and len(counts) > 1:
             shown = ", ".join(f"{name} ({counts[name]})" for name in rare[:10])
             more = ", …" if len(rare) > 10 else ""
             text = (
-                f"{len(rare)} of {len(counts)} {what}s come fewer than {FEW} times: {shown}{more}."
+                f"{len(rare)} of {len(counts)} {what}s occur fewer than {FEW} times: {shown}{more}."
             )
             self.say("warning", "rare", len(rare), text)
 
     def with_examples(self, examples: Mapping[int, Example]) -> list[Finding]:
-        """The findings with what stands in the rows that are shown."""
+        """Return the findings with the contents of the rows that they show."""
         return [
             replace(finding, examples=tuple(examples[row] for row in rows.tolist()))
             for finding, rows in self.found
@@ -162,7 +162,7 @@ class Findings:
 
 
 class TextFindings(Findings):
-    """What is found in texts of any kind."""
+    """Findings in texts of any kind."""
 
     def __init__(self, survey: Survey, which: str = "") -> None:
         super().__init__(len(survey), unit_of(survey.source), which)
@@ -171,24 +171,26 @@ class TextFindings(Findings):
 
     def texts(self, *, splits: bool) -> None:
         survey, which = self.survey, f"{self.which}{self.unit}"
-        name, on = ("no-pairs", " on both sides") if self.pairs else ("no-texts", "")
+        name, on = (
+            ("no-pairs", "have no source or no target") if self.pairs else ("no-texts", "are empty")
+        )
         if survey.unequal:
             self.say("error", "unequal", 1, str(survey.unequal))
         elif not len(survey):
-            self.say("error", name, 0, f"there are no {which}: every file is empty.")
+            self.say("error", name, 0, f"there are no {which}: all files are empty.")
         elif not survey.filled.any():
-            self.say("error", name, 0, f"none of the {len(survey):,} {which} has text{on}.")
+            self.say("error", name, 0, f"all {len(survey):,} {which} {on}.")
         if self.pairs and not self.which:
             self._one_pair(splits=splits)
         problems, n = survey.names.problems, survey.names.n_problems
         if len(survey.rows(EMPTY)) > n:
-            text = "a side is empty; left out." if self.pairs else "no text; left out."
+            text = "source or target is empty, left out." if self.pairs else "no text, left out."
             self.about("warning", "empty", survey.rows(EMPTY), text)
         if problems:
             listed = "all" if n == len(problems) else f"the first {len(problems):,}"
             text = (
                 f"{n:,} of {len(survey):,} {which} could not be read and are left out "
-                f"(data.bad=skip; {listed} are in data/{PROBLEMS}). The first: "
+                f"(data.bad=skip; {listed} are listed in data/{PROBLEMS}). The first one: "
                 f"{next(iter(problems.values()))}"
             )
             self.say("warning", "bad", n, text)
@@ -197,33 +199,33 @@ class TextFindings(Findings):
         filled = np.flatnonzero(self.survey.filled)
         exact = self.survey.exact
         if len(filled) > 1 and (exact[filled] == exact[filled[0]]).all():
-            text = "all the same; there is nothing to learn, and nothing to validate on."
+            text = "source and target are the same in all of them, so there is nothing to learn."
             self.about("error" if splits else "warning", "one-pair", filled, text)
 
     def characters(self) -> None:
         rows = self.survey.rows
-        text = "U+FFFD stands where a character was lost."
+        text = "contains U+FFFD, which replaces characters that were lost in an earlier conversion."
         self.about("warning", "replaced", rows(REPLACED), text)
-        text = "looks like UTF-8 that was read in another encoding (Ã¤ for ä)."
+        text = "looks like UTF-8 that was decoded with another encoding (Ã¤ instead of ä)."
         self.about("warning", "garbled", rows(GARBLED), text)
         if self.pairs:
-            self.about("note", "control", rows(CONTROL), "control characters inside.")
+            self.about("note", "control", rows(CONTROL), "contains control characters.")
 
     def sides(self) -> None:
-        """Of source and target: whether each is what it should be."""
+        """Report pairs whose source and target are the same text, or look swapped."""
         if not self.pairs:
             return
         survey = self.survey
         same = np.flatnonzero(survey.filled & (survey.marks & SAME > 0))
-        self.about(self.usual(same), "identical", same, "both sides have the same text.")
+        self.about(self.usual(same), "identical", same, "source and target are the same text.")
         swapped = survey.rows(SWAPPED)
-        text = "source and target look exchanged, next to the others."
+        text = "source and target look swapped, compared with the other pairs."
         if self.which and len(swapped) > len(survey) / 2:
-            text = "source and target look exchanged; are the two validation files?"
+            text = "source and target look swapped. Check the order of the two validation files."
         self.about("warning", "swapped", swapped, text)
 
     def ratios(self) -> None:
-        """Lengths that do not fit each other, by what is usual here. In characters."""
+        """Report pairs whose length ratio, in characters, is unusual for this data."""
         filled = np.flatnonzero(self.survey.filled)
         if not self.pairs or len(filled) < 20:
             return
@@ -233,36 +235,36 @@ class TextFindings(Findings):
         deviation = 1.4826 * np.median(np.abs(logs - usual))
         odd = np.abs(logs - usual) > max(4 * deviation, np.log(MAX_RATIO))
         farthest = filled[odd][np.argsort(-np.abs(logs - usual)[odd], kind="stable")]
-        text = f"lengths far from the usual ratio of {np.exp(usual):.2f}."
+        text = f"the length ratio of source to target is far from the usual {np.exp(usual):.2f}."
         self.about("warning", "ratio", farthest, text)
 
     def repeated(self) -> None:
-        """Of what has text: what is empty has been counted."""
+        """Report duplicates and contradictions; empty examples are left out here."""
         filled = np.flatnonzero(self.survey.filled)
         places = repeats(self.survey.exact[filled])
         again = filled[places]
-        what = "an earlier pair" if self.pairs else "an earlier one"
-        self.about(self.usual(again), "duplicates", again, f"repeats {what} exactly.")
+        what = "an earlier pair" if self.pairs else "an earlier example"
+        self.about(self.usual(again), "duplicates", again, f"exact copy of {what}.")
         if self.pairs:
             distinct = np.delete(filled, places)
             del filled, places, again
             several = distinct[repeats(self.survey.key[distinct])]
-            text = "another target for an earlier source (but for case and punctuation)."
+            text = "same source as an earlier pair, other target (case and punctuation ignored)."
             self.about("note", "several-targets", several, text)
         elif self.survey.source.kind in ("labelled", "media"):
             rows = conflicts(self.survey.exact, self.survey.label, filled)
-            text = f"the same{self.called} as an earlier one, but with another label."
+            text = f"the same{self.called} as an earlier example, but with another label."
             self.about(self.usual(rows), "conflicts", rows, text)
 
     def labels(self) -> None:
         names, source = self.survey.names, self.survey.source
         wanted = source.kind != "fields" or names.counts
         if wanted and names.without and "label" in source.kinds:  # several may be none
-            where = "" if source.media else f" ({source.settings.data.label_field!r})"
+            where = "" if source.media else f" in column {source.settings.data.label_field!r}"
             text = (
                 f"{counted(names.without, self.unit, self.which)} "
                 f"{'has' if names.without == 1 else 'have'} no label{where}; "
-                f"the first is {names.first_without}. data.bad=skip leaves such rows out."
+                f"the first is {names.first_without}. To leave such rows out: data.bad=skip"
             )
             self.say("error", "no-label", names.without, text)
         if names.without and "labels" in source.kinds:
@@ -276,7 +278,7 @@ class TextFindings(Findings):
             text = (
                 f"{counted(names.misfits, 'tags', self.which)} "
                 f"{'does' if names.misfits == 1 else 'do'} not fit the scheme {source.scheme} "
-                f"(read as best can be); the first is at {names.first_misfit}."
+                f"and are converted as closely as possible; the first is at {names.first_misfit}."
             )
             self.say("warning", "misfits", names.misfits, text)
 
@@ -286,7 +288,7 @@ class TextFindings(Findings):
         text, label = "data.text_field=", "data.label_field="
         if is_behind_task(self.survey.source):
             text, label = "--text ", "--label "
-        other = f" If it stands first: {text}2 {label}1" if usual else ""
+        other = f" If the label is the first column: {text}2 {label}1" if usual else ""
         named = self.what == "label" and self.survey.source.media is None
         where = f"{label}{data.label_field}" if named else ""
         several = "labels" in self.survey.source.kinds
@@ -295,10 +297,10 @@ class TextFindings(Findings):
             self.say("warning", "label-form", 1, hint)
 
     called = " text"
-    """What two examples have in common that are the same."""
+    """Word for the part that identical examples share, in the finding `conflicts`."""
 
     def form(self) -> dict[str, float]:
-        """How large what was read is."""
+        """Report the sizes of images or audio and return them; texts have none."""
         return {}
 
     @property
@@ -314,16 +316,16 @@ class TextFindings(Findings):
                 self.say("error", "no-field", len(missing), text)
 
     def seen_in(self, training: Survey) -> None:
-        """Validation examples that training sees too, and labels that it does not know."""
+        """Report validation examples that are also in training, and labels that training lacks."""
         survey = self.survey
         both = np.flatnonzero(survey.filled & np.isin(*self._same(survey, training)))
-        text = "also in the training data, so that scores will be too good."
+        text = "also in the training data, so validation scores will be too optimistic."
         self.about("warning", "overlap", both, text)
         if self.pairs:
             source = np.isin(survey.key, training.key)
             target = np.isin(survey.other, training.other)
             either = np.setdiff1d(np.flatnonzero(survey.filled & (source | target)), both)
-            text = "the source or the target is also in a training pair."
+            text = "source or target also occurs in a training pair."
             self.about(self.usual(either), "shared-side", either, text)
         known = training.names.counts
         strange = [name for name in survey.names.counts if name not in known]
@@ -337,7 +339,7 @@ class TextFindings(Findings):
 
     @staticmethod
     def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
-        """By what validation examples are found in training."""
+        """Return the hashes of both by which validation examples are found in training."""
         return one.exact, other.exact
 
     def findings(self) -> list[Finding]:
@@ -353,7 +355,7 @@ class TextFindings(Findings):
 
 
 class MediaFindings(TextFindings):
-    """What is found in pictures, videos and recordings."""
+    """Findings in images, videos and audio."""
 
     called = ""
 
@@ -363,7 +365,7 @@ class MediaFindings(TextFindings):
         return self.survey.media
 
     def texts(self, *, splits: bool) -> None:
-        """Whether they can be read, and have a text where one is to be learned."""
+        """Report media that cannot be read, or that lack a text where one is the target."""
         survey, which = self.survey, f"{self.which}{self.unit}"
         unread = (self.facts["marks"] & UNREADABLE > 0).any(1)
         bad = np.flatnonzero(unread)
@@ -371,16 +373,16 @@ class MediaFindings(TextFindings):
             self.say("error", "no-media", 0, f"there are no {which}.")
         elif len(bad) == len(survey):
             first = next(iter(survey.names.problems.values()))
-            text = f"none of the {len(survey):,} {which} can be read. The first: {first}"
+            text = f"none of the {len(survey):,} {which} can be read. The first error: {first}"
             self.say("error", "no-media", len(bad), text)
         elif len(bad) > MOST_UNREADABLE * len(survey):
-            text = "cannot be read: too many to go on."
+            text = "cannot be read, which is too many to leave out. Fix or remove these files."
             self.about("error", "unreadable", bad, text, MOST_NAMED)
         else:
-            text = f"cannot be read; left out. All are in data/{PROBLEMS}."
+            text = f"cannot be read and are left out. All are listed in data/{PROBLEMS}."
             self.about("warning", "unreadable", bad, text, MOST_NAMED)
         without = np.flatnonzero(~survey.filled & ~unread)
-        self.about("warning", "empty", without, "no text; left out.")
+        self.about("warning", "empty", without, "no text, left out.")
         if len(without) and len(without) == len(survey):
             text = f"none of the {len(survey):,} {which} has a text."
             self.say("error", "no-texts", len(survey), text)
@@ -397,37 +399,37 @@ class MediaFindings(TextFindings):
             else:
                 assert form.size is not None
                 sizes = self._areas(height, width, good, form.size)
-        silent = "silent from beginning to end." * (form.what == "sounds")
+        silent = "silent from start to end." * (form.what == "sounds")
         flat = np.flatnonzero((facts["marks"] & FLAT > 0).any(1))
-        self.about("warning", "flat", flat, silent or "of one colour everywhere.")
+        self.about("warning", "flat", flat, silent or "every pixel has the same colour.")
         return sizes
 
     def _areas(
         self, height: Rows, width: Rows, good: NDArray[np.bool_], size: tuple[int, int]
     ) -> dict[str, float]:
-        """How large pictures are, and which are oddly so."""
+        """Report the sizes of images, and which are small or narrow."""
         area = np.where(good, height * width, -1)
         least = np.where(good, area, area.max() + 1)
         shown = [f"{width[at]:,} × {height[at]:,}" for at in _ends(least, area)]
         span = shown[0] if shown[0] == shown[1] else f"from {shown[0]} to {shown[1]}"
-        text = f"{self.which}{self.unit} are {span} pixels; they become {size[1]} × {size[0]}."
+        text = f"{self.which}{self.unit} have {span} pixels, resized to {size[1]} × {size[0]}."
         self.say("note", "sizes", int(good.sum()), text)
         high, wide = np.maximum(height, 1), np.maximum(width, 1)
         factor = np.maximum(size[0] / high, size[1] / wide)
         rows = np.flatnonzero((good & (factor > SMALL)).any(1))
-        text = f"smaller than a {SMALL}th of what they become: there is little to see in them."
+        text = f"must be enlarged more than {SMALL} times, so they show little detail."
         self.about(self.usual(rows), "small", rows, text)
         left = (size[0] / factor) * (size[1] / factor) / (high * wide)
         rows = np.flatnonzero((good & (left * NARROW < 1)).any(1))
-        text = "so long or so high that more than half is cut off."
+        text = "so wide or so high that cropping removes more than half."
         self.about(self.usual(rows), "narrow", rows, text)
         return {"pixels_least": float(least.min()), "pixels_most": float(area.max())}
 
     def _lengths(self, seconds: NDArray[np.float64], good: NDArray[np.bool_]) -> dict[str, float]:
         found = seconds[good]
         text = (
-            f"{self.which}{self.unit} last {shown_time(found.sum())} in all, each "
-            f"{shown_time(found.min())} to {shown_time(found.max())}, half of them up to "
+            f"{self.which}{self.unit} last {shown_time(found.sum())} in total, each from "
+            f"{shown_time(found.min())} to {shown_time(found.max())}, median "
             f"{shown_time(float(np.median(found)))}."
         )
         self.say("note", "sizes", len(found), text)
@@ -445,7 +447,7 @@ class MediaFindings(TextFindings):
 
     @staticmethod
     def _same(one: Survey, other: Survey) -> tuple[Hashes, Hashes]:
-        """A picture that was seen with another text was seen."""
+        """Compare the media alone: an image seen in training with another text counts as seen."""
         return one.key, other.key[other.filled]
 
     def findings(self) -> list[Finding]:
@@ -459,20 +461,20 @@ class MediaFindings(TextFindings):
 
 
 def _ends(*values: Rows) -> Iterable[tuple[int, ...]]:
-    """Where the lowest of the first and the highest of the second is."""
+    """Yield the index of the lowest value of the first array and of the highest of the second."""
     least, most = values
     for flat in (least.argmin(), most.argmax()):
         yield tuple(int(i) for i in np.unravel_index(flat, least.shape))
 
 
 MANY_NUMBERS = 10
-"""Different labels from which on numbers are taken for quantities and not for names."""
+"""Numeric labels are taken for quantities if there are more different ones than this."""
 
 SEPARATORS = (";", "|", ",")
 
 MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
-"""Lower-case texts that programs write for missing values. Some are names of classes as well, as
-the language code `nan`, so that rows with them are kept."""
+"""Lower-case texts that programs write for missing values. Some are also class names, such as the
+language code `nan`, so rows with them are kept."""
 
 
 def label_hint(seen: Survey) -> str:
@@ -500,7 +502,7 @@ def label_hint(seen: Survey) -> str:
     if missing:
         return (
             f"labels such as {missing[0]!r} look like missing values, and each is read as a class. "
-            "If they are missing, empty these cells, and data.bad=skip leaves the rows out."
+            "To leave these rows out, empty the cells and set data.bad=skip."
         )
     return ""
 
@@ -528,7 +530,7 @@ def absent_labels(here: Set[str], there: Set[str]) -> list[Finding]:
     if not here or not lacking:
         return []
     text = (
-        f"the validation data has nothing of {len(lacking)} of {len(there)} labels: "
+        f"the validation data has no examples of {len(lacking)} of {len(there)} labels: "
         f"{listed(lacking)}."
     )
     return [Finding("warning", "absent-label", len(lacking), text)]
@@ -577,8 +579,8 @@ def check(training: Survey, validation: Survey | None) -> Report:
 
 
 def held_out(training: Survey, validation: Survey | None) -> dict[str, int]:
-    """Validation examples of each label of the training data, or about how many will be set aside:
-    as of all examples, at most a tenth."""
+    """Count the validation examples of each training label; without validation data, estimate how
+    many the split will set aside (at most a tenth)."""
     counts = training.names.counts
     if validation is not None:
         return {name: validation.names.counts.get(name, 0) for name in counts}
@@ -588,7 +590,7 @@ def held_out(training: Survey, validation: Survey | None) -> dict[str, int]:
 
 
 def repeats(hashes: NDArray[np.uint64]) -> Rows:
-    """The rows whose hash an earlier row has. `np.unique` would take twice the memory."""
+    """Return the rows whose hash an earlier row has. `np.unique` would take twice the memory."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     again = order[1:][ordered[1:] == ordered[:-1]]
@@ -597,13 +599,13 @@ def repeats(hashes: NDArray[np.uint64]) -> Rows:
 
 
 def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: Rows) -> Rows:
-    """The rows whose label is not the one that their first occurrence has."""
+    """Return the rows whose label differs from that of the first row with the same hash."""
     _, first, group = np.unique(hashes[rows], return_index=True, return_inverse=True)
     return rows[labels[rows] != labels[rows][first][group]]
 
 
 def sorted_labels(names: Iterable[str]) -> list[str]:
-    """By name; numbers by their size."""
+    """Sort labels by name, or by value if all of them are numbers."""
     names = list(names)
     try:
         return sorted(names, key=lambda name: (float(name), name))

@@ -1,4 +1,4 @@
-"""What the data check found, for people and as JSON."""
+"""Report of the data check, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 
 def counted(n: int, unit: str, which: str = "") -> str:
-    """`1 pair`, `2 pairs`, `1 validation pair`."""
+    """Format a count with its unit: `1 pair`, `2 pairs`, `1 validation pair`."""
     return f"{n:,} {which}{unit.removesuffix('s') if n == 1 else unit}"
 
 
@@ -29,14 +29,14 @@ class Example:
 class Finding:
     level: Level
     name: str
-    """One word for programs: `empty`, `swapped`, …"""
+    """Machine-readable name, such as `empty` or `swapped`."""
 
     count: int
     text: str
     examples: tuple[Example, ...] = ()
 
     def shown(self) -> list[str]:
-        """The examples, a line each."""
+        """Format the examples, one line each."""
         return [
             f"    {one.place}: {one.source!r}" + f" | {one.target!r}" * bool(one.target)
             for one in self.examples
@@ -51,32 +51,32 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     over_long: dict[int, int] = field(default_factory=dict)
-    """For each limit, how many training pairs have more tokens on a side."""
+    """For each limit, the number of training pairs with more tokens on a side."""
 
     sizes: dict[str, float] = field(default_factory=dict)
-    """What the text amounts to: characters and tokens of each side, sizes of vocabularies."""
+    """Characters and tokens of each side, and vocabulary sizes."""
 
     unit: str = "pairs"
-    """What is counted."""
+    """The unit in which examples are counted."""
 
     labels: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """How often each label or tag comes in the training and in the validation files."""
+    """Number of training and of validation examples of each label or tag."""
 
     fingerprint: str = ""
-    """Of the data as it would be trained on; nothing where it cannot be."""
+    """Fingerprint of the data as it would be trained on; empty if it cannot be trained on."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """What each column is taken for, nothing for those that are not read."""
+    """Role of each column; empty for columns that are not read."""
 
     tables: list[str] = field(default_factory=list)
-    """The files with their columns, for people: lines."""
+    """Lines that describe the files and their columns."""
 
     steps: list[str] = field(default_factory=list)
-    """One example after each stage on its way to a batch, where that was asked for: lines."""
+    """Lines that show one example after each stage on its way to a batch, if requested."""
 
     @property
     def ok(self) -> bool:
-        """Whether it can be trained on; there may be warnings all the same."""
+        """Whether the data can be trained on; there may still be warnings."""
         return not self.impossible
 
     @property
@@ -85,7 +85,7 @@ class Report:
         return any(finding.level == "error" for finding in self.findings)
 
     def counts(self) -> list[str]:
-        """How much data there is, for people."""
+        """Describe the amount of data in lines of text."""
         valid = (
             "" if self.n_valid is None else f", {counted(self.n_valid, self.unit, 'validation ')}"
         )
@@ -99,31 +99,31 @@ class Report:
             shown.append(_labels(self.labels, what))
         if self.over_long:
             limits = ", ".join(f"{n:,} over {limit:,}" for limit, n in self.over_long.items())
-            side = " of their longer side" if self.unit == "pairs" else ""
-            shown.append(f"{self.unit} by the tokens{side}: {limits}")
+            side = " of the longer side" if self.unit == "pairs" else ""
+            shown.append(f"{self.unit} by length in tokens{side}: {limits}")
         return shown
 
     def lines(self, *levels: Level) -> list[str]:
-        """The report for people; findings of all levels, or of these."""
+        """Format the report as lines, with findings of these levels, by default of all."""
         shown = self.counts()
         for level in levels or ("error", "warning", "note"):
             for finding in self.findings:
                 if finding.level == level:
                     shown += [f"{level}: {finding.text}", *finding.shown()]
         if not self.findings:
-            shown.append("nothing to remark")
+            shown.append("no problems found")
         return shown
 
     def __str__(self) -> str:
         return "\n".join([*self.tables, *self.lines(), *self.steps])
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """HTML of the report for notebooks."""
         taken = "".join(
             f"<tr><td>{escape(name)}</td><td>{escape(what) or 'not read'}</td></tr>"
             for name, what in self.columns.items()
         )
-        table = f"<table><tr><th>column</th><th>is</th></tr>{taken}</table>" if taken else ""
+        table = f"<table><tr><th>column</th><th>used as</th></tr>{taken}</table>" if taken else ""
         return f"{table}<pre>{escape(str(self))}</pre>"
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,8 +145,8 @@ class Report:
 
 def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
     sides = [
-        f"{side} {sizes[f'{side}_tokens'] / max(n_pairs, 1):.1f} tokens a line, "
-        f"{sizes[f'{side}_characters'] / max(sizes[f'{side}_tokens'], 1):.1f} characters a token, "
+        f"{side} {sizes[f'{side}_tokens'] / max(n_pairs, 1):.1f} tokens per line, "
+        f"{sizes[f'{side}_characters'] / max(sizes[f'{side}_tokens'], 1):.1f} characters per token, "
         f"vocabulary {sizes[f'{side}_vocabulary']:,.0f}"
         for side in ("source", "target")
     ]
@@ -156,7 +156,7 @@ def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
 def _text_tokens(sizes: Mapping[str, float]) -> str:
     return (
         f"{sizes['tokens']:,.0f} training tokens, {sizes['valid_tokens']:,.0f} for validation, "
-        f"{sizes['characters'] / max(sizes['tokens'], 1):.1f} characters a token, "
+        f"{sizes['characters'] / max(sizes['tokens'], 1):.1f} characters per token, "
         f"vocabulary {sizes['vocabulary']:,.0f}"
     )
 

@@ -1,4 +1,4 @@
-"""A folder of files with a manifest of their checksums, written last: complete, or not there."""
+"""Folders sealed by a manifest of checksums, which is written last so that none is incomplete."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headway.storage import check_identity, identity
 
 MANIFEST = "manifest.json"
 VERSION = 2
-"""Counts up when the files change their form; those of older ones are still read."""
+"""Format version of the files; older versions can still be read."""
 
 Facts = dict[str, Any]
-"""What a manifest says, as JSON has it."""
+"""Contents of a manifest, as JSON values."""
 
 WORDS = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
-"""Files for people, that tell where things lie: they do not count for what the data is."""
+"""Files for people, with the paths of inputs: the fingerprint of the data ignores them."""
 
 
 def seal(folder: Path, facts: Facts) -> None:
-    """Write the manifest. `fingerprint` in it is a checksum of what is stored and of what it was
-    made from, `seal` one of everything."""
+    """Write the manifest. Its `fingerprint` is a checksum of the stored data and of its inputs, its
+    `seal` a checksum of everything."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
@@ -38,8 +38,8 @@ def seal(folder: Path, facts: Facts) -> None:
 
 
 def read_sealed(folder: Path, note: Callable[[str], None] = lambda text: None) -> Facts | None:
-    """The manifest, if it and all files are, to the byte, as they were written; else None, and the
-    folder is to be made again. `note` hears what is wrong with one that is there."""
+    """Return the manifest if it and all files are byte for byte as written; otherwise None, and the
+    folder must be made again. `note` receives what is wrong with an existing folder."""
     try:
         return _verified(folder)
     except FolderError as error:
@@ -49,13 +49,13 @@ def read_sealed(folder: Path, note: Callable[[str], None] = lambda text: None) -
 
 
 def load_sealed(folder: Path) -> Facts:
-    """The same for who cannot make it again."""
+    """Return the manifest of a folder; raise a `DataError` if the folder is missing or damaged."""
     try:
         return _verified(folder)
     except FolderError as error:
         raise DataError(
-            f"there is no prepared data in {folder}, or it is damaged: {error} Give the command "
-            "of the training again, which prepares it."
+            f"the prepared data in {folder} is missing or damaged: {error} To prepare it again, "
+            "repeat the training command."
         ) from error
 
 
@@ -73,7 +73,7 @@ def _verified(folder: Path) -> Facts:
     except OSError as error:
         raise FolderError(f"{path} cannot be read: {error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged: it is not what was written.") from error
+        raise FolderError(f"{path} is damaged: its contents do not match its checksum.") from error
     return {"fingerprint": _sum(values), **values}
 
 

@@ -1,4 +1,4 @@
-"""What a value of each kind of column is: checked, and as Python has it."""
+"""Check and convert the values of each kind of column."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def _label(value: object, name: str, where: str) -> str:
         return ""
     if isinstance(value, list) and len(value) > 1:
         said = ", ".join(map(str, value))[:60]
-        raise DataError(f"{where} has {len(value)} labels ({said}). Here one is needed.")
+        raise DataError(f"{where} has {len(value)} labels ({said}), but exactly one is needed.")
     return one_line(value_text(plain(value), name, where).strip(" \t"), where).strip()
 
 
 def labels_of(value: object, name: str, where: str, separator: str) -> list[str]:
-    """Each once, in their order: of a list, or of a cell with something between them."""
+    """Return the distinct labels, in order, of a list or of a cell with a separator."""
     value = plain(value)
     if is_missing(value):
         return []
@@ -49,7 +49,7 @@ def labels_of(value: object, name: str, where: str, separator: str) -> list[str]
 
 
 def number_of(value: object, name: str, where: str) -> str:
-    """As text that is a number."""
+    """Return the value as the text of a finite number."""
     text = value_text(plain(value), name, where).strip()
     try:
         number = float(text)
@@ -57,7 +57,7 @@ def number_of(value: object, name: str, where: str) -> str:
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number):
         raise DataError(
-            f"{where}: {name}={text[:40]!r} is no number, and classify.answer=number needs one."
+            f"{where}: {name}={text[:40]!r} is not a number, as classify.answer=number requires."
         )
     return repr(number)
 
@@ -70,7 +70,7 @@ def _field(value: object, name: str, where: str) -> str:
 def _words(value: object, name: str, where: str) -> list[str]:
     found = _list(value, name, where)
     if not all(isinstance(word, str) for word in found):
-        raise DataError(f"{where}: {name} must be texts: {str(found)[:40]}.")
+        raise DataError(f"{where}: {name} must be a list of texts, not {str(found)[:40]}.")
     return [sound(str(word), name, where) for word in found]
 
 
@@ -81,7 +81,7 @@ def _tags(value: object, name: str, where: str) -> list[str]:
 
 def _list(value: object, name: str, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise DataError(f"{where} needs a list {name!r}; it is {shown_value(value)}.")
+        raise DataError(f"{where}: {name!r} must be a list, not {shown_value(value)}.")
     return value
 
 
@@ -101,4 +101,4 @@ VALUES: dict[Kind, Callable[[object, str, str], str | list[str]]] = {
     "words": _words,
     "tags": _tags,
 }
-"""Each is given the value, the name of its column, and where it stands."""
+"""The converter of each kind, called with the value, the name of its column and its place."""

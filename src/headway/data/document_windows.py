@@ -1,8 +1,8 @@
-"""Documents cut into windows that a model can read, differently in every epoch.
+"""Documents cut into windows that fit the context, at other places in every epoch.
 
-A document of n tokens that is longer than the context is cut at a random place first and then every
-`context` tokens, so that over the epochs every token comes at every position. The cut is a pure
-function of the seed and the epoch.
+A document that is longer than the context is cut at a random place first and then every `context`
+tokens, so that over the epochs every token occurs at every position. The cut is a pure function of
+the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cut:
-    """Windows: which document, from which of its tokens on, how many."""
+    """Windows: the document, the first token in it, and the number of tokens of each."""
 
     document: Numbers
     start: Numbers
@@ -30,7 +30,7 @@ class Cut:
 
 
 def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
-    """Every document in windows; those that fit stay whole, the others are cut at their phase."""
+    """Cut documents into windows; those that fit stay whole, others are cut at their phase first."""
     phase = np.where(lengths > context, phase, 0)
     has_first = phase > 0
     counts = has_first + -(-(lengths - phase) // context)
@@ -46,25 +46,25 @@ def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
 
 
 def whole_cut(lengths: Numbers, context: int) -> Cut:
-    """Without any chance: for validation."""
+    """Cut documents without randomness, for validation."""
     return cut_documents(lengths, context, np.zeros(len(lengths), np.int64))
 
 
 def drawn_cut(lengths: Numbers, context: int, seed: int, epoch: int) -> Cut:
-    """As an epoch has it."""
+    """Cut documents at the random places of an epoch."""
     draw = np.random.Generator(np.random.PCG64([seed, epoch, 1]))
     return cut_documents(lengths, context, draw.integers(0, context, len(lengths)))
 
 
 def window_limit(plan: StepPlan, micro_tokens: int, widest: int) -> int:
-    """Tokens of a part: never less than a window needs. Epochs are cut differently, so there is a
-    little room beyond what this plan, of the first one, needs."""
+    """Token limit of a micro-batch, at least one window. Every epoch is cut differently, so the
+    limit is 2% above what this plan of the first epoch needs."""
     needed = int(1.02 * plan.part_limit(micro_tokens))
     return max(min(needed, plan.target_tokens), widest)
 
 
 def window_shapes(plan: StepPlan, tokens: int, widest: int) -> Fixed:
-    """Shapes that hold every part of any epoch."""
+    """Return shapes that hold every micro-batch of any epoch."""
     shapes = fixed_shapes(plan, tokens, tokens, widest)
     # The number of windows that a part is cut into differs a little from epoch to epoch.
     return replace(shapes, n_sequences=shapes.n_sequences + shapes.n_sequences // 4 + 8)

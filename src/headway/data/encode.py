@@ -1,4 +1,4 @@
-"""Examples to arrays in files, block by block, counting what is left out on the way."""
+"""Encode examples as arrays in files, block by block, and count the examples left out."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.word_cache import Flat
 
 LIMITS = (64, 128, 256, 512, 1024)
-"""The numbers of tokens for which the report says how many examples are longer."""
+"""Lengths in tokens for which the report counts the longer examples."""
 
 MOST_CHARACTERS = 100
-"""Pairs with more characters a token than this, at the longest limit, are too long unseen: nothing
-is gained by tokenising megabytes without a blank, and much memory and time are lost."""
+"""A pair with more than this many characters per token of the longest limit counts as too long and
+is cut before it is tokenised: megabytes without a blank would take much memory and time."""
 
 SHOWN = {"documents": 2_000, "media": 200}
 MOST_SHOWN = 20_000
-"""Validation examples kept as text; pairs all, since translations are scored against them."""
+"""Most validation examples kept as text. All pairs are kept: translations are scored with them."""
 
 MOST_UNKNOWN = 1_000
 SPLITS = ("train", "valid")
@@ -42,12 +42,12 @@ SPLITS = ("train", "valid")
 
 @dataclass(frozen=True)
 class Routed:
-    """A block of examples, or of pieces of documents, and where each of them goes."""
+    """A block of examples, or of pieces of documents, and the split of each."""
 
     examples: Sequence[Example]
     valid: NDArray[np.bool_]
     first: NDArray[np.bool_]
-    """Whether an example begins with it."""
+    """Whether an example begins with this item."""
 
     def kept(self, rows: NDArray[np.bool_]) -> Routed:
         if rows.all():
@@ -56,9 +56,9 @@ class Routed:
 
 
 class Router:
-    """Which examples are for training and which for validation, where both come from one source:
-    by example, or by characters, so many of which are for training. Of `blank` examples, which may
-    have many pieces, one without text is left, to be counted."""
+    """Sends the examples of one source to training or validation: by example, or, with `cut`, by
+    characters, of which the first `cut` are for training. `blank` examples, which may have many
+    pieces, become one example without text, so that they are counted."""
 
     def __init__(
         self, held_out: NDArray[np.bool_], cut: int | None, blank: NDArray[np.bool_] | None = None
@@ -95,7 +95,9 @@ class Router:
         elif self.cut is not None:
             yield from self._by_character(item, self.cut - self.characters)
         elif self.row >= len(self.held_out):
-            raise DataError("the training files have grown while they were read. Start again.")
+            raise DataError(
+                "the training files grew while they were read. Start the command again."
+            )
         else:
             yield item, bool(self.held_out[self.row]), self.first
         self.first = item.ends
@@ -105,7 +107,7 @@ class Router:
     def _by_character(self, item: Example, left: int) -> Iterator[tuple[Example, bool, bool]]:
         text = item.text("text")
         if left >= len(text):
-            # A document that is cut exactly behind this piece ends here for training.
+            # A document that is cut exactly after this piece ends here for training.
             yield item._replace(ends=item.ends or left == len(text)), False, self.first
         elif left <= 0:
             yield item, True, self.first or left == 0
@@ -115,14 +117,14 @@ class Router:
 
 
 def texts_of(item: Example) -> list[str]:
-    """The names of what is text in it."""
+    """Return the names of the values that are text."""
     return [name for name, value in item.values.items() if isinstance(value, str)]
 
 
 def all_for_validation(
     source: Source, examples: Iterable[Example] | None = None
 ) -> Iterator[Routed]:
-    """The examples of a source, or these in their place."""
+    """Route all examples of a source, or the given ones instead, to validation."""
     before = True
     for block in in_example_blocks(source if examples is None else examples, source.columns):
         ends = np.array([item.ends for item in block], np.bool_)
@@ -133,31 +135,30 @@ def all_for_validation(
 
 class Encoded(NamedTuple):
     kept: NDArray[np.bool_]
-    """Which have text; the rest is of those."""
+    """Which items have text; all other fields cover only these."""
 
     columns: dict[str, Flat]
     characters: dict[str, NDArray[np.int64]]
     n_bytes: NDArray[np.int64]
-    """UTF-8 bytes of the texts, of documents made of fields those of the body."""
+    """UTF-8 bytes of the texts, or of the bodies of documents with fields."""
 
     n_unknown: int
     unknown: set[str]
-    """Characters that the tokenizer lacks."""
+    """Characters missing from the tokenizer."""
 
 
 @dataclass(frozen=True)
 class Encode:
-    """Texts to token ids, wherever that is done: columns, whether texts go on where the one before
-    ends, and the words of tagged sentences."""
+    """Function that turns a block of texts into token ids, in any process."""
 
     vocab: Path
     columns: tuple[str, ...]
     body: str
-    """The column that bytes are counted of."""
+    """The column whose bytes are counted."""
 
     kind: TextKind
     most: int | None
-    """Characters of a text that are looked at."""
+    """Most characters of a text that are encoded; None for all."""
 
     @cached_property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -167,7 +168,7 @@ class Encode:
         return {name: vocab.target if name == "target" else vocab.source for name in self.columns}
 
     def __reduce__(self) -> tuple[type[Encode], tuple[object, ...]]:
-        """Without the tokenizers: every worker loads its own."""
+        """Pickle without the tokenizers: every worker loads its own."""
         return Encode, (self.vocab, self.columns, self.body, self.kind, self.most)
 
     def __call__(self, given: Given) -> Encoded:
@@ -203,18 +204,18 @@ def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def filled(columns: Iterable[Sequence[str]], kind: TextKind) -> NDArray[np.bool_]:
-    """Which have text; a document of fields needs one of them, a pair both texts."""
+    """Return which examples have text: a document needs one of its fields, a pair both texts."""
     sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
     return reduce(np.logical_or if kind == "fields" else np.logical_and, sides)
 
 
 class Given(NamedTuple):
-    """A block as `Encode` takes it."""
+    """A block of texts, the input of `Encode`."""
 
     texts: dict[str, list[str]]
     goes_on: NDArray[np.bool_]
     whole: NDArray[np.bool_]
-    """Which are an example of their own, and no piece of a document."""
+    """Which items are whole examples, not pieces of a document."""
 
     words: list[Sequence[str]]
 
@@ -236,21 +237,21 @@ def _both() -> list[int]:
 
 @dataclass
 class Count:
-    """What has been done, as JSON keeps it."""
+    """Progress and totals of the encoding, stored as JSON."""
 
     blocks: int = 0
     n: list[int] = field(default_factory=_both)
-    """Examples of training and validation; and so the following."""
+    """Number of examples of training and validation; the following lists also have both."""
 
     n_bytes: list[int] = field(default_factory=_both)
     tokens: dict[str, list[int]] = field(default_factory=dict)
-    """Of each column of texts; of pairs also of those that are left out."""
+    """Tokens of each column of texts, including pairs that are left out."""
 
     characters: dict[str, int] = field(default_factory=dict)
-    """Of training."""
+    """Characters of each column, in training only."""
 
     unfinished: list[int] = field(default_factory=_both)
-    """Tokens so far of a document that goes on in the next block."""
+    """Tokens so far of a document that continues in the next block."""
 
     dropped: dict[str, int] = field(default_factory=lambda: {"empty": 0, "validation_empty": 0})
     over_long: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, LIMITS), 0))
@@ -270,8 +271,7 @@ class Count:
 
 class Encoder:
     """Writes `train.*` and `valid.*`: a token store for each column of texts, the numbers of labels
-    and tags, numbers, and how many pieces each word of tagged sentences has and of which shape it
-    is."""
+    and tags, regression targets, and the pieces and shape of each word of tagged sentences."""
 
     def __init__(
         self,
@@ -281,7 +281,7 @@ class Encoder:
         folder: Path,
         known: tuple[Facts, Facts] | None = None,
     ) -> None:
-        """`known` is what an earlier attempt recorded: its count and its files."""
+        """Start, or resume from `known`: the count and the files that an earlier attempt recorded."""
         self.source = source
         self.pairs = source.kind == "pairs"
         self.labels = {name: i for i, name in enumerate(labels)}
@@ -301,7 +301,7 @@ class Encoder:
         self.files.start("valid.jsonl")
 
     def _stores(self) -> dict[str, dict[str, str]]:
-        """What each column is, as the seal says it."""
+        """Return the kind and types of each column for the manifest."""
         # A text is never that long, but all of a file may be one document.
         lengths = "<i8" if self.source.kind == "documents" else "<i4"
         found = {
@@ -332,7 +332,7 @@ class Encoder:
         self.files.close()
 
     def run(self, blocks: Iterator[Routed], done: Callable[[Routed], None]) -> None:
-        """All blocks behind those that were done before; `done` hears of each, those too."""
+        """Encode all blocks after those done earlier; `done` is called for every block."""
         waiting: deque[Routed] = deque()
 
         def given() -> Iterator[Given]:
@@ -343,7 +343,7 @@ class Encoder:
                 waiting.append(routed)
                 yield self._given(routed)
 
-        # Where there are no texts, a worker takes longer to start than all of it.
+        # Without texts, starting a worker takes longer than the whole work.
         work = each if self.encode.columns else map
         for encoded in work(self.encode, given()):
             routed = waiting.popleft()
@@ -362,7 +362,7 @@ class Encoder:
         return Given(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
     def _add(self, routed: Routed, encoded: Encoded) -> None:
-        """The next block."""
+        """Count and write the next block."""
         kept = routed.kept(encoded.kept)
         left = int(routed.valid.sum()) - int(kept.valid.sum())
         self.count.dropped["validation_empty"] += left
@@ -398,7 +398,7 @@ class Encoder:
         self.count.blocks += 1
 
     def _lengths(self, encoded: Encoded) -> dict[str, NDArray[np.int64]]:
-        """In tokens; of what was cut before it became tokens, as many as the characters left."""
+        """Return lengths in tokens; a text cut before encoding counts one per character left."""
         most, found = self.encode.most, {}
         for name in self.source.columns:
             found[name] = lengths = encoded.columns[name].lengths
@@ -409,7 +409,7 @@ class Encoder:
     def _measure(
         self, kept: Routed, encoded: Encoded, lengths: Mapping[str, NDArray[np.int64]]
     ) -> None:
-        """Of what is for training: tokens and characters, and how many pairs are long."""
+        """Count tokens of both splits, and characters and long pairs of training."""
         count, training = self.count, ~kept.valid
         for name, sizes in lengths.items():
             tokens = count.tokens.setdefault(name, [0, 0])
@@ -425,7 +425,7 @@ class Encoder:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
     def _fitting(self, kept: Routed, lengths: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
-        """Pairs that are neither too long nor too uneven; validation pairs may be uneven."""
+        """Return which pairs are neither too long nor too uneven; validation pairs may be uneven."""
         data, dropped = self.source.settings.data, self.count.dropped
         both = np.stack(list(lengths.values()))
         longer, shorter = both.max(axis=0), both.min(axis=0)
@@ -444,14 +444,14 @@ class Encoder:
                 field = self.source.settings.data.label_field
                 raise DataError(f"{item.place} has no {what} ({field!r}).")
             known = listed(list(self.labels))
-            raise DataError(f"{item.place}: unknown {what} {name!r}. Known: {known}.")
+            raise DataError(f"{item.place}: unknown {what} {name!r}. Known {what}s: {known}.")
         return self.labels[name]
 
     def _write(
         self, number: int, columns: Mapping[str, Flat], rows: NDArray[np.bool_],
         ends: NDArray[np.bool_],
     ) -> None:  # fmt: skip
-        """The rows of one split. Pieces of a document become one sequence."""
+        """Write the rows of one split; pieces of a document become one sequence."""
         totals = np.zeros(int(ends.sum()), np.int64)
         for column, flat in columns.items():
             facts = self.stores[column]
@@ -472,7 +472,7 @@ class Encoder:
             self._count_long(totals)
 
     def _write_single(self, number: int, kept: Routed, rows: NDArray[np.bool_]) -> None:
-        """Columns with one number an example."""
+        """Write the columns with one number per example."""
         single: dict[str, Callable[[Example], float]] = {
             "label": self._number, "number": _as_float,
         }  # fmt: skip
@@ -488,7 +488,7 @@ class Encoder:
         return self._label(item.text("label"), item)
 
     def _show(self, kept: Routed) -> None:
-        """Keep the validation examples that are shown."""
+        """Store the validation examples that are shown."""
         most = SHOWN.get(self.source.kind, MOST_SHOWN)
         lines = []
         for row in np.flatnonzero(kept.valid & kept.first).tolist():
@@ -498,18 +498,18 @@ class Encoder:
         self.files.write("valid.jsonl", "".join(lines).encode())
 
     def add_to(self, report: Report) -> None:
-        """The part of the report that needs a tokenizer."""
+        """Add the part of the report that needs a tokenizer."""
         count, data = self.count, self.source.settings.data
         for number, which in enumerate(("training", "validation")):
             if not count.n[number]:
                 text = (
-                    f"no {which} {report.unit} are left. Give more, or others with "
-                    f"{valid_option(self.source)}."
+                    f"no {which} {report.unit} are left. Give more data, or separate validation "
+                    f"data with {valid_option(self.source)}."
                 )
                 if self.pairs:
                     text = (
-                        f"no {which} pairs are left: {self._reasons()}. data.max_len is "
-                        f"{data.max_len}; a higher one keeps longer pairs."
+                        f"no {which} pairs are left: {self._reasons()}. To keep longer pairs, set "
+                        f"data.max_len higher than {data.max_len}."
                     )
                 report.findings.append(Finding("error", "nothing-left", 0, text))
         if self.source.media is not None:
@@ -537,7 +537,7 @@ class Encoder:
             report.findings.append(Finding("warning", "unknown", count.unknown_tokens, text))
 
     def _add_written(self, report: Report) -> None:
-        """Of what is written about media."""
+        """Add the sizes of the texts that come with media."""
         for name, tokenizer in self.encode.tokenizers.items():
             train, valid = self.count.tokens.get(name, [0, 0])
             report.sizes |= {
@@ -548,9 +548,10 @@ class Encoder:
             }
 
     def _reasons(self) -> str:
-        said = {"empty": "with an empty side", "over_long": "too long", "ratio": "too uneven",
-                "validation_empty": "for validation with an empty side",
-                "validation_over_long": "for validation too long"}  # fmt: skip
+        said = {"empty": "without source or target", "over_long": "too long",
+                "ratio": "too different in length",
+                "validation_empty": "in validation without source or target",
+                "validation_over_long": "in validation too long"}  # fmt: skip
         return ", ".join(f"{n:,} {said[why]}" for why, n in self.count.dropped.items() if n)
 
     def _add_left_out(self, report: Report) -> None:
@@ -558,14 +559,14 @@ class Encoder:
         for which, name in (("", "over_long"), ("validation ", "validation_over_long")):
             if n := dropped[name]:
                 text = (
-                    f"{counted(n, 'pairs', which)} of more than {data.max_len} tokens a side "
+                    f"{counted(n, 'pairs', which)} with more than {data.max_len} tokens on a side "
                     f"(data.max_len) {'are' if n > 1 else 'is'} left out."
                 )
                 report.findings.append(Finding("warning", name.replace("_", "-"), n, text))
         if n := dropped["ratio"]:
             text = (
                 f"{counted(n, 'pairs')} left out because one side has more than "
-                f"{data.max_ratio:g} times the tokens of the other (data.max_ratio)."
+                f"{data.max_ratio:g} times as many tokens as the other (data.max_ratio)."
             )
             report.findings.append(Finding("note", "uneven", n, text))
 
@@ -575,14 +576,14 @@ def _as_float(item: Example) -> float:
 
 
 def _stored(name: str, item: Example) -> int:
-    """The number under which an item of media was stored."""
+    """Return the number under which an item of media was stored."""
     number = item.values[name]
     assert isinstance(number, int)
     return number
 
 
 def _files(split: str, column: str, facts: Mapping[str, str]) -> list[str]:
-    """The files of a column: values and lengths, or values alone."""
+    """Return the file names of a column: values and lengths, or values alone."""
     name = side(Path(split), column)
     if "lengths" in facts:
         return [str(tokens_file(name)), str(lengths_file(name))]

@@ -1,4 +1,4 @@
-"""One form for what examples come in: documents, labelled texts, tagged words, fields, media."""
+"""Examples in one form for all sources: documents, labelled texts, tagged words, fields, media."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from headway.tasks.specs import MEDIA as MEDIA_NEEDS
 TextKind = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
 
 Target = Literal["label", "text", "other", "none"]
-"""What media must come with; `other`: a second one that belongs to the first."""
+"""Kind of target that media need; `other` is a second item that belongs to the first."""
 
 TARGETS: dict[str, Target] = {
     "label": "label", "labels": "label", "number": "label", "text": "text",
 }  # fmt: skip
-"""Of each kind of answers; others need none."""
+"""Target that media need for each kind of answer; other answers need none."""
 
 SIDES = ("source", "target")
 TEXTS = ("text", "other")
@@ -52,8 +52,7 @@ BLOCK_CHARACTERS = 2_000_000
 
 
 Value = str | Sequence[str] | Medium | int
-"""A text or a label; words or tags; a picture, a video or a recording, or its number once it is
-stored."""
+"""A text or a label; words or tags; an image, a video or audio, or its number once stored."""
 
 ColumnKind = Literal["text", "label", "labels", "number", "words", "tags"]
 
@@ -62,31 +61,31 @@ class Example(NamedTuple):
     """An example, or a piece of a long document."""
 
     values: Mapping[str, Value]
-    """By what the task calls them (`text`, `other`, `label`, `words`, `tags`), and fields by their
-    names; a text is empty where it is absent, a label not there."""
+    """Values by their names in the task (`text`, `other`, `label`, `words`, `tags`), and fields by
+    their own names. A missing text is empty, a missing label has no entry."""
 
     place: str
-    """For people: the file and the line."""
+    """File and line, for messages."""
 
     problem: str = ""
-    """Why it could not be read, where that is left out (`data.bad`); then its texts are empty."""
+    """Why the example could not be read, if it is left out (`data.bad`); its texts are empty then."""
 
     ends: bool = True
-    """False for a piece of a document that goes on with the next example."""
+    """False for a piece of a document that continues with the next example."""
 
     misfits: int = 0
-    """Tags that do not fit the scheme and are read as they best can."""
+    """Number of tags that do not fit the scheme and were converted as closely as possible."""
 
     def text(self, name: str) -> str:
         return cast(str, self.values.get(name, ""))
 
     def several(self, name: str) -> Sequence[str]:
-        """Words or tags."""
+        """Return words, tags or labels."""
         return cast(Sequence[str], self.values.get(name, ()))
 
     @property
     def medium(self) -> Medium:
-        """The picture, video or recording; a `DataError` where the row names none."""
+        """The image, video or audio of the example; raises a `DataError` if the row names none."""
         for value in self.values.values():
             if isinstance(value, Medium):
                 return value
@@ -94,7 +93,7 @@ class Example(NamedTuple):
 
     @property
     def labels(self) -> Sequence[str]:
-        """Those it has: one, several, or none."""
+        """All labels of the example: one, several, or none."""
         return self.several("labels") or [one for one in (self.text("label"),) if one]
 
 
@@ -109,7 +108,7 @@ class Bound:
 
     bad: Literal["error", "skip"] = "error"
     absent: Mapping[str, Value] = field(default_factory=dict)
-    """What stands for columns that a row or the table lacks."""
+    """Default values of columns that a row or the table lacks."""
 
     @property
     def empty(self) -> dict[str, Value]:
@@ -140,14 +139,14 @@ class Bound:
                 yield example
 
     def examples(self, rows: Iterator[Raw], n: int) -> Iterator[tuple[Raw, Example]]:
-        """Each with its row, of which the first `n` values are those of the bound columns."""
+        """Yield each example with its row, whose first `n` values are those of bound columns."""
         for raw in rows:
             example = self._checked(raw.first(n), (one.first(n) for one in rows))
             if example is not None:
                 yield raw, example
 
     def _checked(self, raw: Raw, rest: Iterator[Raw]) -> Example | None:
-        """The example of a row; if it cannot be read and must be, an error that counts the rest."""
+        """Return the example of a row. If bad rows are errors, raise one that counts all of them."""
         example = self.example(raw)
         if example is not None and example.problem and self.bad == "error":
             others = (one.problem for one in map(self.example, rest) if one is not None)
@@ -156,7 +155,7 @@ class Bound:
 
     @property
     def _plain(self) -> Callable[[Sequence[object]], bool] | None:
-        """Tells rows whose values are those of the example as they are, where many can be."""
+        """Fast test for rows whose values need no conversion; None if most rows need one."""
         kinds = [one.kind for one in self.binding.values()]
         if self.absent:
             return None
@@ -166,8 +165,8 @@ class Bound:
         return _are_rows if rows else None
 
     def _are_sound(self, values: Sequence[object]) -> bool:
-        """Whether they are texts of which there is nothing to say, as nearly all are; what was
-        decoded from a file has no halves of characters."""
+        """Whether all values are texts that need no check. Text decoded from a file cannot hold
+        half of a surrogate pair; other text must be ASCII."""
         typed = self.table.typed
         for value in values:
             if type(value) is not str or (typed and not value.isascii()):
@@ -179,7 +178,7 @@ class Bound:
         return "sentences" if "words" in self._names else "lines"
 
     def example(self, raw: Raw) -> Example | None:
-        """None for an empty line, where these do not count."""
+        """Return the example of a row, or None for an empty line that does not count."""
         place = self.table.place(raw.line)
         if raw.values is None:
             if not raw.problem and not self.blanks:
@@ -212,7 +211,8 @@ class Bound:
                     continue
                 there = ", ".join(map(repr, raw.row or ())) or "nothing"
                 raise DataError(
-                    f"{where} has no {name!r}, only {there}. Name it with data.{column.setting}=…"
+                    f"{where} has no field {name!r}, only {there}. If it has another name: "
+                    f"data.{column.setting}=…"
                 )
             if column.kind == "labels":
                 found[column.name] = labels_of(value, name, where, column.separator)
@@ -225,7 +225,7 @@ class Bound:
                 found[column.name] = VALUES[column.kind](value, name, where)
             unlabelled = column.kind == "label" and not found[column.name]
             if unlabelled and self.bad == "skip" and not column.optional:
-                raise DataError(f"{where} has no label in {name!r}.")
+                raise DataError(f"{where} has no label in column {name!r}.")
         if part:
             first = next(one.name for one in self.binding.values() if one.kind in MEDIA)
             found[first] = part_of(cast(Medium, found[first]), part, where)
@@ -238,41 +238,41 @@ class Bound:
             there = ", ".join(map(repr, raw.row or ())) or "nothing"
             raise DataError(
                 f"{where} has none of the fields {', '.join(map(repr, fields))}, only {there}. "
-                "Name them with data.fields=…"
+                "Name its fields: data.fields=…"
             )
         return found
 
 
 def _are_rows(values: Sequence[object]) -> bool:
-    """Whether they are a row of an array, and a label, if any, that is nothing but a word."""
+    """Whether the values are a row of an array, and at most a label of one alphanumeric word."""
     return type(values[0]) is Medium and all(
         type(one) is str and one.isascii() and one.isalnum() for one in values[1:]
     )
 
 
 def _written(value: object, name: str, where: str) -> list[str]:
-    """What was written about an item, which may come as often."""
+    """Return the texts of an item, which may have one or several."""
     value = plain(value)
     texts = (value or [""]) if isinstance(value, list) else [value]
     return [value_text(text, name, where).strip() for text in texts]
 
 
 def refused(problem: str, others: int, what: str = "lines") -> DataError:
-    """The first bad line of a file; so many `others` are like it, and `what` is lost if they are
-    left out."""
-    like = f" {others + 1:,} lines of this file are like that." if others else ""
+    """Return the error for the first bad line of a file with `others` more of them; `what` is the
+    unit that is lost if they are left out."""
+    like = f" {others + 1:,} lines of this file have such errors." if others else ""
     return DataError(
-        f"{problem}{like} Mend that, or, where nothing is scored, leave such {what} out: "
+        f"{problem}{like} Correct the file, or leave such {what} out (only if nothing is scored): "
         "data.bad=skip"
     )
 
 
 @dataclass(frozen=True)
 class WantedMedia:
-    """What is wanted of pictures, videos and recordings."""
+    """Form and target of the media that a task reads."""
 
     form: Form
-    """What they are brought to."""
+    """Size and sampling to which media are converted."""
 
     target: Target = "none"
 
@@ -282,7 +282,7 @@ class WantedMedia:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the columns that hold them."""
+        """Names of the columns that hold media."""
         name = SEEN_AS[self.form.what]
         return (name, "other") if self.target == "other" else (name,)
 
@@ -291,7 +291,7 @@ def media_tables(
     paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
     answers: str = "label",
 ) -> Iterator[Bound]:  # fmt: skip
-    """Files, folders and lists, each with its columns bound; `answers`: what labels are."""
+    """Open files, folders and lists, each with its columns bound; `answers` is the kind of label."""
     kind = SEEN_AS[what]
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
     columns = [Column(kind, kind, "path_field", tuple(names))]
@@ -306,7 +306,7 @@ def media_tables(
     elif target == "other":
         columns.append(Column("other", kind, "other_field"))
     wanted = as_said(columns, data)
-    # Where none is asked for, a label may be there.
+    # A label may be present even if none is needed.
     known = wanted if target != "none" else (*wanted, Column("label", "text", "", (), True))
     for path in parts(paths, folders=False):
         try:
@@ -326,7 +326,7 @@ def media_examples(
     paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
     answers: str = "label",
 ) -> Iterator[Example]:  # fmt: skip
-    """What they hold; what has several texts comes as often, with one each time."""
+    """Yield the media examples; an item with several texts is yielded once per text."""
     return _text_by_text(media_tables(paths, data, what, target, answers))
 
 
@@ -343,22 +343,22 @@ def _text_by_text(tables: Iterable[Bound]) -> Iterator[Example]:
 
 @dataclass(frozen=True)
 class Source:
-    """The files of one split, read as examples as often as needed, in bounded memory."""
+    """Files of one split, read as examples as often as needed, in bounded memory."""
 
     kind: TextKind
     settings: RunSettings
     paths: tuple[str, ...]
     scheme: Scheme = "bio"
-    """Of the tags, where there are any."""
+    """Tag scheme of tagged data."""
 
     aligned: tuple[tuple[str, str], ...] = ()
-    """Two files each, of which line n of one translates line n of the other."""
+    """Pairs of files in which line n of one translates line n of the other."""
 
     media: WantedMedia | None = None
 
     @property
     def is_given(self) -> bool:
-        """Whether there are any files."""
+        """Whether any files were given."""
         return bool(self.paths or self.aligned)
 
     def __iter__(self) -> Iterator[Example]:
@@ -370,7 +370,7 @@ class Source:
 
     @cached_property
     def _held(self) -> list[Example]:
-        """Of media all: what they hold is not read yet, and lists are read many times."""
+        """All examples of media, kept because lists are read many times; files are not read yet."""
         return list(_text_by_text(self._opened))
 
     @cached_property
@@ -379,13 +379,13 @@ class Source:
 
     @property
     def in_arrays(self) -> bool:
-        """Whether all media are rows of arrays, which are there: they were opened to count them."""
+        """Whether all media are rows of arrays. Their files exist: they were opened for counting."""
         tables = [one.table for one in self._opened]
         known = all(one.n is not None and one.named is None for one in tables)
         return bool(tables) and known
 
     def spread(self, most: int) -> list[Example]:
-        """About so many of the media, from all over; of arrays the other rows are not listed."""
+        """Return about `most` media, evenly spread; other rows of arrays are not listed."""
         if not self.in_arrays:
             return self._held[:: max(1, len(self._held) // most)]
         n = sum(one.table.n or 0 for one in self._opened)
@@ -401,7 +401,7 @@ class Source:
         return self.paths, self.settings.data, self.media.form.what, self.media.target, answers
 
     def tables(self) -> Iterator[Bound]:
-        """Each file with its columns bound."""
+        """Yield each file with its columns bound."""
         if self.media is not None:
             yield from self._opened
             return
@@ -422,7 +422,7 @@ class Source:
                 yield Bound(table, bind(table, columns), blanks, data.bad, absent)
 
     def as_read(self, example: Example) -> Example:
-        """With tags in the one scheme that all have, where there are any."""
+        """Convert the tags of an example to BIO; other examples stay as they are."""
         if self.kind != "tagged":
             return example
         strip = self.settings.tag.prefix_strip
@@ -433,7 +433,7 @@ class Source:
         return example._replace(values=values, misfits=misfits)
 
     def detected(self) -> Scheme:
-        """The scheme of all files together; mixed ones are an error that says where."""
+        """Detect the tag scheme of all files; a mixture raises an error that names the places."""
         detection = Detection()
         for bound in self.tables():
             for example in bound:
@@ -442,7 +442,7 @@ class Source:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that hold texts."""
+        """Names of the columns that hold texts."""
         data = self.settings.data
         if self.media is not None:
             return ("text",) if self.media.target == "text" else ()
@@ -455,7 +455,7 @@ class Source:
 
     @property
     def kinds(self) -> dict[str, ColumnKind]:
-        """Of every column that an example may have."""
+        """Kind of every column that an example may have, except media."""
         if self.kind == "tagged":
             return {"text": "text", "words": "words", "tags": "tags"}
         more: dict[str, ColumnKind] = {}
@@ -469,7 +469,7 @@ class Source:
         return self.media is not None and self.media.target == "label"
 
     def shown(self, example: Example) -> dict[str, Any]:
-        """What is kept of a validation example for people to see."""
+        """Return what is stored of a validation example to show it."""
         if self.media is not None:
             label = example.text("number") or ", ".join(example.labels)
             said = {"label": label} if self._has_labels else {}
@@ -485,7 +485,7 @@ class Source:
 def sources(
     kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
 ) -> tuple[Source, Source]:
-    """Of training and of validation; the second may have no files."""
+    """Return the sources of training and validation; the second may have no files."""
     settings = answered(kind, settings, media)
     data = settings.data
     if media is not None:
@@ -509,8 +509,8 @@ def sources(
 def answered(
     kind: TextKind, settings: RunSettings, media: WantedMedia | None = None
 ) -> RunSettings:
-    """With what the files have for answers, where nobody says: several labels where there are lists
-    of them, else one."""
+    """Resolve classify.answer=auto from the files: several labels if a sampled label is a list,
+    otherwise one."""
     own = settings.classify
     asked = getattr(settings, settings.task, None) is own and own.answer == "auto"
     if not asked or not (settings.data.text or media):
@@ -535,7 +535,10 @@ def pair_source(
 ) -> Source:
     sources, targets = parts(source), parts(target)
     if len(sources) != len(targets):
-        raise ConfigError(f"{len(sources)} source files but {len(targets)} target files.")
+        raise ConfigError(
+            f"there are {len(sources)} source files but {len(targets)} target files. Give as many "
+            "of each."
+        )
     aligned = tuple(zip(sources, targets, strict=True))
     return Source("pairs", settings, tuple(pairs), aligned=aligned)
 
@@ -543,7 +546,7 @@ def pair_source(
 def in_example_blocks(
     examples: Iterable[Example], columns: Sequence[str]
 ) -> Iterator[list[Example]]:
-    """By the thousand, fewer where texts are long."""
+    """Group examples into blocks of thousands, fewer if texts are long."""
     block: list[Example] = []
     size = 0
     try:
@@ -555,7 +558,7 @@ def in_example_blocks(
             if len(block) >= BLOCK or size >= BLOCK_CHARACTERS:
                 yield block
                 block, size = [], 0
-    except UnequalCounts:  # what comes before the end of one of two files still comes
+    except UnequalCounts:  # examples before the end of the shorter file are still yielded
         if block:
             yield block
         raise
@@ -567,8 +570,7 @@ HOLDS: dict[TextKind, Holds] = {"documents": "documents", "texts": "lines", "tag
 
 
 def needs_of(reads: Reads, settings: RunSettings | None = None) -> list[Column]:
-    """The columns that files of one form have, whatever is made of them; `settings` say what an
-    answer is."""
+    """Return the columns of files of one form, for any task; `settings` determine the answer."""
     spec = next(spec for spec in SPECS.values() if spec.reads == reads)
     if settings is not None and settings.task == spec.name:
         spec = spec_of(settings)
@@ -576,7 +578,7 @@ def needs_of(reads: Reads, settings: RunSettings | None = None) -> list[Column]:
 
 
 def needed(kind: TextKind, settings: RunSettings) -> tuple[Column, ...]:
-    """The columns of one form of texts, under the names that settings have for them."""
+    """Return the columns of one form of texts, with their names from the settings."""
     data = settings.data
     if kind == "fields":
         group = [Column(name, "field", "", optional=True) for name in data.fields]
@@ -593,6 +595,6 @@ def needed(kind: TextKind, settings: RunSettings) -> tuple[Column, ...]:
 
 
 def as_texts(binding: Binding) -> Binding:
-    """Two sides as two texts of one kind."""
+    """Rename source and target to `text` and `other`, two texts of one kind."""
     names = {"source": "text", "target": "other"}
     return {name: replace(one, name=names[one.name]) for name, one in binding.items()}

@@ -1,7 +1,7 @@
 """Lines of text files: plain, gzip, xz or zstd, or standard input; streamed, in bounded memory.
 
 A line ends at a line feed and nowhere else, so that aligned files stay aligned whatever characters
-they hold; a carriage return before it goes too.
+they hold; a carriage return before it is removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.errors import ConfigError, DataError, needs
 from headway.settings.listed import listed
 
 MAX_LINE = 10_000_000
-"""Characters of one line. A longer one is no sentence, and often no text."""
+"""Most characters of one line. A longer line is not a sentence, and often not text."""
 
 CHUNK = 1 << 20
 STDIN = "-"
@@ -40,10 +40,10 @@ class _Readable(Protocol):
 
 
 def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
-    """The lines of a file, or of standard input (`-`), without their ends.
+    """Yield the lines of a file, or of standard input (`-`), without their ends.
 
-    A byte order mark at the start is dropped. What cannot be read is a `DataError` that names the
-    file, and the line and byte where there is one.
+    A byte order mark at the start is dropped. Errors are a `DataError` that names the file, and the
+    line and byte if known.
     """
     lines = _Lines(shown(path))
     for text in open_text(path, encoding):
@@ -52,7 +52,7 @@ def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
 
 
 def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
-    """The same text in chunks as they come, with its line ends; lines may be of any length."""
+    """Yield the text of a file in chunks, with its line ends; lines may be of any length."""
     decoder = _decoder(encoding)
     name = shown(path)
     n_bytes, n_lines, started = 0, 0, False
@@ -84,7 +84,7 @@ class _Lines:
         self.open_size = 0
 
     def feed(self, text: str) -> list[str]:
-        """The lines that end in this piece."""
+        """Return the lines that end in this piece."""
         first, *others = text.split("\n")
         self._extend(first)
         if not others:
@@ -97,7 +97,7 @@ class _Lines:
         return [line.removesuffix("\r") for line in lines]
 
     def end(self) -> list[str]:
-        """The last line, where no line feed ends it."""
+        """Return the last line if no line feed ends it."""
         return ["".join(self.open_parts).removesuffix("\r")] if self.open_size else []
 
     def _extend(self, part: str) -> None:
@@ -107,28 +107,27 @@ class _Lines:
         if self.open_size > MAX_LINE:
             raise DataError(
                 f"{self.name}, line {self.done + 1:,} is longer than {MAX_LINE:,} characters. "
-                "Is it text with one sentence a line?"
+                "Is this a text file with one example per line?"
             )
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A key that sorts numbers in names by their size."""
+    """Return a sort key that orders numbers in names by value."""
     parts = re.split(r"(\d+)", name)
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
 
 def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
-    """Files, with those that a pattern (`parts/*.tsv.gz`) stands for in its place, or a folder
-    where `folders` are nothing else."""
+    """Expand patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
     found: list[str] = []
     for path in listed(paths):
-        # Unlike those of Path, these take a name that is too long for one that is not there.
+        # Unlike the methods of Path, these return False for a name that is too long.
         there, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112
         if path != STDIN and not there and glob.has_magic(path):
             some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
             some = [one for one in some if not folders or Path(one).is_file()]
             if not some:
-                raise DataError(f"no file is called like {path}.")
+                raise DataError(f"no file matches {path}.")
             found += some
         elif folders and path != STDIN and is_folder:
             some = sorted((one.name for one in Path(path).iterdir() if _is_part(one)), key=natural)
@@ -136,7 +135,7 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
                 found.append(path)
                 continue
             if not some:
-                raise DataError(f"{path} is a folder without files. Give files of text.")
+                raise DataError(f"the folder {path} has no files. Give text files.")
             found += [str(Path(path) / name) for name in some]
         else:
             found.append(path)
@@ -144,7 +143,7 @@ def parts(paths: str | Sequence[str], *, folders: bool = True) -> list[str]:
 
 
 def class_folders(path: str | Path) -> list[Path]:
-    """The folders in a folder that hold files of text themselves, by name."""
+    """Return the subfolders that directly contain files, sorted by name."""
     inside = [one for one in Path(path).iterdir()
               if one.is_dir() and not one.name.startswith((".", "_"))]  # fmt: skip
     found = [one for one in inside if any(map(_is_part, one.iterdir()))]
@@ -152,7 +151,7 @@ def class_folders(path: str | Path) -> list[Path]:
 
 
 def class_files(path: str | Path) -> list[tuple[Path, str]]:
-    """The files of text in the folders of a folder, each with the name of its folder, its class."""
+    """Return the text files in the class folders of a folder, each with its class."""
     return [
         (file, one.name) for one in class_folders(path)
         for file in sorted(one.rglob("*"), key=lambda file: natural(str(file))) if _is_part(file)
@@ -160,8 +159,8 @@ def class_files(path: str | Path) -> list[tuple[Path, str]]:
 
 
 def is_by_class(path: str | Path) -> bool:
-    """Whether the files of a folder are in folders, one for each class. Lists and notes may be
-    beside those where they hold .txt files."""
+    """Whether a folder has one subfolder of text files per class. Other files may be next to the
+    subfolders only if at least two of these hold .txt files."""
     if not Path(path).is_dir():
         return False
     classes = class_folders(path)
@@ -172,12 +171,12 @@ def is_by_class(path: str | Path) -> bool:
 
 
 def _is_part(path: Path) -> bool:
-    """What is hidden and what tools leave beside their parts (`_SUCCESS`) is none."""
+    """Whether a path is a data file, not a hidden file or a marker such as `_SUCCESS`."""
     return path.is_file() and not path.name.startswith((".", "_"))
 
 
 def first_bytes(path: str, n: int = 8) -> bytes:
-    """How a file begins, packed or not; of a stream, which can be read only once, nothing."""
+    """Return the first bytes of a file as stored; empty for a stream, which is read only once."""
     if is_stream(path):
         return b""
     with _file(path) as file:
@@ -189,14 +188,14 @@ def shown(path: str) -> str:
 
 
 def is_stream(path: str) -> bool:
-    """Whether it can be read only once: standard input, a pipe."""
+    """Whether a path can be read only once: standard input or a pipe."""
     there = Path(path)
     return path == STDIN or (there.exists() and not there.is_file() and not there.is_dir())
 
 
 def count_lines(path: str) -> int | None:
-    """How many lines there are to read, for people who wait; None where that is not known before
-    they are read: from a pipe, or compressed."""
+    """Count the lines for a progress bar; None if they are not known in advance, as in a pipe or a
+    compressed file."""
     with _raw(path) as stream:
         try:
             number = sys.stdin.fileno() if path == STDIN else stream.fileno()
@@ -204,7 +203,7 @@ def count_lines(path: str) -> int | None:
                 return None
             at = os.lseek(number, 0, os.SEEK_CUR)
             n, last = 0, b"\n"
-            while chunk := os.pread(number, CHUNK, at):  # leaves standard input where it stands
+            while chunk := os.pread(number, CHUNK, at):  # keeps the position of standard input
                 if not n and chunk.startswith((_GZIP, _XZ, _ZSTD)):
                     return None
                 n, last, at = n + chunk.count(b"\n"), chunk[-1:], at + len(chunk)
@@ -214,13 +213,13 @@ def count_lines(path: str) -> int | None:
 
 
 def spool(path: str, copy: Path) -> None:
-    """Copy what can be read only once to a file, as it is."""
+    """Copy a stream, which can be read only once, to a file."""
     with _raw(path) as stream, copy.open("wb") as out:
         shutil.copyfileobj(stream, out, CHUNK)
 
 
 def check_readable(path: str) -> None:
-    """A `DataError` now if a file cannot be read, before anything slow begins."""
+    """Raise a `DataError` if a file cannot be opened, before anything slow begins."""
     with _raw(path):
         pass
 
@@ -235,7 +234,7 @@ def _raw(path: str) -> Iterator[BufferedReader]:
 
 
 class _Borrowed(RawIOBase):
-    """Standard input, which stays open when we are done with it."""
+    """Standard input, wrapped so that closing the wrapper leaves it open."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -252,33 +251,33 @@ _FOREIGN = {
     b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
 }
 _PACKED = {
-    b"PK\x03\x04": "a ZIP archive, as Excel sheets are. Unpack it, or save the sheet as CSV.",
-    b"BZh91AY&SY": "compressed with bzip2; gzip, xz and zstd are read. Unpack it: bunzip2 {path}",
-    b"%PDF-1": "a PDF. Save its text: pdftotext {path}",
+    b"PK\x03\x04": "a ZIP archive or an Excel file. Unpack it, or save the sheet as CSV.",
+    b"BZh91AY&SY": "compressed with bzip2, not gzip, xz or zstd. Unpack it: bunzip2 {path}",
+    b"%PDF-1": "a PDF. Extract its text: pdftotext {path}",
     b"SQLite format 3": "an SQLite database. Save the table as CSV.",
 }
 _NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
-"""First bytes that need no others beside them which are no text."""
+"""First bytes that identify a format even if no other byte is binary."""
 
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _refuse_foreign(head: bytes, path: str, encoding: str) -> None:
-    """By its first bytes, with which no text begins by chance."""
+    """Raise a `DataError` for other formats, known by first bytes that do not occur in text."""
     name = shown(path)
     binary = any(byte < 9 for byte in head)
     for first, (kind, call) in _FOREIGN.items():
         if head.startswith(first) and binary:
             csv = f"{Path(name).stem}.csv"
             raise DataError(
-                f"{name} is a {kind} file, and only text is read. Make a CSV of it: "
+                f"{name} is a {kind} file, but a text file is needed. Convert it to CSV: "
                 f'python -c "import pandas; {call.format(path=name, csv=csv)}"'
             )
     for first, kind in _PACKED.items():
         if head.startswith(first) and (binary or first in _NEVER_TEXT):
-            raise DataError(f"{name} is no text but {kind.format(path=name)}")
+            raise DataError(f"{name} is not a text file but {kind.format(path=name)}")
     if head.startswith(_UTF16) and codecs.lookup(encoding).name == "utf-8":
-        raise DataError(f"{name} is in UTF-16. Say so: --encoding utf-16")
+        raise DataError(f"{name} is encoded in UTF-16. Add the option: --encoding utf-16")
 
 
 def _file(path: str) -> BufferedReader:
@@ -287,11 +286,11 @@ def _file(path: str) -> BufferedReader:
     except FileNotFoundError as error:
         raise DataError(f"there is no file {path}.{_near(path)}") from error
     except IsADirectoryError as error:
-        raise DataError(f"{path} is a folder; a text file is needed.") from error
+        raise DataError(f"{path} is a folder, but a text file is needed.") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from error
     except ValueError as error:  # a NUL in the name
-        raise DataError(f"{path!r} is no file name: {error}.") from error
+        raise DataError(f"{path!r} is not a valid file name: {error}.") from error
 
 
 def _near(path: str) -> str:
@@ -304,7 +303,7 @@ def _near(path: str) -> str:
 
 @contextmanager
 def _opened(path: str, encoding: str) -> Iterator[_Readable]:
-    """The file, decompressed where its first bytes say so. No UTF-8 text starts with those."""
+    """Yield the file, decompressed if its first bytes show it; no UTF-8 text starts with those."""
     with _raw(path) as raw:
         try:
             head = raw.peek(16)
@@ -330,13 +329,13 @@ def _opened(path: str, encoding: str) -> Iterator[_Readable]:
 
 
 def _read(stream: _Readable, name: str) -> bytes:
-    """What there is, without waiting for a full chunk: a person may be typing."""
+    """Read the available bytes without waiting for a full chunk: input may be typed."""
     try:
         return stream.read1(CHUNK)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise DataError(
             f"{name} cannot be decompressed: {str(error).rstrip('.')}. "
-            "Is it cut short? Fetch or compress it again."
+            "It may be truncated: download or compress it again."
         ) from error
     except OSError as error:
         raise DataError(f"cannot read {name}: {error.strerror or error}.") from error
@@ -344,7 +343,7 @@ def _read(stream: _Readable, name: str) -> bytes:
 
 def _decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
-        "".encode(encoding)  # also refuses what is no text encoding, such as "hex"
+        "".encode(encoding)  # also rejects codecs that are not text encodings, such as "hex"
         return codecs.getincrementaldecoder(encoding)("strict")
     except (LookupError, UnicodeError, ValueError) as error:
         raise ConfigError(

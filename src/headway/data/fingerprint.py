@@ -1,6 +1,6 @@
-"""The input files of a run: what identifies them, and a copy of what can be read only once.
+"""Fingerprints of a run's input files, and copies of inputs that can be read only once.
 
-Contents decide, wherever files lie and whatever they are called.
+Contents identify a file, whatever its folder and name.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pa
           "text", "valid_text")  # fmt: skip
 MEDIA_FIELDS = ("media", "valid_media")
 SEEN = "seen.json"
-"""In the prepared data of media: the states of the files that it was made from."""
+"""File in the prepared data of media with the states of the files that it was made from."""
 
 COPIES = "input.tmp"
 
 
 @contextmanager
 def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
-    """The settings with the files that patterns and folders stand for, and standard input and pipes
-    replaced by copies, which are gone afterwards."""
+    """Yield the settings with patterns and folders expanded to files, and with standard input and
+    pipes replaced by temporary copies."""
     paths = {name: parts(getattr(settings.data, name)) for name in FIELDS}
     if sum(side.count(STDIN) for side in paths.values()) > 1:
         raise ConfigError("standard input (-) can be given for one file only.")
@@ -57,7 +57,7 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
 
 
 def _copy_name(path: str, name: str) -> str:
-    """The end of the name stays: it tells what is in the file."""
+    """Return a file name for the copy with the same suffixes, which tell the format."""
     return "standard-input" if path == STDIN else name + "".join(Path(path).suffixes)
 
 
@@ -70,15 +70,15 @@ def _readable(path: str, copy: Path) -> str:
 
 
 def wanted_inputs(settings: RunSettings) -> dict[str, Any]:
-    """What the prepared data follows from: the content of the files, wherever they lie, and the
-    settings that say what becomes of it."""
+    """Return everything that determines the prepared data: the contents of the files, whatever
+    their folder, and the settings that change the result."""
     data = asdict(settings.data)
     files = {name: [_identity(path) for path in data.pop(name)] for name in FIELDS}
-    data.pop("long")  # what a task makes of long texts, which the store keeps whole
+    data.pop("long")  # applied by the task: the store keeps long texts whole
     usual = asdict(DataSettings())
     for name in ("bad", "words_field", "tags_field", "label_separator"):
         if data[name] == usual[name]:
-            data.pop(name)  # runs that are older than this setting go on with the data they have
+            data.pop(name)  # data prepared before this setting existed stays usable
     values = {"files": files, "data": data, "tokenizer": tokenizer_inputs(settings)}
     return json.loads(json.dumps(values))  # as it comes back from a file
 
@@ -109,7 +109,7 @@ def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
 
 
 def contents(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """What the media of each split hold and come with."""
+    """Return for each split a checksum of the contents of its media and their other columns."""
     files = _files(splits)
     with ThreadPoolExecutor(cores(), thread_name_prefix="contents") as pool:
         sums = dict(zip(files, pool.map(_sum_of, files), strict=True))
@@ -117,8 +117,8 @@ def contents(splits: Sequence[Sequence[Example]]) -> list[str]:
 
 
 def states(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """The same by the names, sizes and times of files: as long as these are what they were, nothing
-    must be read to know that their contents are."""
+    """Return for each split a checksum of the names, sizes and times of its files. If it has not
+    changed, the contents need not be read to know that they are the same."""
     sums = {path: str(_state(Path(path))) for path in _files(splits)}
     return [_said(examples, sums) for examples in splits]
 

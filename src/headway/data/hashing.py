@@ -1,7 +1,7 @@
 """Many texts at once as arrays of characters, and 64-bit hashes of them.
 
-The hashes stand in for the texts wherever texts are compared, so that a corpus takes a few bytes a
-line. They are the same in every process and on every machine.
+Texts are compared by their hashes, so that a corpus takes a few bytes per line. The hashes are the
+same in every process and on every machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Hashes = NDArray[np.uint64]
 Numbers = NDArray[np.int64]
 
 LONGEST = 10_000
-"""Characters of a text that are looked at; the length of the whole goes into its hash."""
+"""Characters of a text that its hash covers; the hash also contains the full length."""
 
 _END = 1
 _UNSEEN = np.uint32(0xFFFFFFFF)
@@ -29,14 +29,14 @@ _INVERSE = pow(_BASE, -1, 1 << 64)
 
 @dataclass(frozen=True)
 class Texts:
-    """The characters of some texts, one after another, each followed by a mark of its end."""
+    """The characters of several texts, one after another, each followed by an end mark."""
 
     codes: Codes
     sizes: Numbers
-    """Characters of each text here, with the mark."""
+    """Number of characters kept of each text, including its end mark."""
 
     lengths: Numbers
-    """Characters of each text as it was given."""
+    """Number of characters of each original text."""
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
@@ -51,10 +51,10 @@ class Texts:
         return np.cumsum(self.sizes) - self.sizes
 
     def hashes(self) -> Hashes:
-        """Equal for equal texts; for others only by an accident of one in 2^64.
+        """Hash each text; different texts collide with a probability of about 1 in 2^64.
 
-        A polynomial in the characters: with powers that run on over all texts, each sum divided
-        by the power that its text begins with. 2^64 is the modulus, and odd numbers have inverses.
+        The hash is a polynomial in the characters. The powers run on over all texts, and each sum
+        is divided by the power at which its text begins; modulo 2^64, odd numbers have inverses.
         """
         powers = _powers(_BASE, len(self.codes))
         sums = np.add.reduceat(self.codes * powers[: len(self.codes)], self.starts)
@@ -62,7 +62,7 @@ class Texts:
         return mixed(sums ^ mixed(self.lengths.astype(np.uint64)))
 
     def folded(self) -> Texts:
-        """Without case, punctuation, blanks and control characters."""
+        """Return the texts without case, punctuation, blanks and control characters."""
         codes = _FOLD.apply(self.codes)
         # The marks are found by their place: the text may hold the same control character.
         codes[self.starts + self.sizes - 1] = _END
@@ -79,7 +79,7 @@ def _powers_up_to(base: int, bits: int) -> Hashes:
 
 
 def _powers(base: int, n: int) -> Hashes:
-    """1, base, base², …: at least n of them. Their number grows by doubling, and they are kept."""
+    """Return at least n of the powers 1, base, base², …; their number is doubled, for the cache."""
     return _powers_up_to(base, max(16, (n - 1).bit_length()))
 
 
@@ -91,7 +91,7 @@ def mixed(numbers: Hashes) -> Hashes:
 
 
 def fold_hashes(texts: Texts, folded: Texts | None = None) -> Hashes:
-    """Hashes that do not see case and punctuation, but for texts that are nothing else."""
+    """Hash texts without case and punctuation; texts of nothing but punctuation are hashed whole."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0
@@ -99,7 +99,7 @@ def fold_hashes(texts: Texts, folded: Texts | None = None) -> Hashes:
 
 
 class _FoldTable:
-    """What each character folds to; 0 for one that is dropped. Filled as characters come up."""
+    """Lazy table of the folded form of each character; 0 if the character is dropped."""
 
     def __init__(self) -> None:
         self._table = np.full(0x110000, _UNSEEN, np.uint32)
@@ -115,7 +115,7 @@ class _FoldTable:
 
 def _folded(character: str) -> int:
     category = unicodedata.category(character)
-    if category[0] in "PZC" or category == "Sk":  # Sk: accents that stand for apostrophes
+    if category[0] in "PZC" or category == "Sk":  # Sk: accents used as apostrophes
         return 0
     lower = character.casefold()
     return ord(lower if len(lower) == 1 else character)

@@ -1,9 +1,9 @@
-"""Data as someone in Python has it, for all that reads files.
+"""Data passed from Python, written to files for the readers.
 
-Tables in memory are written down as lines of JSON with the columns that a task needs, and media
-without a file of their own beside them. So there is one way to read, check, split and remember
-data; a run can be taken up again with a fingerprint of what it was trained on; and every finding
-names a line that can be looked at. Columns are bound by their names, never by their order.
+Tables in memory are written as lines of JSON with the columns that a task needs, and media without
+a file are stored beside them. So data is read, checked, split and stored in one way; a run can be
+resumed with a fingerprint of its data; and every finding names a line that can be inspected.
+Columns are bound by their names, never by their order.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from headway.storage import sync, work_folder
 from headway.tasks.specs import ALIASES, LABEL, SEEN_AS, SPECS, Modality, spec_of
 
 ROWS, VALID = "rows", "valid"
-"""Names of what training and validation data are written to, there."""
+"""File names of training and validation data in that folder."""
 
 _LABEL = Column("label", "label", "label_field", LABEL.also)
 
 SETTING_OF: dict[str, str] = dict.fromkeys(SEEN_AS.values(), "path")
-"""What settings call a column, where arguments have another word."""
+"""Names of columns in settings, where arguments use another word."""
 
 Layout = tuple[Literal["text", "pairs", "media"], tuple[Column, ...]]
-"""The setting that takes the files, and what they must have."""
+"""The setting that takes the files, and the columns that they must have."""
 
 
 def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
-    """What the data of a task may consist of. The first whose columns are all there is taken.
-    `what`: it can only be that."""
+    """Return the layouts that the data of a task may have; the first whose columns are all present
+    is used. `what` restricts them to one modality."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[Layout] = []
@@ -79,35 +79,36 @@ def layouts_of(task: str, what: Modality | None = None) -> tuple[Layout, ...]:
 
 @dataclass(frozen=True)
 class Given:
-    """Files, or a table with the columns that are taken from it."""
+    """Training or validation data: files, or a table with the columns used from it."""
 
     files: Literal["text", "pairs", "media"]
-    """The setting of `data` that takes the files; `valid_…` of it for validation."""
+    """The setting of `data` that takes the files; for validation it is prefixed with `valid_`."""
 
     names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Which column is what, as settings of `data`: `text_field`, `label_field` …"""
+    """Column names as settings of `data`, such as `text_field` and `label_field`."""
 
     paths: tuple[str, ...] = ()
     table: Table | None = None
     columns: Mapping[str, Column] = field(default_factory=dict)
-    """Of the table: what each column that is read is taken for."""
+    """Role of each column of the table that is read."""
 
     called: Mapping[str, str] = field(default_factory=dict)
-    """What columns are called in the file, where that is not their name."""
+    """Names of columns in the file, where they differ from the table."""
 
     def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
-        """As settings of `data`; a table will lie in the folder under this name."""
+        """Return the settings of `data`; a table is written to the folder under this name."""
         paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
         key = self.files if name == ROWS else f"valid_{self.files}"
         return {key: list(paths), **self.names}
 
     def beside(self, other: Given) -> Given:
-        """The other, whose columns are called as those of this one: settings name both at once."""
+        """Return the other data with its columns renamed to those of this data, because settings
+        name the columns of both."""
         names = {**DEFAULTS, **self.names}
         if other.files != self.files:
             raise ConfigError(
-                f"the data is read as {self.files}, and the validation data as {other.files}. Both "
-                "must be of one kind."
+                f"the training data is read as {self.files}, the validation data as {other.files}. "
+                "Give both in the same form."
             )
         called = {
             name: str(names[column.setting])
@@ -117,7 +118,7 @@ class Given:
         return replace(other, names=self.names, called=called)
 
     def write(self, folder: Path, name: str = ROWS) -> None:
-        """The table as a file of the folder; nothing where it names files."""
+        """Write the table to a file in the folder; do nothing if the data is files."""
         if self.table is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,10 +131,12 @@ class Given:
                 try:
                     file.write(json.dumps(values, ensure_ascii=False) + "\n")
                 except UnicodeEncodeError as error:
-                    raise DataError(f"row {n:,} holds half of a surrogate pair.") from error
+                    raise DataError(
+                        f"row {n:,} holds half of a surrogate pair, which is not valid Unicode."
+                    ) from error
         loose.close()
         if not n:
-            raise DataError("there are no rows in the data.")
+            raise DataError("the data has no rows.")
         sync(path)
 
     def _values(self, raw: Raw, where: str, loose: Loose) -> dict[str, Any]:
@@ -166,10 +169,10 @@ def given(
     like: Given | None = None,
     what: Modality | None = None,
 ) -> Given:
-    """The data with its columns bound: as `needs` says (`{"text": "review"}`), as `usual` has them
-    (a run's, for data to be read as its training data was), by their usual names, or because only
-    one column can be meant. A `ConfigError` lists all columns where that does not tell. What is
-    `like` other data has the columns that were bound there."""
+    """Bind the columns of data by `needs` (`{"text": "review"}`), by `usual` (settings of a run
+    whose training data had these columns), by their usual names, or because only one column fits.
+    If none of these decides, a `ConfigError` lists all columns. `like` is other data whose binding
+    is reused."""
     table = table_of(data)
     if like is not None and table is not None:
         needs = {one.name: name for name, one in like.columns.items()} | dict(needs or {})
@@ -188,10 +191,10 @@ def given(
     if table is None:
         return _of_files(data, layouts, needs, usual.encoding if usual else "utf-8")
     if not table.sample:
-        raise DataError("there are no rows in the data.")
+        raise DataError("the data has no rows.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
-    # A column that has the name of a picture is no text, though it could be read as one.
+    # A column with the name of an image column is not text, even if it could be read as such.
     for guesses, (files, columns) in product((False, True), fits):
         try:
             bound = bind(table, _said(columns, needs), guesses=guesses)
@@ -203,12 +206,12 @@ def given(
         return Given(files, said | ({"fields": fields} if fields else {}), (), table, bound)
     if errors:
         raise errors[len(fits)]  # of the first, with guesses
-    raise ConfigError(f"{', '.join(needs)} do not go together in the task {task}.")
+    raise ConfigError(f"the task {task} does not take the columns {', '.join(needs)} together.")
 
 
 def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
-    """Where no data is given: files that keywords name, as settings of `data`. A keyword that can
-    name no file names a column of them; so do texts beside `media` and `pairs`, which are tables.
+    """Return settings of `data` from keywords when no data is given. Keywords name files; those
+    that cannot be files name columns, and so do texts next to `media` and `pairs`, which are tables.
     """
     needs = {name: one for name, one in needs.items() if one is not None}
     table = "media" in needs or "pairs" in needs
@@ -223,7 +226,9 @@ def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
             (found[field],) = map(str, listed(value))
         else:
             known = (*FILES, *(one.removesuffix("_field") for one in DEFAULTS), "encoding")
-            raise ConfigError(f"--{name} names neither files nor columns.{suggest(name, known)}")
+            raise ConfigError(
+                f"--{name} is not an option for files or columns.{suggest(name, known)}"
+            )
     return found
 
 
@@ -235,8 +240,7 @@ def in_files(
     usual: DataSettings | None = None,
     what: Modality | None = None,
 ) -> Iterator[dict[str, object]]:
-    """The data as settings of `data`, for work that is done inside: a table is in a file until
-    then."""
+    """Yield settings of `data` for any kind of data; a table is in a temporary file meanwhile."""
     found = given(task, data, needs, usual, what=what)
     with work_folder() as folder:
         found.write(folder)
@@ -244,8 +248,9 @@ def in_files(
 
 
 def keep(folder: Path, parts: Mapping[str, Given], *, replace: bool = True) -> bool:
-    """Write tables into a folder, whole or not at all. What is there already, byte for byte, stays,
-    and files keep their times. False where something else is there that may not be replaced."""
+    """Write tables into a folder, completely or not at all. If the folder already has the same
+    bytes, it stays and files keep their times. Return False if other contents may not be replaced.
+    """
     parts = {name: one for name, one in parts.items() if one.table is not None}
     beside = folder.with_name(f"{folder.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
@@ -279,7 +284,7 @@ def _same(one: Path, other: Path) -> bool:
 def _layouts(
     layouts: tuple[Layout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
 ) -> tuple[Layout, ...]:
-    """With the names that a run has for its columns, and fields where it has some."""
+    """Return the layouts with the column names of a run, and with its fields if it has any."""
     if fields:
         group = [Column(name, "field", "", optional=True) for name in fields]
         label = [replace(_LABEL, optional=spec_of(task).answers != "label")]
@@ -294,16 +299,16 @@ def _layouts(
 
 
 def _as_in_run(column: Column, usual: DataSettings) -> Column:
-    """With the name that the column had in training, where that is one and no number."""
+    """Return the column with its name in training, unless that was only a number."""
     name = getattr(usual, column.setting) if column.setting else ""
     if not name or name.isdecimal():
         return column
-    # A second text is read where it was; a label only where one must be there anyway.
+    # A second text is required if training had one; a label only if it is required anyway.
     return replace(column, own=name, optional=column.optional and column.kind == "label")
 
 
 def _said(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
-    """With the names that arguments have for them."""
+    """Return the columns with the names given as arguments."""
     found = []
     for column in columns:
         name = next((needs[word] for word in column.words if word in needs), None)
@@ -322,11 +327,11 @@ def _of_files(
 ) -> Given:
     paths = tuple(os.fspath(path) for path in listed(data))
     if not paths:
-        raise DataError("there is no file in the data.")
+        raise DataError("the list of data files is empty.")
     if any(" " in path and not Path(path).exists() for path in paths) and len(paths) > 1:
         raise DataError(
-            f"there is no file {paths[0][:60]!r}. Texts in memory have the name of their column: "
-            '{"text": [...]}.'
+            f"there is no file {paths[0][:60]!r}. To pass texts instead of files, name their "
+            'column: {"text": [...]}.'
         )
     fits = [one for one in layouts if needs and set(needs) <= _words(one)] or list(layouts)
     media = [
@@ -349,7 +354,7 @@ def _of_files(
 
 
 def _looks_like_media(path: str, column: Column) -> bool:
-    """A folder of them, or one: what a task may also do without is told by what it is given."""
+    """Whether a path is a media file or a folder with some, for tasks that also read text."""
 
     def is_one(name: str) -> bool:
         if column.kind == "audio":
@@ -368,19 +373,19 @@ def _is_list(path: str) -> bool:
 def _lists_media(
     path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str
 ) -> bool:
-    """Whether a table has a column of file names with the right endings, and no column that is
-    called a text."""
+    """Whether a table has a column of file names with the right endings, and no column with the
+    name of a text column."""
     try:
         table = open_table(path, DataSettings(encoding=encoding), columns)
     except UserError:
-        return False  # whoever reads it as text reports what is wrong with it
+        return False  # reading it as text reports the error
     if any(is_named(table, one) for one in texts if one.kind == "text"):
         return False
     return any(holds_media(table, name, columns[0].kind) for name in table.columns)
 
 
 def _named(value: object, names: Sequence[str]) -> object:
-    """Numbers of classes as their names; -1 is Hugging Face's way to say: none."""
+    """Replace class numbers by class names; -1 means no label in Hugging Face datasets."""
     if isinstance(value, list | np.ndarray):
         return [_named(plain(one), names) for one in value]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -392,12 +397,12 @@ def _text(value: object, where: str) -> str:
     if is_missing(value):
         return ""
     if not isinstance(value, str):
-        raise DataError(f"{where} holds {shown_value(value)}, which is no text.")
+        raise DataError(f"{where} holds {shown_value(value)}, which is not text.")
     return str(value)
 
 
 def _labels(value: object, where: str) -> object:
-    """One, or several at once."""
+    """Return one label, or a list of labels."""
     several = isinstance(value, list | tuple | np.ndarray)
     return _list(value, where) if several else _label(value, where)
 
@@ -408,7 +413,7 @@ def _label(value: object, where: str) -> str | int | float | bool:
     if not isinstance(value, str | int | float) or (
         isinstance(value, float) and not math.isfinite(value)
     ):
-        raise DataError(f"{where} holds {shown_value(value)}, which is no label.")
+        raise DataError(f"{where} holds {shown_value(value)}, which cannot be a label.")
     return value
 
 
@@ -417,7 +422,7 @@ def _list(value: object, where: str) -> list[Any]:
     if is_missing(found):
         return []
     if not isinstance(found, list | tuple):
-        raise DataError(f"{where} holds {shown_value(value)}, and a list is needed.")
+        raise DataError(f"{where} holds {shown_value(value)}, but a list is needed.")
     return [_label(plain(one), where) for one in found]
 
 
@@ -431,10 +436,10 @@ _VALUES = {"label": _labels, "words": _list, "tags": _list, "field": _field}
 
 
 def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:
-    """Where readers look for it: in a field of a field, if there is a dot."""
+    """Store a value where readers look for it: nested if its name has a dot."""
     *outer, last = name.split(".")
     for part in outer:
         found = found.setdefault(part, {})
         if not isinstance(found, dict):
-            raise DataError(f"{where}: {part!r} is a column too. Rename one of them.")
+            raise DataError(f"{where}: {part!r} is also a column. Rename one of them.")
     found[last] = value

@@ -1,4 +1,4 @@
-"""Which side of a corpus a text looks like, from a profile that the corpus itself gives.
+"""Detect swapped pairs from trigram profiles of the two sides of a corpus.
 
 No list of languages is needed: what matters is whether a source looks like the other sources.
 """
@@ -14,13 +14,13 @@ from headway.data.hashing import Numbers, Texts
 
 BINS = 1 << 16
 MIN_TRIGRAMS = 8
-"""Shorter texts say too little about their language."""
+"""Texts with fewer trigrams are too short to judge their language."""
 
 MARGIN = 0.5
 """How much likelier each trigram must be on the other side, on average: e^0.5, 1.6 times."""
 
 MIN_PROFILE = 1000
-"""Trigrams on either side from which on a profile says something."""
+"""Trigrams that each side needs before its profile is used."""
 
 SMOOTHING = 0.5
 
@@ -30,11 +30,11 @@ Scores = NDArray[np.float64]
 
 
 class Trigrams(NamedTuple):
-    """Those of some texts."""
+    """Character trigrams of some texts, hashed to bins."""
 
     bins: NDArray[np.uint16]
     sizes: Numbers
-    """How many each text has."""
+    """Number of trigrams of each text."""
 
     @classmethod
     def of(cls, texts: Texts) -> Trigrams:
@@ -52,15 +52,16 @@ class Trigrams(NamedTuple):
 
 
 class Profiles:
-    """How often each trigram of characters occurs on either side, so far."""
+    """Counts of character trigrams on each side of the corpus read so far."""
 
     def __init__(self) -> None:
         self.counts = np.zeros((2, BINS))
 
     def swapped(self, source: Trigrams, target: Trigrams, *, learn: bool) -> NDArray[np.bool_]:
-        """For each pair of folded texts, whether both look like the other side.
+        """Return for each pair of folded texts whether both look like the other side.
 
-        With `learn` the texts are added first, and do not speak for themselves.
+        With `learn` the texts are added to the profiles first, and each is compared with the
+        profiles without its own trigrams.
         """
         sides = (source, target)
         if learn:
@@ -74,7 +75,7 @@ class Profiles:
         return (as_source < -MARGIN) & (as_target > MARGIN)
 
     def _scores(self, texts: Trigrams, own: int | None) -> Scores:
-        """How much more each text looks like a source than like a target, a trigram on average."""
+        """Mean log-likelihood ratio per trigram of each text being a source, not a target."""
         seen = self.counts.copy()
         if own is not None:
             seen[own] = np.maximum(seen[own] - 1, 0)

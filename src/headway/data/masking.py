@@ -1,8 +1,8 @@
-"""Which tokens of a text are to be guessed, and what stands in their place (BERT, 2018); which rows
-of pictures and recordings are to be rebuilt.
+"""Choose the tokens of a text to mask and their replacements (BERT, 2018), and the positions of
+images and audio to hide and reconstruct.
 
 Every choice is a pure function of the seed, the epoch and the place in the corpus, so it needs no
-state and does not depend on which examples are computed together.
+state and does not depend on which examples are in a batch together.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Numbers = NDArray[np.int64]
 STEP = np.uint64(0x9E3779B97F4A7C15)
 COUNT, CHOICE, FATE, WORD = range(4)
 ROWS, SHIFT = range(2)
-"""What a draw is for, of texts and of media: each has numbers of its own."""
+"""Purposes of random draws, for texts and for media: each has its own random numbers."""
 
 ITEM = 1 << 24
-"""More rows than an item has: its draws are numbered from its own number times this."""
+"""Stride between the random numbers of items: more than an item has positions."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Uniform random numbers that can be asked for in any order: those of SplitMix64."""
+    """Uniform random numbers that can be drawn in any order (SplitMix64)."""
 
     seed: int
     epoch: int
     """-1 for validation: the same choices every time."""
 
     def uniform(self, purpose: int, places: Numbers) -> NDArray[np.float64]:
-        """One for each place, in [0, 1)."""
+        """Return one number in [0, 1) for each place."""
         key = np.random.SeedSequence([self.seed, self.epoch + 1, purpose])
         x = key.generate_state(1, np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * STEP
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -46,16 +46,16 @@ class Draws:
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts side by side, without special tokens; none is empty."""
+    """Concatenated texts without special tokens; none is empty."""
 
     tokens: Numbers
     lengths: Numbers
     places: Numbers
-    """Of each token in the corpus."""
+    """Position of each token in the corpus."""
 
 
 class Masker:
-    """Hides tokens of texts: `mask` of them, at least one in each."""
+    """Masks the share `mask` of the tokens of texts, at least one in each text."""
 
     def __init__(self, tokenizer: Tokenizer, settings: FillSettings) -> None:
         assert tokenizer.mask is not None
@@ -64,13 +64,13 @@ class Masker:
         self.plain = plain if len(plain) else np.array([self.mask])
 
     def counts(self, lengths: Numbers, first_places: Numbers, draws: Draws) -> Numbers:
-        """How many tokens of each text are hidden; the share holds on average."""
+        """Return the number of tokens to mask in each text; the share holds on average."""
         wanted = self.settings.mask * lengths + draws.uniform(COUNT, first_places)
         return np.clip(wanted.astype(np.int64), 1, lengths)
 
     def hidden(self, texts: Texts, draws: Draws) -> NDArray[np.bool_]:
-        """For each token, whether it is to be guessed. Whole words: words in a random order as
-        long as all their pieces fit into the number, and the first of them in any case."""
+        """Return for each token whether it is to be predicted. With whole words, words are taken in
+        a random order while all their pieces fit into the number, and the first in any case."""
         first = np.cumsum(texts.lengths) - texts.lengths
         starts = np.ones(len(texts.tokens), np.bool_)
         if self.settings.whole_words:
@@ -92,8 +92,8 @@ class Masker:
         return chosen[word]
 
     def replaced(self, texts: Texts, hidden: NDArray[np.bool_], draws: Draws) -> Numbers:
-        """The texts as the model reads them: most hidden tokens as the mask, some as any other
-        token, some as they are, so that it has to know every word in its place."""
+        """Return the texts as the model reads them. Most hidden tokens become the mask, some a
+        random token, and some stay, so that the model must predict every position well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
         fate = draws.uniform(FATE, places)
         random = draws.uniform(WORD, places) * len(self.plain)
@@ -112,19 +112,19 @@ class Masker:
 
 @dataclass(frozen=True)
 class Hider:
-    """`mask` of the rows of each item, `span` together; first rows, which are no part of a picture,
-    never. What else is in a batch does not matter."""
+    """Chooses the share `mask` of the positions of each item to hide, in blocks of `span`. Leading
+    tokens that are not part of an image are never hidden."""
 
     mask: float
     span: int
 
     def count(self, n_rows: int) -> int:
-        """Hidden rows of so many; one stays, where there are two."""
+        """Return how many of `n_rows` positions are hidden: at least one, but not all of several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def of_pictures(self, items: Numbers, grid: tuple[int, int, int], draws: Draws) -> Numbers:
-        """Hidden places on the grid of each picture, in order (B H). Of videos the same place is
-        hidden at all times: what stands still would be seen a moment later."""
+        """Return the hidden positions on the grid of each image, sorted (B H). In videos the same
+        place is hidden in all frames, or a still object would be visible a moment later."""
         _, n_lines, n_columns = grid
         line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
         unit_P = line // self.span * n_columns + column // self.span
@@ -135,7 +135,7 @@ class Hider:
         return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
 
     def of_recording(self, item: int, n_rows: int, draws: Draws) -> Numbers:
-        """Hidden rows, in order."""
+        """Return the hidden positions of one recording, sorted."""
         shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
         unit_P = (np.arange(n_rows) + shift) // self.span
         keys_1P = draws.uniform(ROWS, (item * ITEM + unit_P)[None])
@@ -143,5 +143,5 @@ class Hider:
 
 
 def _first(keys_BP: NDArray[np.float64], n: int) -> Numbers:
-    """The places of the `n` smallest keys, in order; equal ones stand together."""
+    """Return the sorted positions of the `n` smallest keys; equal keys are taken in order."""
     return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

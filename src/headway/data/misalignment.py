@@ -1,4 +1,4 @@
-"""A guess at where two aligned files come apart, from the lengths of their lines alone."""
+"""Guess where two aligned files stop matching, from the lengths of their lines alone."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from numpy.typing import NDArray
 from headway.data.files import open_lines, shown
 
 MIN_GAIN = 2.0
-"""A slip must make so many bad pairs good; else the end of one file is missing."""
+"""Least gain, in badly matching pairs, of a shift; with less, the end of one file is missing."""
 
 Costs = NDArray[np.float64]
 
 MAX_SLIPS = 16
-"""More missing lines than this are looked for in one place instead of several."""
+"""If more lines than this are missing, they are assumed to be missing in one place."""
 
 
 def where_lines_slip(source: Costs, target: Costs, paths: tuple[str, str], encoding: str) -> str:
-    """A sentence for people, from the lengths of all lines, with the first lines that differ."""
+    """Describe in a sentence where lines stop matching, with the first lines that differ."""
     shorter = min(len(source), len(target))
     cut = paths[0] if len(source) < len(target) else paths[1]
     if not shorter:
         return f"{shown(cut)} is empty."
     row = first_slip(source, target)
     if row >= shorter:
-        return f"The first {shorter:,} fit each other, so {shown(cut)} seems to be cut short."
+        return f"The first {shorter:,} lines match in length: {shown(cut)} is probably truncated."
     texts = [_line(path, row, encoding) for path in paths]
     return (
-        f"By the lengths of the lines they come apart at about line {row + 1:,}: "
-        f"{_clipped(texts[0])} beside {_clipped(texts[1])}."
+        f"Judging by line lengths, they stop matching at about line {row + 1:,}: "
+        f"{_clipped(texts[0])} next to {_clipped(texts[1])}."
     )
 
 
 def first_slip(source: Costs, target: Costs) -> int:
-    """The first row that is better aligned with a shift, the rows before it without one.
+    """Return the first row that is better aligned with a shift than without one.
 
-    Among all ways to insert the missing lines the one wins whose pairs have the least unusual
-    length ratios. When that is hardly better than to leave out the last lines, it is the number of
-    rows.
+    Among all ways to insert the missing lines, the one with the least unusual length ratios wins.
+    If that is hardly better than dropping the last lines, the result is the number of rows.
     """
     if len(source) > len(target):
         source, target = target, source
@@ -59,7 +58,7 @@ def first_slip(source: Costs, target: Costs) -> int:
 
 
 def _costs(source: Costs, target: Costs) -> Costs:
-    """How unlike translations the first n rows are, for every n: sums of capped distances."""
+    """Cumulative cost of the first n rows, for every n: capped distances from the usual ratio."""
     ratio = np.log((source + 3) / (target + 3))
     usual = np.median(ratio)
     return np.concatenate([[0.0], np.cumsum(np.minimum(np.abs(ratio - usual), 1.0))])

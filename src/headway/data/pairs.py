@@ -1,4 +1,4 @@
-"""Pairs of sentences out of aligned files, columns, or lines of JSON."""
+"""Sentence pairs from aligned files, tables, or lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = next(spec.name for spec in SPECS.values() if spec.reads == "pairs")
 def read_pairs(
     source: Sequence[str], target: Sequence[str], pairs: Sequence[str], settings: DataSettings
 ) -> Iterator[Pair]:
-    """All pairs in the order of the files, of which little is in memory."""
+    """Yield all pairs in the order of the files, in bounded memory."""
     with work_folder() as folder:
         again = [_again(path, folder) for path in pairs]
         run = RunSettings(task=TASK, data=settings)
@@ -30,7 +30,7 @@ def read_pairs(
 
 
 def _again(path: str, folder: Path) -> str:
-    """A file that can be read twice: columns are found before pairs are read."""
+    """Return a file that can be read twice: columns are bound before pairs are read."""
     if not is_stream(path):
         return path
     spool(path, folder / "standard-input")

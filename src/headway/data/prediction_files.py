@@ -1,9 +1,9 @@
-"""Files that someone wants answers to: read by the columns that a run was trained on.
+"""Input files for prediction, read by the columns that a run was trained on.
 
-What was text in training is read from the same columns, first lines that name columns are no text,
-and what the run is to find out (labels, tags, translations) is left out where it is there. A file
-that is no table holds a text a line, as standard input does. Every line that was trained on as one
-example is one question, empty ones too, so that answers stay in the lines of their questions.
+Texts are read from the same columns as in training, header lines are skipped, and the columns that
+the run predicts (labels, tags, translations) are ignored. A file that is not a table has one text
+per line, like standard input. Every line is one question, empty ones too, so that answers stay on
+the lines of their questions.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from headway.settings.run import RunSettings
 from headway.tasks.specs import TEXT, WORDS, Modality, Reads, spec_of
 
 Question = str | tuple[str, ...]
-"""A text; two that are compared; or the fields of a document, in their order, empty where absent.
-"""
+"""A text, two texts to compare, or the fields of a document in order, empty where absent."""
 
 Note = Callable[[str], None]
 
 TARGETS = ("label", "labels", "number", "target")
-"""What nobody who asks needs to give."""
+"""Columns that input for prediction does not need."""
 
 
 class Input(NamedTuple):
@@ -63,7 +62,7 @@ class InputFile:
 def questions(
     path: str, reads: Reads, settings: RunSettings, note: Note = lambda text: None
 ) -> Iterator[Question]:
-    """The questions of a file, in order; `note` is told what its columns are taken for."""
+    """Yield the questions of a file in order; `note` receives how its columns are used."""
     return (cast(Question, one.question) for one in _text_file(path, settings, note).inputs)
 
 
@@ -71,9 +70,9 @@ def open_inputs(
     paths: Sequence[str], settings: RunSettings, note: Note = lambda text: None, *,
     needs: Mapping[str, str] | None = None, rows: bool = False,
 ) -> InputFile:  # fmt: skip
-    """Files that a run is to answer, one after another. `needs` may name columns:
-    `{"text": "review"}`. With `rows` all columns are read, and lists and folders of media are taken
-    apart."""
+    """Open files for prediction, one after another. `needs` may name columns:
+    `{"text": "review"}`. With `rows`, all columns are read, and lists and folders of media are
+    expanded to their items."""
     if spec_of(settings).modality == "text":
         files = [_text_file(one, settings, note, needs=needs, rows=rows) for one in paths]
     else:
@@ -81,7 +80,7 @@ def open_inputs(
     in_words = [path for path, file in zip(paths, files, strict=True) if not file.columns]
     if in_words and len(in_words) < len(files):
         raise DataError(
-            f"{in_words[0]} has a word on each line, and other files have not: give them apart."
+            f"{in_words[0]} has one word per line, other files do not. Give them in separate calls."
         )
     columns = dict.fromkeys(name for file in files for name in file.columns)
     inputs = chain.from_iterable(one.inputs for one in files)
@@ -89,7 +88,7 @@ def open_inputs(
 
 
 def _with_ends(files: Sequence[InputFile]) -> Iterator[Input]:
-    """Words on lines, with an empty line where one file ends and the next begins."""
+    """Chain files of one word per line, with an empty line between two files."""
     last = ""
     for file in files:
         if last.strip():
@@ -119,7 +118,9 @@ def _text_file(
         tabs = not is_stream(path) and _named(path, ".tsv")
         tabs = tabs and _has_tabs(path, _head(path, data.encoding))
         if tabs and spec.reads != "labelled":
-            note(f"{shown(path)}: every line is a text with its tabs, as in training")
+            note(
+                f"{shown(path)}: every line, including its tabs, is read as a text, as in training"
+            )
         lines = open_lines(path, data.encoding)
         name = columns[0].name if columns[0].kind == "text" else "text"
         return InputFile((name,), (Input(line, {name: line}) for line in lines))
@@ -127,7 +128,7 @@ def _text_file(
 
 
 def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
-    """With the names that arguments have for them; `text` is always the first."""
+    """Rename the columns as arguments say; `text` always refers to the first."""
     for word, name in (needs or {}).items():
         i = next((i for i, one in enumerate(columns) if word in one.words), 0)
         columns[i] = replace(columns[i], own=name, said=True, optional=False)
@@ -135,7 +136,7 @@ def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Co
 
 
 def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
-    """A file of one image or recording, or the items of a list or a folder."""
+    """Open one image, video or audio file, or the items of a list or a folder."""
     what = spec_of(settings).modality
     assert what != "text"
     [bound] = media_tables([path], settings.data, what)
@@ -155,7 +156,7 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
 
 
 def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:
-    """All cells of a row, in the order of the table; `names`: the columns of its values."""
+    """Return all cells of a row in the order of the table; `names` are the columns of its values."""
     if raw.row is not None:
         return raw.row
     found = dict(zip(dict.fromkeys(names), raw.values or (), strict=False))
@@ -163,7 +164,7 @@ def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object
 
 
 def input_columns(settings: RunSettings) -> list[Column]:
-    """The columns that the run reads, and optional ones for what it predicts."""
+    """Return the columns that the run reads, and those that it predicts as optional ones."""
     data, spec = settings.data, spec_of(settings)
     if data.fields:
         return list(needed("fields", settings))
@@ -180,14 +181,15 @@ def input_columns(settings: RunSettings) -> list[Column]:
 
 
 def _targets(settings: RunSettings) -> set[str]:
-    """Names of the columns that the run predicts."""
+    """Return the names of the columns that the run predicts."""
     spec = spec_of(settings)
     found = {column_of(one, spec).name for one in spec.needs if one.role == "target"}
     return found | ({*TARGETS} if spec.modality == "text" else set())
 
 
 def input_words(settings: RunSettings) -> set[str]:
-    """What options and arguments call the columns that a run reads; `text` is always the first."""
+    """Return the words by which options and arguments name the columns that a run reads; `text`
+    always refers to the first."""
     columns = [one for one in input_columns(settings) if one.kind != "field"]
     found = {word for one in columns for word in one.words if one.name not in _targets(settings)}
     return found | ({"text"} if columns and spec_of(settings).modality == "text" else set())
@@ -197,8 +199,8 @@ def bind_inputs(
     table: Table, settings: RunSettings, needs: Mapping[str, str] | None = None, *,
     guesses: bool = True,
 ) -> Binding:  # fmt: skip
-    """The columns of a table that a run reads, bound as in training. `needs` may name them:
-    `{"text": "review"}`. A tagger that finds no lists of words takes sentences."""
+    """Bind the columns of a table that a run reads, as in training. `needs` may name them:
+    `{"text": "review"}`. A tagger reads sentences if there are no lists of words."""
     columns, targets = input_columns(settings), _targets(settings)
     if not table.name:  # names of training are tried first; numbers of a file mean nothing here
         columns = [
@@ -226,7 +228,7 @@ def _asked(
 ) -> InputFile:  # fmt: skip
     data, columns = settings.data, input_columns(settings)
     targets = [one for one in columns if one.name in _targets(settings)]
-    # What is there may have any name; but a line that is no header must not be taken for one.
+    # Columns may have any name, but a line that is not a header must not be taken for one.
     guesses = any(is_named(table, one) for one in targets)
     binding = bind_inputs(table, settings, needs, guesses=guesses)
     written = spec_of(settings).reads == "documents"
@@ -240,7 +242,7 @@ def _asked(
         raws = table.read(every)
         for raw, example in bound.examples(raws, len(binding)):
             if example.problem:
-                note(f"{example.problem} It is answered as an empty text")
+                note(f"{example.problem} This row is treated as an empty text")
             found = tuple(example.values.get(name, "") for name in names)
             question = found if data.fields or len(found) > 1 else found[0]
             yield Input(cast(Question, question), _row_of(raw, every, table) if rows else {})
@@ -249,7 +251,7 @@ def _asked(
 
 
 def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
-    """What is read of a list of media whose items are to be answered, as people say it."""
+    """Describe which column of a list of media is read."""
     assert what != "text"
     [bound] = media_tables([path], data, what)
     table = bound.table
@@ -258,7 +260,7 @@ def columns_taken(path: str, data: DataSettings, what: Modality) -> str:
         return f"field {name!r} names the files"
     column = repr(name) if table.header else name
     left = len(table.columns) - len(bound.binding)
-    some = f"; {'another is' if left == 1 else f'{left} others are'} not read" if left else ""
+    some = f"; {'one other is' if left == 1 else f'{left} others are'} not read" if left else ""
     return f"column {column} names the files{some}"
 
 
@@ -269,7 +271,7 @@ ROLES = {
 
 
 def taken(table: Table, binding: dict[str, Column]) -> str:
-    """What is taken for what: `column 1 is the text; column 2 is not read`."""
+    """Describe how columns are used: `column 1 is the text; column 2 is not read`."""
     unit = "field" if table.form == "lines of JSON" else "column"
 
     def named(name: str) -> str:
@@ -288,7 +290,7 @@ def _fields_said(table: Table, data: DataSettings, written: bool) -> str:
     left = [repr(name) for name in table.columns if name not in data.fields]
     used = ", ".join(repr(name) for name in data.fields if name in table.columns)
     some = f"; not read: {', '.join(left)}" if left else ""
-    some += "; the one to be written is not read" * written
+    some += "; the field to be generated is not read" * written
     return f"the fields are {used or 'absent'}{some}"
 
 
@@ -301,7 +303,7 @@ def _named(path: str, *endings: str) -> bool:
 
 
 def _has_tabs(path: str, head: list[str]) -> bool:
-    """In every line; of what is called a table the first tells, and others are held to it."""
+    """Whether every line has a tab; in a file named .tsv only the first line decides."""
     lines = head[:1] if _named(path, ".tsv") else head
     return bool(lines) and all("\t" in line for line in lines)
 
@@ -319,8 +321,8 @@ def _is_table(
     path: str, data: DataSettings, reads: Reads, columns: Sequence[Column],
     labels: Sequence[str] = (),
 ) -> bool:  # fmt: skip
-    """Whether the columns of training are there: by name, by number, or the usual ones; or it can
-    only be a table, which fails, and says what is missing."""
+    """Whether a file must be read as a table: it has the columns of training by name, by number or
+    by usual names, or it cannot be plain text, so that reading it reports what is missing."""
     if first_bytes(path).startswith(MAGIC) or data.fields:
         return True
     head = _head(path, data.encoding)
@@ -348,7 +350,7 @@ def _is_table(
         return False
     if all(name.isdecimal() for name in names):
         return len(cells) != len(names)
-    # Two texts with a tab between are what a model that compares texts is given without a table.
+    # A model that compares two texts reads lines of two texts with a tab as plain input.
     return not (data.other_field and len(cells) == 2)
 
 
@@ -387,8 +389,7 @@ def _in_columns(path: str, settings: RunSettings) -> bool:
 
 
 def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
-    """Sentences, or CoNLL's columns with tabs between them, the word first, whatever their order
-    and whatever stands between them here."""
+    """Yield sentences, or CoNLL lines converted to tab-separated columns with the word first."""
     data, encoding = settings.data, settings.data.encoding
     columns = [one for one in needed("tagged", settings) if one.name == "words"]
     lines = open_lines(path, encoding)
@@ -408,12 +409,12 @@ def _words(path: str, settings: RunSettings, note: Note) -> Iterator[Question]:
         head = [line for line in head if not line.startswith("#")]
     width, word = len(cells_of(head[0])), int(own or ("2" if universal else "1"))
     rest = f", the other{'s' * (width > 2)} of {width} not" if width > 1 else ""
-    note(f"{shown(path)}: a word a line; column {word} is read{rest}")
+    note(f"{shown(path)}: one word per line; column {word} is read{rest}")
     return (_with_tabs(line, word) for line in lines)
 
 
 def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> Iterator[Question]:
-    """As they are: a line of JSON is one sentence; one that is none is named by its number."""
+    """Yield lines of JSON, each one sentence; errors name the line by its number."""
     for number, line in enumerate(open_lines(path, data.encoding), 1):
         where = f"{shown(path)}, line {number:,}"
         try:
@@ -422,13 +423,15 @@ def _json_words(path: str, column: Column, data: DataSettings, note: Note) -> It
                 name = next((one for one in column.usual if one in values), None)
                 if name is None:
                     there = ", ".join(map(repr, values)) or "none"
-                    raise DataError(f"{where} needs a list {column.name!r}; it has {there}.")
+                    raise DataError(
+                        f"{where} has no list {column.name!r}. The fields there are: {there}."
+                    )
                 VALUES["words"](values[name], name, where)
                 line = line if name in WORDS.names else json.dumps({"words": values[name]})
         except DataError as error:
             if data.bad == "error":
                 raise
-            note(f"{error} It is answered as an empty text")
+            note(f"{error} This line is treated as an empty text")
             line = ""
         yield line
 
@@ -442,7 +445,8 @@ def _with_tabs(line: str, word: int) -> str:
 
 
 def _are_columns(path: str, labels: tuple[str, ...], head: list[str]) -> bool:
-    """By its name, or because every line ends in a tag that the run knows, whatever the scheme."""
+    """Whether lines hold one word each: by the file name, or because every line ends in a tag that
+    the run knows, in any scheme."""
     if _named(path, *ENDINGS):
         return True
     known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}

@@ -1,10 +1,10 @@
-"""From files to what training reads: checked, split, tokenised, and kept in the run folder.
+"""Prepare data files for training: check, split, tokenise and store them in the run folder.
 
-The result lies in `data/`. It is made beside it and moved there when complete; a process may be
-killed at any moment, and the next one goes on where it was. It carries checksums of itself and of
-what it was made from, so that it is used again exactly when nothing has changed. Preparing takes
-all cores, and the memory of some blocks of text and of about 100 bytes an example. Texts are read
-twice, for the check and for their tokens; media once, and what is known of them then decides.
+The result is the folder `data/`. It is built beside it and moved there when complete; if the
+process is killed at any moment, the next one resumes the work. The folder has checksums of itself
+and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores, and
+memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the check
+and for their tokens; media are read once, and the check uses facts stored about them.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
 
 FEW_DOCUMENTS = 20
-"""With fewer of them a tenth of the characters is held out instead of a tenth of the documents."""
+"""With fewer documents, a tenth of the characters is held out instead of whole documents."""
 
 MIXED = 6
-"""The seed of the order of validation media: folders come class after class, and the first ones,
-which training is judged by on its way, must be a fair sample of all."""
+"""Seed of the order of validation media. Folders are read class by class, but the first examples,
+on which training is evaluated on the way, must be a fair sample."""
 
 RECORD_SECONDS = 2.0
-"""How often it is written down how far the work is: a kill costs no more than this."""
+"""Seconds between records of the progress: the most work that an interruption loses."""
 
 
 def prepare(
@@ -87,11 +87,11 @@ def prepare(
     specials: Sequence[str] = (),
     media: WantedMedia | None = None,
 ) -> Prepared:
-    """Check, split, train the tokenizer unless one is given, tokenise; or find all that done.
+    """Check, split and tokenise the data, or reuse the result if it is up to date. A tokenizer is
+    trained unless one is given.
 
-    `specials` are tokens that no text becomes, such as `<mask>`. Where the given tokenizer lacks
-    them they get new ids behind all others. `media`: what pictures, videos and recordings are
-    brought to, and come with.
+    `specials` are tokens that no text produces, such as `<mask>`. If the given tokenizer lacks them,
+    they get new ids after all others. `media` gives the form and target of images, videos and audio.
     """
     _check_asked(kind, settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,8 +111,7 @@ def prepare(
             wanted["answer"] = spec_of(settings).answers
         made = read_sealed(folder / DATA, progress.note)
         if made is None or not _is_of(made, wanted):
-            # Work goes on behind whole blocks, so that it must be cut into the same ones, with the
-            # same columns.
+            # Work resumes after whole blocks, so the blocks and columns must be the same as before.
             blocks = [example.BLOCK, example.BLOCK_CHARACTERS, lines.PIECE]
             cut = {"blocks": blocks, **({"shapes": len(Shape)} if kind == "tagged" else {})}
             with workplace(folder / DATA, {**wanted, **cut}, progress.note) as place:
@@ -127,7 +126,7 @@ def prepare(
 
 
 def _is_of(made: Facts, wanted: Facts) -> bool:
-    """Whether it was made from this. The first version said less of pairs."""
+    """Whether data was made from these inputs. Version 1 recorded fewer facts about pairs."""
     inputs = made["inputs"]
     if made["version"] == 1 and wanted["kind"] == "pairs" and "dtypes" in made:
         wanted = {name: value for name, value in wanted.items() if name in inputs}
@@ -135,8 +134,8 @@ def _is_of(made: Facts, wanted: Facts) -> bool:
 
 
 def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
-    """What the prepared data follows from. While the files are as they were when it was made, they
-    are not read again to see whether their contents are."""
+    """Return everything that determines the prepared data. If names, sizes and times of the files
+    have not changed, their contents are not read again."""
     settings, media = both[0].settings, both[0].media
     assert media is not None
     if settings.data.bad == "error":
@@ -156,13 +155,13 @@ def _media_inputs(both: tuple[Source, Source], folder: Path) -> Facts:
 
 
 def check_there(*several: Source) -> None:
-    """One error that lists all missing files."""
+    """Raise one `DataError` that lists all missing files."""
     files: dict[str, str] = {}
     for one in chain(*several):
         for value in one.values.values():
             if isinstance(value, Medium):
                 files.setdefault(value.path, one.place)
-    # Links that lead nowhere are named when they are read, and left out.
+    # Broken links are reported when they are read, and left out.
     missing = [
         f"{name} ({place})" for name, place in files.items()
         if not is_there(Path(name)) and not leads_nowhere(Path(name))
@@ -173,12 +172,12 @@ def check_there(*several: Source) -> None:
         n = len(missing)
         raise DataError(
             f"{'1 file is' if n == 1 else f'{n:,} files are'} missing: {shown}{more}. Paths in a "
-            "manifest are relative to the folder it lies in."
+            "list of files are relative to the folder of that list."
         )
 
 
 NOTHING_IN_PYTHON = (
-    "there is nothing to train on. Pass data, a path or a table: headway.train(task, data, out=…)"
+    "no training data was given. Pass a path or a table: headway.train(task, data, out=…)"
 )
 
 
@@ -187,17 +186,17 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
     if kind == "media":
         if not data.media:
             raise DataError(
-                "there is nothing to train on. Give a folder or files: headway train TASK FILES",
+                "no training data was given. Give a folder or files: headway train TASK FILES",
                 python=NOTHING_IN_PYTHON,
             )
     elif kind == "pairs":
         if not data.source and not data.pairs:
             raise DataError(
-                "there is nothing to train on. Give a table of pairs, or --source and --target."
+                "no training data was given. Give a table of pairs, or --source and --target."
             )
     elif not data.text and not (kind == "texts" and data.pairs):
         raise DataError(
-            "there is nothing to train on. Give files: headway train TASK FILES",
+            "no training data was given. Give files: headway train TASK FILES",
             python=NOTHING_IN_PYTHON,
         )
     if kind == "fields" and not data.fields:
@@ -205,7 +204,7 @@ def _check_asked(kind: TextKind, settings: RunSettings) -> None:
 
 
 class Build:
-    """Makes all files of the folder but the seal, stage after stage, each once."""
+    """Builds all files of the folder except the manifest, in stages, each of which runs once."""
 
     def __init__(self, both: tuple[Source, Source], place: Workplace, progress: Progress) -> None:
         self.training, self.validation = both
@@ -216,7 +215,7 @@ class Build:
         self.progress = progress
 
     def run(self, given: Tokenizer | None, specials: Sequence[str]) -> Facts:
-        """Returns what the seal should say."""
+        """Run all stages and return the facts for the manifest."""
         split = self.place.state / "held_out.npy"
         if self.media is not None:
             examples = [*self.training, *self.validation]
@@ -263,7 +262,7 @@ class Build:
         return "characters" if self.kind not in ("pairs", "media") else unit_of(self.training)
 
     def _surveys(self) -> tuple[Survey, Survey | None]:
-        """Of training, and of validation where that is given."""
+        """Survey the training data, and the validation data if it was given."""
         if self.media is not None:
             seen, held = survey_media(self.training, self.place.results), None
             if self.validation.is_given:
@@ -277,7 +276,7 @@ class Build:
         return seen, held
 
     def _plan(self, split: Path) -> Facts:
-        """The check and the split: what is known before there is a tokenizer."""
+        """Check and split the data, which needs no tokenizer."""
         seen, held = self._surveys()
         report = check(seen, held)
         if report.impossible:
@@ -291,7 +290,7 @@ class Build:
         if held is None and self.kind == "documents" and seen.filled.sum() < FEW_DOCUMENTS:
             cut = int(0.9 * int(seen.lengths[0][seen.filled].sum()))
         elif held is None:
-            # Where most memory is taken, what only the check needs is gone.
+            # The split is the peak of memory: drop what only the check needs.
             surveys.clear()
             seen = replace(seen, exact=seen.exact[:0].copy(), lengths=())
             held_out = split_off(seen, self.settings.data.valid_size, report)
@@ -317,7 +316,7 @@ class Build:
         self, plan: Facts, examples: Iterator[example.Example],
         given: Tokenizer | None, specials: Sequence[str],
     ) -> Vocabularies:  # fmt: skip
-        """Those that are given, or learned from the training examples."""
+        """Return the given vocabularies, or train them on the training examples."""
         if given is not None:
             tokenizer = given.with_specials(specials)
             return Vocabularies(tokenizer, tokenizer)
@@ -335,7 +334,7 @@ class Build:
             return Vocabularies(tokenizer, tokenizer)
 
     def _encode(self, encoder: Encoder, blocks: Iterator[Routed], size: int) -> None:
-        """All blocks behind those that are done; now and then it is recorded how far it is."""
+        """Encode all remaining blocks, and record the progress from time to time."""
         kept = time.monotonic()
         columns = self.training.columns
         progress = self.progress if columns else SILENT
@@ -362,8 +361,8 @@ class Build:
     def _media_blocks(
         self, held_out: NDArray[np.bool_], usable: NDArray[np.bool_]
     ) -> Iterator[Routed]:
-        """What is for training in its order, then what is for validation, mixed; each by the
-        number under which it was stored."""
+        """Yield blocks of training examples in order, then of shuffled validation examples, each
+        with the number under which its media are stored."""
         folder, n = self.place.results, len(usable)
         training = stored_examples(self.training, folder)
         validation = list(compress(training, held_out))
@@ -379,8 +378,8 @@ class Build:
 
 
 def stored_examples(source: Source, folder: Path, first: int = 0) -> list[Example]:
-    """With the numbers of their media in the folder, behind the `first` examples that are not
-    these; what could not be read has one of another."""
+    """Return examples with the numbers of their media in the folder, after the `first` examples of
+    others. An unreadable item has the number of another one and must not be used."""
     assert source.media is not None
     names = source.media.names
     stored = np.cumsum(read_facts(folder)["marks"] & UNREADABLE == 0) - 1
@@ -400,8 +399,8 @@ def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
 def evaluation_set(
     kind: TextKind, settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> tuple[Columns, list[Facts]]:
-    """The files of `data.text` (or `data.pairs`) for scoring, in memory, and the examples as they
-    stand in the files. A label that is not among `labels` is an error that says where."""
+    """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in memory,
+    and the examples as in the files. A label not among `labels` raises an error with its place."""
     _check_asked(kind, settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
@@ -415,18 +414,18 @@ def evaluation_set(
         opened = open_columns(folder, "valid", facts)
         examples = (folder / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
         if not opened.n:
-            raise DataError(f"there are no {unit_of(source)} in {', '.join(source.paths)}.")
+            raise DataError(f"{', '.join(source.paths)} has no {unit_of(source)} to evaluate.")
         return opened.in_memory(), [json.loads(line) for line in examples]
 
 
 @dataclass(frozen=True)
 class EvaluationMedia:
-    """A test set."""
+    """A test set of images, videos or audio."""
 
     items: Columns
     places: list[str]
     targets: list[str]
-    """Labels or texts as they stand in the files; empty where none were asked for."""
+    """Labels or texts as in the files; empty if the task has no such targets."""
 
 
 def evaluation_media(
@@ -437,15 +436,15 @@ def evaluation_media(
     tokenizer: Tokenizer | None = None,
     progress: Progress = SILENT,
 ) -> EvaluationMedia:
-    """Everything in `data.media`, for scoring. What cannot be read, has no target or a label that
-    is not among `labels` is an error that says where: scores would not be of the same things.
+    """Load everything in `data.media` for evaluation. An item that cannot be read, has no target or
+    a label not among `labels` raises an error with its place: leaving it out would change the score.
 
-    Texts become tokens if there is a tokenizer.
+    Texts are tokenised if a tokenizer is given.
     """
     if not settings.data.media:
         raise DataError(
-            "there is nothing to score. Give a folder or files: headway evaluate RUN FILES",
-            python="there is nothing to score. Pass data, a path or a table: run.evaluate(data)",
+            "no data to evaluate was given. Give a folder or files: headway evaluate RUN FILES",
+            python="no data to evaluate was given. Pass a path or a table: run.evaluate(data)",
         )
     source, _ = sources("media", settings, media)
     if settings.data.bad == "error":
@@ -464,7 +463,7 @@ def evaluation_media(
         with Encoder(kept, words, labels, folder) as encoder:
             encoder.run(all_for_validation(kept, examples), lambda routed: None)
         facts = {"columns": encoder.stores, "fields": (), "n_bytes": encoder.count.n_bytes}
-        # The files stay mapped when their folder is gone.
+        # The files stay mapped after their folder is removed.
         opened = open_columns(folder, "valid", {**facts, "form": asdict(media.form)})
     found = [] if media.target in ("none", "other") else targets
     return EvaluationMedia(opened, [one.place for one in source], found)
@@ -473,7 +472,7 @@ def evaluation_media(
 def _check_scorable(seen: Survey, labels: Sequence[str]) -> None:
     unit, problems = unit_of(seen.source), seen.names.problems
     if not len(seen):
-        raise DataError(f"there are no {unit} to score.")
+        raise DataError(f"the data has no {unit} to evaluate.")
     if problems:
         n = seen.names.n_problems
         shown = " ".join(list(problems.values())[:MOST_NAMED])
@@ -485,10 +484,10 @@ def _check_scorable(seen: Survey, labels: Sequence[str]) -> None:
     if len(empty):
         [one] = seen.examples(empty[:1].tolist()).values()
         what = f"a {unit.removesuffix('s')} without a {'text' if seen.source.columns else 'label'}"
-        raise DataError(f"{one.place}: {what} cannot be scored.")
+        raise DataError(f"{one.place}: {what} cannot be evaluated.")
     for name in seen.names.counts:
         if name not in labels:
             raise DataError(
-                f"{seen.names.places[name]}: the label {name!r} cannot be scored; this run knows "
-                f"the classes {listed(labels, 20)}."
+                f"{seen.names.places[name]}: the label {name!r} is unknown to this run. Its labels: "
+                f"{listed(labels, 20)}."
             )

@@ -1,9 +1,9 @@
-"""Long work on files that goes on where it was killed.
+"""Long work on files that resumes where it was interrupted.
 
-Results grow in one folder, and what is known of their state lies in a second one beside it: what is
-being made, finished stages, and how much of each growing file is good, with checksums of all of it.
-Whatever was written after the last record is cut off, and what is not as it was written is made
-again, so that the result is the same as without a kill.
+Results grow in one folder. A second folder beside it records their state: what is being made,
+finished stages, and how much of each growing file is valid, all with checksums. Anything written
+after the last record is cut off, and damaged files are made again, so that the result is the same
+as without an interruption.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.storage import check_identity, identity, read_json, replace_text, s
 
 WANTED, RECORD = "wanted.json", "record.json"
 BLOCK = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes read at once."""
 
 Note = Callable[[str], None]
 
@@ -33,11 +33,11 @@ class Workplace:
     results: Path
     state: Path
     note: Note = lambda text: None
-    """Hears what was found damaged."""
+    """Receives a message about anything found damaged."""
 
     def stage(self, name: str, make: Callable[[], Any], *files: Path) -> Any:
-        """What `make` gives, or gave before the work was interrupted; it must be JSON. `files` are
-        what it writes besides: it is made again unless all of them are as they were then."""
+        """Return the result of `make`, from before an interruption if possible; it must be JSON.
+        `files` are the files that `make` writes: it runs again if any of them has changed."""
         path = self.state / f"{name}.json"
         known = self._read(path)
         if known is not None and not self._intact(known["files"], files):
@@ -50,18 +50,18 @@ class Workplace:
         return known["result"]
 
     def record(self, done: Mapping[str, Any], files: Mapping[str, Any], name: str = RECORD) -> None:
-        """How far some work is, and what `GrowingFiles.sync` said then."""
+        """Write down how far some work is, and what `GrowingFiles.sync` returned at that point."""
         self._write(self.state / name, {"done": done, "files": files})
 
     def recorded(self, name: str = RECORD) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The last record, if the files still begin with what they had then."""
+        """Return the last record if the files still begin with what they held then."""
         known = self._read(self.state / name)
         if known is None:
             return None
         for name, promised in known["files"].items():
             path = self.results / name
             if not path.is_file() or _begins(path, promised["size"]) != promised["sha256"]:
-                self.note(f"{path} is damaged. It is made again.")
+                self.note(f"{path} is damaged and will be made again.")
                 return None
         return known["done"], known["files"]
 
@@ -70,7 +70,7 @@ class Workplace:
             for i, file in enumerate(files):
                 check_identity(file, promised[str(i)])
         except FolderError as error:
-            self.note(f"{error} It is made again.")
+            self.note(f"{error} It will be made again.")
             return False
         return True
 
@@ -81,7 +81,7 @@ class Workplace:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, FolderError):
-            self.note(f"{path} is damaged. What it is about is made again.")
+            self.note(f"{path} is damaged. The work that it records will be repeated.")
             return None
 
     @staticmethod
@@ -93,8 +93,9 @@ class Workplace:
 def workplace(
     folder: Path, wanted: Mapping[str, Any], note: Note = lambda text: None
 ) -> Iterator[Workplace]:
-    """A place where the folder is made, and moved from when it is complete. What lies there of an
-    earlier attempt is used if that wanted the same. A mistake of the user clears it."""
+    """Yield a place to build the folder in; when it is complete, it is moved to its name. The
+    result of an interrupted attempt is reused if that had the same `wanted`. A `UserError` clears
+    the place."""
     place = _place(folder, note)
     asked = json.loads(json.dumps({"wanted": wanted, "files": {}}))
     if place._read(place.state / WANTED) != asked or not place.results.is_dir():
@@ -113,7 +114,7 @@ def workplace(
 
 
 def tidy(folder: Path) -> None:
-    """Take away what is left of work on a folder that is complete."""
+    """Remove leftovers of the work on a complete folder."""
     _clear(_place(folder))
 
 
@@ -128,7 +129,7 @@ def _clear(place: Workplace) -> None:
 
 
 def _begins(path: Path, size: int) -> str:
-    """The SHA-256 of the first `size` bytes, or of all there are."""
+    """Return the SHA-256 of the first `size` bytes, or of the whole file if it is shorter."""
     return _digest(path, size).hexdigest()
 
 
@@ -142,17 +143,18 @@ def _digest(path: Path, size: int) -> hashlib._Hash:
 
 
 class GrowingFiles:
-    """Files of a folder that are appended to."""
+    """Files in a folder that are appended to."""
 
     def __init__(self, folder: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Only so much of each file counts as `sync` said then; others begin anew."""
+        """Keep the first part of each file that `known`, the result of `sync`, covers; files not in
+        it start empty."""
         self.folder = folder
         self._sizes = {name: int(facts["size"]) for name, facts in known.items()}
         self._digests: dict[str, hashlib._Hash] = {}
         self._open: dict[str, BinaryIO] = {}
 
     def start(self, name: str) -> None:
-        """There will be such a file, if only an empty one."""
+        """Open a file for appending, so that it exists even if nothing is written."""
         if name in self._open:
             return
         path = self.folder / name
@@ -170,7 +172,7 @@ class GrowingFiles:
         self._sizes[name] += len(data)
 
     def sync(self) -> dict[str, dict[str, Any]]:
-        """Force everything to the disk. Returns sizes and checksums."""
+        """Flush all files to the disk and return their sizes and checksums."""
         for file in self._open.values():
             file.flush()
             os.fsync(file.fileno())

@@ -1,11 +1,11 @@
-"""What a model reads of labelled examples: each between its special tokens, and long ones in
-overlapping windows.
+"""Token sequences that a model reads from labelled examples: texts between special tokens, long ones
+in overlapping windows.
 
-A text is read as `<s> a </s>`, or between whatever its published tokenizer puts around it; a pair
-as `<s> a </s> b </s>` (two end tokens in the middle where the tokenizer says so, as RoBERTa's).
-No reading is empty: it is `<s>` then. What is longer than the model reads becomes several readings:
-of a pair the longer text is cut and the other is in all of them; of tagged words each word belongs
-to the reading in which it stands farthest from the cuts.
+A text is read as `<s> a </s>`, or with the special tokens of its published tokenizer; a pair as
+`<s> a </s> b </s>` (with two end tokens in the middle for tokenizers such as RoBERTa's). A reading
+is never empty: at least `<s>`. A longer example becomes several readings. For a pair, the longer
+text is cut and the other is in every reading; of tagged words, each word belongs to the reading in
+which it is farthest from the cuts.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from headway.errors import DataError
 Numbers = NDArray[np.int64]
 
 Ends = tuple[tuple[int, ...], tuple[int, ...]]
-"""Tokens before and behind a text."""
+"""Tokens before and after a text."""
 
 
 class Flat(NamedTuple):
-    """Readings side by side."""
+    """Concatenated readings."""
 
     tokens: Numbers
     lengths: Numbers
     segments: Numbers
-    """1 for the second text of a pair and its end token; of tagged words their shapes."""
+    """1 for the second text of a pair and its end token; for tagged words, their shapes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Texts, or pairs of texts, as readings of at most `max_len` tokens."""
+    """Reads texts, or pairs of texts, as sequences of at most `max_len` tokens."""
 
     text: TokenStore
     other: TokenStore | None
@@ -74,21 +74,21 @@ class TextReader:
 
     @cached_property
     def windows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Of each reading: its example, where it begins in the longer text, how much it takes."""
+        """Each reading's example, its start in the longer text, and its number of tokens there."""
         long, short = self._long, self._short
         room = self.max_len - self.n_special - short
         bad = np.flatnonzero((long > room) & (room < np.maximum(1, self.max_len // 8)))
         if len(bad):
             raise DataError(
-                f"both texts of pair {bad[0] + 1:,} are long: the shorter one has "
-                f"{short[bad[0]]:,} tokens, and the model reads {self.max_len:,} at once, so that "
-                "no window has room for both. Set model.max_len to more, or shorten it."
+                f"both texts of pair {bad[0] + 1:,} are too long: the shorter one has "
+                f"{short[bad[0]]:,} tokens, and the model reads {self.max_len:,} at once, so no "
+                "window has room for both. Increase model.max_len, or shorten the text."
             )
         return overlapping(long, np.maximum(room, 1))
 
     @cached_property
     def needed(self) -> Numbers:
-        """Tokens that each example takes when it is read whole."""
+        """Tokens that each example would take without windows."""
         return np.maximum(1, self._long + self._short + self.n_special)
 
     @property
@@ -97,7 +97,7 @@ class TextReader:
 
     @cached_property
     def lengths(self) -> Numbers:
-        """Of each reading, special tokens included."""
+        """Length of each reading, including special tokens."""
         example, _, size = self.windows
         return np.maximum(1, size + self._short[example] + self.n_special)
 
@@ -117,7 +117,7 @@ class TextReader:
         return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
 
     def read(self, rows: Rows) -> Flat:
-        """These readings."""
+        """Build these readings."""
         example, start, size = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -146,10 +146,10 @@ class TextReader:
 
 @dataclass(frozen=True, kw_only=True)
 class WordReader:
-    """Sentences of words, which are pieces, as readings of at most `max_len` tokens.
+    """Reads sentences of words, each of several pieces, as sequences of at most `max_len` tokens.
 
-    A word of more pieces than a quarter of that is read by its first ones: its tag is read at the
-    first piece anyway.
+    A word with more pieces than a quarter of that is cut to its first ones, because its tag is
+    predicted at the first piece.
     """
 
     text: TokenStore
@@ -160,11 +160,11 @@ class WordReader:
     eos: int
     max_len: int
     ends: Ends | None = None
-    """What stands around a sentence, if not `bos` and `eos`."""
+    """Tokens around a sentence, if not `bos` and `eos`."""
 
     shapes: TokenStore | None = None
-    """For each sentence the shape of each word, which all its pieces get; what stands around a
-    sentence gets 0."""
+    """For each sentence, the shape of each word, repeated for all its pieces; tokens around a
+    sentence have shape 0."""
 
     @property
     def around(self) -> Ends:
@@ -176,8 +176,8 @@ class WordReader:
 
     @cached_property
     def readings(self) -> tuple[Numbers, Numbers, Numbers, Numbers, Numbers]:
-        """Of each reading: its sentence, the first word read and the one behind the last, and the
-        first word it answers for and the one behind the last."""
+        """Each reading's sentence, the range of words that it reads, and the range of words whose
+        tags it predicts; ranges are a start and an exclusive end."""
         sizes, room = self._sizes, max(1, self.max_len - self.n_special)
         ends = np.cumsum(sizes)
         found: list[tuple[int, int, int, int, int]] = []
@@ -202,20 +202,20 @@ class WordReader:
 
     @property
     def n_words(self) -> Numbers:
-        """Words that each reading answers for."""
+        """Number of words whose tags each reading predicts."""
         _, _, _, first, last = self.readings
         return last - first
 
     @cached_property
     def words(self) -> TokenStore:
-        """Numbers of the words, in the order of all sentences, that each reading answers for."""
+        """Numbers of the words whose tags each reading predicts, counted over all sentences."""
         sentence, _, _, first, last = self.readings
         at = self.pieces.offsets[sentence]
         return TokenStore(ranges(at + first, last - first), last - first)
 
     @cached_property
     def _sizes(self) -> Numbers:
-        """Pieces that are read of each word of all sentences."""
+        """Number of pieces read of each word of all sentences."""
         return np.minimum(self.pieces.tokens, self._most).astype(np.int64)
 
     @property
@@ -224,11 +224,12 @@ class WordReader:
 
     @cached_property
     def cut_words(self) -> int:
-        """Words that have more pieces than are read."""
+        """Number of words with more pieces than are read."""
         return int((self.pieces.tokens > self._most).sum())
 
     def read(self, rows: Rows) -> tuple[Flat, Numbers, Numbers]:
-        """These readings, the rows of the first pieces of their words, and how many words."""
+        """Build these readings, with the positions of the first pieces of the words that each
+        predicts, and the number of these words."""
         sentence, first, last, own_first, own_last = (part[rows] for part in self.readings)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -251,14 +252,15 @@ class WordReader:
 
     @cached_property
     def _starts(self) -> Numbers:
-        """Where the pieces of each word of all sentences begin."""
+        """Start of the pieces of each word of all sentences."""
         all_sizes = np.asarray(self.pieces.tokens, dtype=np.int64)
         return np.cumsum(all_sizes) - all_sizes
 
 
 def overlapping(lengths: Numbers, room: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Windows of at most `room` over sequences, each half over the one before it; all of them:
-    whose they are, where they start, how long they are. What fits is one window."""
+    """Cut sequences into windows of at most `room` tokens, each overlapping half of the previous
+    one. Return the sequence, start and length of every window; a sequence that fits is one window.
+    """
     stride = np.maximum(1, room // 2)
     counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
     owner = np.repeat(np.arange(len(lengths)), counts)
@@ -270,10 +272,10 @@ def overlapping(lengths: Numbers, room: Numbers) -> tuple[Numbers, Numbers, Numb
 
 
 def word_windows(sizes: Numbers, room: int) -> list[tuple[int, int, int, int]]:
-    """Words read from and to, and those that a window answers for, from and to.
+    """Return for each window the range of words read and the range of words predicted.
 
-    A window takes as many words as fit and starts half-way into the one before it; the words that
-    two windows share are divided in their middle.
+    A window has as many words as fit and starts half-way into the previous one; words that two
+    windows share are divided between them in the middle.
     """
     ends = np.concatenate([[0], np.cumsum(sizes)])
     reads: list[tuple[int, int]] = []
@@ -293,14 +295,14 @@ def word_windows(sizes: Numbers, room: int) -> list[tuple[int, int, int, int]]:
 
 
 def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
-    """`start, start + 1, …` of each, side by side."""
+    """Concatenate the ranges `start, start + 1, …` of the given lengths."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def _between(ends: Ends, bos: int, lengths: Numbers) -> Numbers:
-    """Readings that hold nothing yet but what stands around texts; `bos` elsewhere."""
+    """Create readings that have only the tokens around texts so far, and `bos` elsewhere."""
     tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
     last = np.cumsum(lengths)
     for place, token in enumerate(ends[0]):

@@ -1,9 +1,9 @@
-"""Which examples are set aside for validation, so that nothing of them is seen in training.
+"""Split off validation examples that share no text with the training examples.
 
-Examples that share a text (of pairs a source or a target), but for case and punctuation, belong
-together, and so do those that such examples connect. A group goes to one side as a whole. Splitting
-pairs by source alone would leave the same target sentences on both sides. Where there are labels,
-every one is held out in the same share, and none as a whole.
+Examples that share a text (a source or a target of pairs), ignoring case and punctuation, form a
+group, together with all that they are connected to. A group goes to one side as a whole. Splitting
+pairs by source alone would leave the same target sentences on both sides. With labels, the same
+share of every label is held out, and at least one example of each stays in training.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from headway.data.survey import Survey
 from headway.errors import DataError
 
 SOME = 1_000_000
-"""Rows that are worked on at once where all of them would take much memory."""
+"""Rows processed at once, to limit memory."""
 
 TRIED = 64
-"""Groups of a label of which one is looked for that can be set aside, before all others."""
+"""Groups tried per label to find one that can be held out, before the general pass."""
 
 _SALT = np.uint64(0x5EED)
 
 
 def split_off(seen: Survey, size: int, report: Report) -> NDArray[np.bool_]:
-    """Which examples are for validation. What cannot be had goes into the report."""
+    """Choose the examples for validation; problems go into the report."""
     held_out = np.zeros(len(seen), np.bool_)
     filled = seen.filled
     # A slice makes no copy, and nearly always there is text everywhere.
@@ -67,7 +67,8 @@ def _tell_shared(
     if n := int(shared.sum()):
         text = (
             f"{n:,} of {int(held_out.sum()):,} pairs split off for validation share their target "
-            "with training pairs: the groups of pairs that share a side are too large to set aside."
+            "with training pairs: groups of pairs with a common source or target are too large to "
+            "be split off whole."
         )
         report.findings.append(Finding("warning", "shared-split", n, text))
 
@@ -81,31 +82,31 @@ def choose_rows(
     labels: NDArray[np.int32] | None = None,
     each: int = 1,
 ) -> NDArray[np.bool_]:
-    """True for each example that is set aside: about `size`, at most a tenth, in whole groups, and
-    of each label its share. They are known by the hashes of their two sides, or of one given twice;
-    the same ones are chosen in whatever order they come.
+    """Mark the examples to hold out: about `size`, at most a tenth, in whole groups, and the same
+    share of each label. `source` and `target` are hashes of the two sides, or the same one twice.
+    The choice does not depend on the order of the examples.
     """
     if len(source) < 2:
         raise DataError(
             f"{counted(len(source), unit, 'usable ')} cannot be split into training and "
-            f"validation. Give more {unit}, or validation {unit} of their own ({option})."
+            f"validation data. Give more {unit}, or separate validation {unit} ({option})."
         )
     limit = max(1, min(size, len(source) // 10))
     chosen = _chosen(groups(source, target), source, limit, labels, each)
     if not chosen.any():
-        # Everything hangs together, as where targets are a few fixed answers.
+        # All pairs are connected, for example because targets are a few fixed answers.
         chosen = _chosen(groups(source, source), source, limit, labels, each)
     if not chosen.any() and labels is not None:
         raise DataError(
-            f"no validation {unit} can be split off the {len(source):,} {unit}: they are too few, "
-            "or most of them are the same, or the only ones of their class. Give some of their own "
-            f"({option})."
+            f"no validation {unit} can be split off the {len(source):,} {unit}: there are too few, "
+            "most are the same, or each is the only one of its class. Give separate validation "
+            f"data ({option})."
         )
     if not chosen.any():
         raise DataError(
             f"no validation {unit} can be split off: all or most of the {len(source):,} {unit} "
-            f"have the same {'source' if unit == 'pairs' else 'text'}. Give validation {unit} of "
-            f"their own ({option})."
+            f"have the same {'source' if unit == 'pairs' else 'text'}. Give separate validation "
+            f"{unit} ({option})."
         )
     return chosen
 
@@ -113,7 +114,7 @@ def choose_rows(
 def _chosen(
     first: Numbers, source: Hashes, limit: int, labels: NDArray[np.int32] | None, each: int
 ) -> NDArray[np.bool_]:
-    """Whole groups, known by their first rows."""
+    """Choose whole groups, each identified by its first row."""
     draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
     for row in range(0, len(first), SOME):
         block = slice(row, row + SOME)
@@ -135,14 +136,14 @@ def _chosen(
 
 
 def groups(source: Hashes, target: Hashes) -> Numbers:
-    """For each pair the first pair of its group: connected by shared sources and targets."""
+    """Return for each pair the first pair of its group, connected by shared sources or targets."""
     first = np.arange(len(source), dtype=_numbers(len(source)))
     by_source, by_target = _Runs(source), _Runs(target)
     while True:
         before = first
         first = by_target.lowest(by_source.lowest(first))
-        # What one pair learns, the pair it followed till now learns too; then all follow that one.
-        # Without this a long chain of pairs would take as many rounds as it has links.
+        # Pass the new minimum on to the pair that was first until now, and let all follow it.
+        # Without this, a long chain of pairs would take as many rounds as it has links.
         np.minimum.at(first, before, first)
         first = first[first]
         if np.array_equal(first, before):
@@ -150,7 +151,7 @@ def groups(source: Hashes, target: Hashes) -> Numbers:
 
 
 def _numbers(n: int) -> type[np.unsignedinteger[Any]]:
-    """What the number of a row fits in: the split of many pairs is where most memory is taken."""
+    """Smallest integer type for row numbers: the split of many pairs is the peak of memory."""
     return np.uint32 if n < 1 << 32 else np.uint64
 
 
@@ -167,7 +168,7 @@ class _Runs:
         self.sizes = np.diff(np.append(self.starts, kind(len(keys))))
 
     def lowest(self, values: Numbers) -> Numbers:
-        """For each row the lowest value among the rows with its key."""
+        """Return for each row the lowest value among the rows with its key."""
         lowest = np.minimum.reduceat(values[self.order], self.starts)
         spread = np.empty_like(values)
         spread[self.order] = np.repeat(lowest, self.sizes)
@@ -177,10 +178,10 @@ class _Runs:
 def choose_by_label(
     draws: Hashes, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
 ) -> NDArray[np.bool_]:
-    """At most `limit` rows in whole groups of equal draws, in the order of these.
+    """Choose at most `limit` rows in whole groups of equal draws, in the order of the draws.
 
-    First `each` of a label after another, large classes before small ones where the limit is too
-    low for all; then the same share of every label. A label keeps at least one for training.
+    First `each` rows of every label, larger classes first if the limit is too low for all; then the
+    same share of every label. At least one row of each label stays for training.
     """
     order = np.argsort(draws, kind="stable")
     starts = np.flatnonzero(np.diff(draws[order], prepend=~draws[order[:1]]))
@@ -207,14 +208,14 @@ def choose_by_label(
 
 
 def _one_by_one(numbers: NDArray[np.int64]) -> Iterator[int]:
-    """Without a list of all of them."""
+    """Yield numbers one by one without building a list of all."""
     for first in range(0, len(numbers), SOME):
         yield from numbers[first : first + SOME].tolist()
 
 
 def _in_turn(lead: NDArray[np.int64], each: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Groups by where they stand among those of their label, `each` of a label together; and where
-    that is."""
+    """Order groups by their relative rank within their label, `each` of a label together; return
+    the order and the rank of each group."""
     order = np.argsort(lead, kind="stable")
     _, start, counts = np.unique(lead[order], return_index=True, return_counts=True)
     share, first = np.empty(len(lead)), np.empty(len(lead), np.int64)

@@ -1,4 +1,4 @@
-"""What training reads: the columns of both splits, mapped from the files they were prepared in."""
+"""Prepared data as training reads it: the columns of both splits, mapped from files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headway.tasks.specs import SEEN_AS
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
-"""The folder of a run that holds all of it."""
+"""Name of the folder with the prepared data, in the folder of a run."""
 
 SPLITS = ("train", "valid")
 
@@ -33,13 +33,13 @@ Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "shapes"
 
 
 class Columns(Mapping[str, Store]):
-    """One split: a column by its name, with a row for each of the `n` examples.
+    """The columns of one split by name, with a row for each of the `n` examples.
 
     `text`, `other`, `source`, `target` and the fields of documents are token ids without special
-    tokens, uncut; `label` is the number of the label, `labels` those of several, `number` what a
-    number is to be; `tags` are the numbers of the tags of the words of `text`, `pieces` how many
-    tokens each of them has, `shapes` what kind of word each is, where tokens have no case; `image`,
-    `video` and `audio` are pixels and samples.
+    tokens, uncut. `label` is the number of the label, `labels` the numbers of several, `number` the
+    target of a regression. `tags` are the numbers of the tags of the words of `text`, `pieces` the
+    number of tokens of each word, and `shapes` the letter case of each word if tokens have no case.
+    `image`, `video` and `audio` are pixels and samples.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class Columns(Mapping[str, Store]):
         self._stores = dict(stores)
         self.n = min((len(store) for store in self._stores.values()), default=0)
         self.fields = tuple(fields)
-        """Columns that are the fields of a document, in their order; the last is its body."""
+        """Columns that are fields of a document, in order; the last is the body."""
 
         self.places = places
-        """Where each example stands, where that is known."""
+        """File and line of each example, if known."""
 
         self.n_bytes = n_bytes
-        """UTF-8 bytes of the texts; of documents made of fields those of the body."""
+        """UTF-8 bytes of the texts, or of the bodies of documents with fields."""
 
         self._hashes = hashes
 
@@ -82,47 +82,47 @@ class Columns(Mapping[str, Store]):
         except KeyError:
             have = ", ".join(self._stores)
             raise MissingColumn(
-                f"the prepared data has no column {name!r} but {have}: it is of another task. "
-                "Choose another --out."
+                f"the prepared data has no column {name!r}, only {have}: it was prepared for "
+                "another task. Choose another folder: --out"
             ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stores)
 
     def __len__(self) -> int:
-        """Columns, as in every mapping; `n` is the number of examples."""
+        """Return the number of columns, as in every mapping; `n` is the number of examples."""
         return len(self._stores)
 
     def tokens(self, name: str) -> TokenStore:
-        """A column of texts, whatever its name."""
+        """Return a column of texts by any name."""
         store = self[name]
         assert isinstance(store, TokenStore), name
         return store
 
     @property
     def body(self) -> TokenStore:
-        """The texts; of documents made of fields the last of these."""
+        """The texts, or the last field of documents with fields."""
         return self.tokens(self.fields[-1] if self.fields else "text")
 
     @property
     def other(self) -> TokenStore | None:
-        """The second texts, where there are pairs of texts."""
+        """The second texts of pairs; None for single texts."""
         return self["other"] if "other" in self else None  # noqa: SIM401 `get` knows less
 
     @property
     def parts(self) -> dict[str, TokenStore]:
-        """The fields of documents, by their names."""
+        """The fields of documents by name."""
         return {name: self.tokens(name) for name in self.fields}
 
     @property
     def media(self) -> PictureStore | SoundStore:
-        """Pictures, videos or recordings, whichever there are."""
+        """The images, videos or audio of the split."""
         for name in SEEN_AS.values():
             if isinstance(found := self.get(name), PictureStore | SoundStore):
                 return found
         raise MissingColumn(
-            "the prepared data has neither pictures nor recordings: it is of another task. Choose "
-            "another --out."
+            "the prepared data has no images, videos or audio: it was prepared for another task. "
+            "Choose another folder: --out"
         )
 
     @property
@@ -137,25 +137,25 @@ class Columns(Mapping[str, Store]):
 
     @property
     def hashes(self) -> Hashes:
-        """Equal for media that hold the same: several captions of one picture, say."""
+        """Content hashes of the media; equal for example for several captions of one image."""
         assert self._hashes is not None
         return self._hashes
 
     def changed(self, stores: Mapping[str, Store]) -> Columns:
-        """The same with other columns in the place of some."""
+        """Return a copy with some columns replaced."""
         return Columns(
             {**self._stores, **stores}, fields=self.fields, places=self.places,
             hashes=self._hashes, n_bytes=self.n_bytes,
         )  # fmt: skip
 
     def in_memory(self) -> Columns:
-        """The same without files behind its texts."""
+        """Return a copy whose texts are in memory instead of mapped files."""
         texts = {k: v.in_memory() for k, v in self.items() if isinstance(v, TokenStore)}
         return self.changed(texts)
 
 
 class MissingColumn(DataError, KeyError):
-    """Asked for a column that the data does not have."""
+    """The prepared data lacks a requested column."""
 
     __str__ = DataError.__str__
 
@@ -167,23 +167,22 @@ class Prepared:
     train: Columns
     valid: Columns
     vocab: Vocabularies | None = None
-    """Where there are texts."""
+    """Vocabularies of the texts; None without texts."""
 
     labels: tuple[str, ...] = ()
-    """Names of labels or tags, by their numbers."""
+    """Names of labels or tags; the index is the number."""
 
     valid_examples: list[dict[str, Any]] = field(default_factory=list)
-    """The first validation examples as they stand in the files, by the names of the columns (of
-    pairs all of them); of media `place` stands for the file. Of long documents only the beginning.
-    """
+    """The first validation examples as in the files, by column names; for pairs, all of them. Media
+    have their `place` instead, and long documents only their beginning."""
 
     report: Report = field(default_factory=Report)
     dropped: dict[str, int] = field(default_factory=dict)
     """Examples left out, by reason."""
 
     fingerprint: str = ""
-    """Changes with the contents of the inputs, the settings of data and tokenizer, and anything
-    made from them; not with the places of the files."""
+    """Checksum of the inputs' contents, the settings of data and tokenizer, and everything made
+    from them; it does not depend on the paths of the files."""
 
     @property
     def is_media(self) -> bool:
@@ -191,7 +190,7 @@ class Prepared:
 
     @property
     def what(self) -> What:
-        """The kind of media."""
+        """The modality of the media."""
         found = next(what for what, name in SEEN_AS.items() if name in self.train)
         assert found != "text"
         return found
@@ -203,12 +202,12 @@ class Prepared:
 
     @property
     def reads(self) -> Tokenizer | None:
-        """The tokenizer of the inputs, where there are texts."""
+        """The tokenizer of the inputs; None without texts."""
         return None if self.vocab is None else self.tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the inputs."""
+        """The tokenizer of the inputs."""
         return self.words.source
 
     @property
@@ -216,13 +215,13 @@ class Prepared:
         return [(one["source"], one["target"]) for one in self.valid_examples]
 
     def save_tokenizer(self, path: Path) -> None:
-        """Where there is one; else nothing is written."""
+        """Save the vocabularies; without texts, write nothing."""
         if self.vocab is not None:
             self.vocab.save(path)
 
 
 class ImpossibleData(DataError):
-    """Data that cannot be trained on; `report` has everything that was found."""
+    """Data that cannot be trained on; `report` has all findings."""
 
     def __init__(self, report: Report) -> None:
         errors = [one for one in report.findings if one.level == "error"]
@@ -232,7 +231,7 @@ class ImpossibleData(DataError):
 
 
 def load_prepared(folder: Path) -> Prepared:
-    """What was prepared in the folder of a run."""
+    """Load the prepared data from the folder of a run."""
     data = folder / DATA
     made = load_sealed(data)
     lines = (data / "valid.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
@@ -255,7 +254,7 @@ def load_prepared(folder: Path) -> Prepared:
 
 
 def open_columns(folder: Path, split: str, made: Facts) -> Columns:
-    """A split, by what is known of its making."""
+    """Open a split as its manifest describes it."""
     stores: dict[str, Store] = {}
     hashes = None
     if "form" in made:
@@ -276,7 +275,7 @@ def open_columns(folder: Path, split: str, made: Facts) -> Columns:
 
 
 def open_media(folder: Path, form: Form) -> tuple[PictureStore | SoundStore, Hashes]:
-    """All media that lie in the folder, and what tells them apart."""
+    """Open all media in the folder, with their content hashes."""
     facts = read_facts(folder)
     facts = facts[facts["marks"] & UNREADABLE == 0]
     if form.what == "sounds":
@@ -288,7 +287,7 @@ def open_media(folder: Path, form: Form) -> tuple[PictureStore | SoundStore, Has
 
 
 def _as_now(made: Facts) -> Facts:
-    """What older versions said, as this one says it."""
+    """Convert a manifest of an older version to the current form."""
     columns: dict[str, dict[str, str]] = {}
     if "form" in made["inputs"]:
         kind, files = SEEN_AS[made["inputs"]["form"]["what"]], made["files"]

@@ -1,4 +1,4 @@
-"""What the check and the split need of examples: a few numbers of each, from one pass."""
+"""Scan examples once for the few numbers that the data check and the split need."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from headway.data.readers.lines import UnequalCounts
 from headway.data.workers import each
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
-"""Marks of an example: no text, or a side without; both sides alike; both look like the other side;
-control characters; U+FFFD; UTF-8 that was once read as Latin-1."""
+"""Marks of an example: no text, or a side without; both sides alike; sides look swapped; control
+characters; U+FFFD; UTF-8 that was once read as Latin-1."""
 
 Part = tuple[NDArray[Any], ...]
 """Columns of a block."""
@@ -30,41 +30,41 @@ Part = tuple[NDArray[Any], ...]
 _JOIN = "\t"
 
 ROOM = 1 << 19
-"""Rows that columns grow by at a time."""
+"""Rows by which columns grow at a time."""
 
 MOST_PROBLEMS = 10_000
-"""That are listed: memory must not grow with a file that holds something else altogether."""
+"""Most problems that are listed: memory must stay bounded for a file in the wrong format."""
 
 
 @dataclass
 class Names:
-    """Labels or tags as they come, and what is to be said about them."""
+    """Labels or tags of a split, with counts and problems."""
 
     places: dict[str, str] = field(default_factory=dict)
-    """Where each was first seen."""
+    """Place where each was first seen."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Of each, in the order in which they came."""
+    """Number of each, in the order of their first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
     without: int = 0
-    """Examples that have none."""
+    """Number of examples without labels."""
 
     first_without: str = ""
     misfits: int = 0
-    """Tags that do not fit their scheme."""
+    """Number of tags that do not fit their scheme."""
 
     first_misfit: str = ""
     problems: dict[str, str] = field(default_factory=dict)
-    """What could not be read and is left out, by its place: the first `MOST_PROBLEMS`."""
+    """Errors of examples that are left out, by place: the first `MOST_PROBLEMS`."""
 
     n_problems: int = 0
 
     present: Counter[str] = field(default_factory=Counter)
-    """How many examples have each of the fields."""
+    """Number of examples that have each field."""
 
     def see(self, item: Example, columns: Sequence[str]) -> int:
-        """The number of the label, of several that of the first; -1 for none."""
+        """Count an example and return the number of its first label; -1 without labels."""
         if item.problem:
             self.n_problems += 1
             if self.n_problems <= MOST_PROBLEMS:
@@ -90,32 +90,31 @@ class Names:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is known of each example, a document being one: about 40 bytes."""
+    """Facts about each example (a document is one example), in about 40 bytes each."""
 
     source: Source
     key: Hashes
-    """Of the text, the source, or all fields, without case and punctuation."""
+    """Hash of the text, the source, or all fields, without case and punctuation."""
 
     other: Hashes
-    """Of the second text or the target; the same as `key` where there is none."""
+    """Hash of the second text or the target; the same as `key` without a second."""
 
     exact: Hashes
-    """Of the texts as they are."""
+    """Hash of the unchanged texts."""
 
     lengths: tuple[NDArray[np.integer[Any]], ...]
-    """In characters: of all together, or of source and target."""
+    """Lengths in characters: of the whole example, or of source and target."""
 
     marks: NDArray[np.uint8]
     label: NDArray[np.int32]
-    """The number of its label; -1 for none."""
+    """Number of the label; -1 without a label."""
 
     names: Names
     unequal: UnequalCounts | None = None
-    """Why it ended early, if it did."""
+    """The error that ended the scan early, if any."""
 
     media: MediaFacts | None = None
-    """Of pictures, videos and recordings: their sizes and marks, of each example those of its
-    columns."""
+    """Sizes and marks of images, videos and audio, with one entry per column of each example."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -132,7 +131,7 @@ class Survey:
         return np.flatnonzero(self.marks & mark)
 
     def examples(self, rows: Iterable[int]) -> dict[int, Example]:
-        """The first item of some rows, read again."""
+        """Read the first item of some rows again."""
         wanted = set(rows)
         last = max(wanted, default=-1)
         firsts = (item for item, first in with_firsts(self.source) if first)
@@ -140,7 +139,7 @@ class Survey:
 
 
 def with_firsts(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
-    """Each item, and whether an example begins with it."""
+    """Yield each item, and whether an example begins with it."""
     first = True
     for item in items:
         yield item, first
@@ -154,9 +153,9 @@ def survey(
     *,
     learn: bool = True,
 ) -> Survey:
-    """Read all files once; `advance` hears how much was read, in the unit of the source. With
-    `learn` the profiles of source and target grow on the way; without, pairs are held against
-    profiles that are complete."""
+    """Read all files once; `advance` receives the amount read, in the unit of the source. With
+    `learn`, pairs are added to the profiles of source and target; without, they are only compared
+    with the finished profiles."""
     names, blocks = Names(), _Blocks(source)
     labelled = not source.kinds.keys().isdisjoint(("label", "labels"))
     names_any = labelled or source.kind in ("tagged", "fields")
@@ -187,7 +186,7 @@ def survey(
     if source.kind == "documents":
         firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         lengths = tuple(np.add.reduceat(side, firsts, dtype=np.int64) for side in lengths)
-        # Anything odd in a piece is odd of its document; it is empty when all pieces are.
+        # A mark of any piece applies to the document; it is empty only if all pieces are.
         empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
         marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
         # Documents are told apart by how they begin and by their length.
@@ -198,7 +197,7 @@ def survey(
 
 
 def survey_media(source: Source, folder: Path, first: int = 0) -> Survey:
-    """Of media that were read into the folder, behind the `first` examples that are not these."""
+    """Survey media that were decoded into the folder, after the `first` examples of others."""
     assert source.media is not None
     examples, each_has = list(source), len(source.media.names)
     here = slice(first * each_has, (first + len(examples)) * each_has)
@@ -228,7 +227,7 @@ class _Block(NamedTuple):
 
 
 class _Blocks:
-    """The texts of the blocks of a source, column by column; their examples wait to be taken."""
+    """Iterator over the texts of a source in blocks, by column; `taken` queues their examples."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -262,13 +261,13 @@ class _Found(NamedTuple):
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is found in the texts of a block, wherever that is done."""
+    """Function that computes the facts of a block of texts, in any process."""
 
     translated: bool
-    """Whether one is a translation of the other."""
+    """Whether the second column is a translation of the first."""
 
     joined: bool
-    """Whether all columns are one text."""
+    """Whether all columns together are one text."""
 
     def __call__(self, texts: list[list[str]]) -> _Found:
         filled = np.array([[bool(text.strip()) for text in side] for side in texts], np.bool_)
@@ -295,8 +294,8 @@ class _Facts:
 
 
 class Growing:
-    """Columns that grow block by block. Many small arrays, joined at the end, would be there twice:
-    their memory does not go back when they do."""
+    """Columns that grow block by block. Joining many small arrays at the end would take twice the
+    memory, because memory of small arrays is not returned to the system."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -319,7 +318,7 @@ class Growing:
 
 
 def signs(texts: Texts) -> NDArray[np.uint8]:
-    """Marks of characters that hint at damage."""
+    """Return marks of texts with characters that suggest damage."""
     marks = np.zeros(len(texts.sizes), np.uint8)
     # Only what is not printable ASCII can be one; unsigned numbers below 0x20 become huge here.
     odd = np.flatnonzero(texts.codes - np.uint32(0x20) >= 0x5F)

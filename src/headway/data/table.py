@@ -1,8 +1,7 @@
-"""Tables: columns with names, and rows that are read as often as needed.
+"""Tables: named columns, and rows that are read as often as needed.
 
-Readers of files give them (`data/readers/`), and so does what someone has in memory: lists,
-mappings, and what dataframe packages make of them. None of those packages is imported: what has
-columns with names, and values in them, will do.
+Tables come from the file readers (`data/readers/`) or from memory: lists, mappings and dataframes.
+No dataframe package is imported: any object with named columns of values is accepted.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import numpy as np
 from headway.errors import DataError
 
 SAMPLE = 100
-"""Rows by which columns are judged before all are read."""
+"""Rows from which the kinds of columns are judged before all are read."""
 
 MOST_SHOWN = 20
-"""Columns that an error lists."""
+"""Most columns that an error lists."""
 
 Row = Mapping[str, object]
 
 
 class Absent:
-    """What a row has in the place of a column that it lacks."""
+    """Value of a column that a row lacks."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -39,26 +38,26 @@ ABSENT = Absent()
 
 
 class Raw(NamedTuple):
-    """A row as it stands in the table, before anybody knows what its columns are for."""
+    """A row of a table, before its columns are bound."""
 
     values: Sequence[object] | None
-    """Of the columns that were asked for, in that order; None for an empty line, and for a row that
+    """Values of the requested columns, in that order; None for an empty line, and for a row that
     could not be read."""
 
     line: int
-    """Where it stands, from 1 on."""
+    """Number of the line or row, from 1."""
 
     problem: str = ""
     """Why it could not be read."""
 
     ends: bool = True
-    """False for a piece of a text that goes on in the next row."""
+    """False for a piece of a text that continues in the next row."""
 
     row: Row | None = None
-    """All of it, where columns may be absent: what is there instead."""
+    """The whole row, for tables whose rows may lack columns."""
 
     def first(self, n: int) -> Raw:
-        """This row with its first `n` values alone."""
+        """Return this row with only its first `n` values."""
         return self if self.values is None else self._replace(values=self.values[:n])
 
 
@@ -72,34 +71,34 @@ class Table:
     """The first rows."""
 
     read: Read
-    """All rows, with the values of these columns; of an iterator only once."""
+    """Reads all rows with the values of the given columns; an iterator can be read only once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Of columns that hold numbers of classes: the names of these."""
+    """Class names of columns that hold class numbers."""
 
     name: str = ""
-    """Of the file; nothing: it is in memory."""
+    """Name of the file; empty for a table in memory."""
 
     form: str = "in memory"
-    """How the columns stand in it, for people: `tab-separated, header`."""
+    """Description of the file format, such as `tab-separated, header`."""
 
     unit: str = "line"
-    """What `Raw.line` counts."""
+    """Unit that `Raw.line` counts."""
 
     header: bool = True
-    """False: nothing names the columns, which are called 1, 2, …"""
+    """Whether the columns have names; otherwise they are called 1, 2, …"""
 
     means: Mapping[str, str] = field(default_factory=dict)
-    """What tasks need, and the columns that can only be that by the form of the file."""
+    """Roles of columns that follow from the file format, such as words and tags in CoNLL."""
 
     typed: bool = True
-    """Whether numbers are such in the table; False: all values are texts."""
+    """Whether values have types; if not, all values are texts."""
 
     named: Callable[[int], str] | None = None
-    """What rows are called, where that is not the name of the file with their number."""
+    """Names of rows by number, if not the file name with the number."""
 
     n: int | None = None
-    """How many rows there are, where that is known without reading them."""
+    """Number of rows, if known without reading them."""
 
     def __post_init__(self) -> None:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
@@ -110,11 +109,11 @@ class Table:
 
     @property
     def called(self) -> str:
-        """For people."""
+        """Name of the table in messages."""
         return self.name or "the data"
 
     def where(self, line: int) -> str:
-        """Begins what is said about a row."""
+        """Return the start of a message about a row: file and line, or row number."""
         if self.named is not None:
             return self.named(line)
         return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
@@ -126,23 +125,23 @@ class Table:
 
     @cached_property
     def file(self) -> str:
-        """Its name without the folder."""
+        """File name without the folder."""
         return Path(self.name).name
 
     def unit_of(self, n: int) -> str:
-        """What so many rows are."""
+        """Return the unit of `n` rows, singular or plural."""
         unit = "row" if self.unit == "line" else self.unit
         return unit if n == 1 else f"{unit}s"
 
     def shown(self) -> str:
-        """All columns with two of their values, for people who must choose among them."""
+        """List all columns with two of their values, for errors that ask to choose one."""
         names = self.columns[:MOST_SHOWN]
         more = f"; and {len(self.columns) - len(names):,} more" * (len(self.columns) > len(names))
         return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in names) + more
 
 
 def value_in(row: Row, name: str) -> object:
-    """What stands under a name; `translation.de` is `de` inside `translation`."""
+    """Return the value of a name; `translation.de` is `de` inside `translation`."""
     if name in row:
         return row[name]
     first, dot, rest = name.partition(".")
@@ -157,14 +156,14 @@ def has_column(table: Table, name: str) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """None and what stands for it: NaN, and the like of dataframes, which equal nothing."""
+    """Whether a value is None, NaN, or the missing value of a dataframe package."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
 def has_columns(data: object) -> bool:
-    """Whether this is a table of some package: a data frame, an Arrow table, a dataset."""
+    """Whether an object is a table of some package: a data frame, an Arrow table, a dataset."""
     if isinstance(data, str | PathLike | np.ndarray):
         return False
     if isinstance(data, Mapping):  # the parts of a dataset
@@ -180,25 +179,27 @@ def _names_of(data: Any) -> Any:
 
 
 def table_of(data: object) -> Table | None:
-    """The data as a table; None where it names files. A `DataError` says what can be given."""
+    """Return the data as a table, or None if it names files; a `DataError` lists what is accepted."""
     if isinstance(data, str | PathLike):
         return None
     if isinstance(data, Mapping):
         return _of_columns(data)
     if hasattr(data, "collect_schema") and hasattr(data, "collect"):
-        raise DataError("the data is not there yet: give what its `collect()` returns.")
+        raise DataError("the data is a lazy frame. Pass the result of its `collect()`.")
     names = _names_of(data)
     if hasattr(data, "features") and names:
         return _of_records(data, names)
     if names is not None:
         columns = {str(name): cast(Any, data)[name] for name in names}
         if len(columns) < len(names):
-            raise DataError(f"the data has columns of one name: {', '.join(map(str, names))}.")
+            raise DataError(
+                f"the data has several columns with one name: {', '.join(map(str, names))}."
+            )
         return _of_columns(columns)
     if isinstance(data, Iterable) and not isinstance(data, bytes | np.ndarray):
         return _of_rows(data)
     raise DataError(
-        f"{type(data).__name__} is no data: give the path of a file, a list of mappings "
+        f"{type(data).__name__} cannot be used as data. Pass the path of a file, a list of mappings "
         '([{"text": …, "label": …}, …]), a mapping of lists, or a table with named columns.'
     )
 
@@ -207,7 +208,7 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
     if columns and all(hasattr(one, "column_names") for one in columns.values()):
         one, other, *_ = [*columns, "test"]
         raise DataError(
-            f"the data has several parts: {', '.join(map(str, columns))}. Choose: "
+            f"the data has several splits: {', '.join(map(str, columns))}. Choose from them: "
             f"data[{one!r}], valid=data[{other!r}]"
         )
     held = {str(name): _sized(column, str(name)) for name, column in columns.items()}
@@ -228,7 +229,7 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
 
 
 class _Tops(dict[str, str]):
-    """The column that a name is in: `translation` of `translation.de`."""
+    """Map from names to the columns that contain them: `translation.de` to `translation`."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         super().__init__()
@@ -243,13 +244,13 @@ def _inside(values: Sequence[object], name: str, top: str) -> Sequence[object]:
 
 
 def picked(rows: Iterable[Row], names: Sequence[str]) -> Iterator[Raw]:
-    """The named columns of mappings."""
+    """Yield the named columns of mappings."""
     for number, row in enumerate(rows, 1):
         yield Raw([value_in(row, name) for name in names], number, row=row)
 
 
 class Values(Protocol):
-    """A column, whatever package it is of."""
+    """A column of any package."""
 
     def __len__(self) -> int: ...
 
@@ -259,17 +260,17 @@ class Values(Protocol):
 
 
 def _sized(column: object, name: str) -> Values:
-    """The column, or a list of it where it must be walked through to be counted."""
+    """Return the column, or a list of its values if it has no length."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
-            f"column {name!r} is {str(column)[:40]!r}, and a list of values is needed: a mapping "
-            "has a list for each column."
+            f"column {name!r} is {str(column)[:40]!r}, but a list of values is needed: a mapping "
+            "has one list per column."
         )
     return cast(Values, column) if hasattr(column, "__len__") else list(column)
 
 
 def _first(column: Values) -> Iterable[object]:
-    """As few values as tell what is in a column."""
+    """Return the first values of a column."""
     for way, words in (("head", (SAMPLE,)), ("slice", (0, SAMPLE))):
         if hasattr(column, way):
             found: Iterable[object] = getattr(column, way)(*words)
@@ -278,7 +279,7 @@ def _first(column: Values) -> Iterable[object]:
 
 
 def _listed(column: Iterable[object]) -> Sequence[object]:
-    """The values of a column. Arrays of more than one axis are items as they are."""
+    """Return the values of a column; arrays with several axes stay arrays, one per item."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return list(column)
     for way in ("to_pylist", "to_list", "tolist"):
@@ -288,7 +289,7 @@ def _listed(column: Iterable[object]) -> Sequence[object]:
 
 
 def _whole(values: Sequence[object]) -> Sequence[object]:
-    """pandas makes 1.0 of 1 where a value of its column is missing: labels stay what they were."""
+    """Turn 1.0 back into 1 in columns with missing values, for which pandas changes integers."""
     there = [value for value in values if not is_missing(value)]
     if len(there) == len(values):
         return values
@@ -298,7 +299,7 @@ def _whole(values: Sequence[object]) -> Sequence[object]:
 
 
 def _of_records(data: Any, names: Iterable[str]) -> Table:
-    """A Hugging Face dataset: its rows are decoded one at a time, and classes have names."""
+    """Wrap a Hugging Face dataset: rows are decoded one at a time, and classes have names."""
     features: Mapping[str, Any] = data.features or {}
     classes = {}
     for name, feature in features.items():
@@ -315,7 +316,7 @@ def _of_records(data: Any, names: Iterable[str]) -> Table:
 
 
 def _of_rows(data: Iterable[Any]) -> Table | None:
-    """A list of mappings, or an iterator of such; None for a list of paths."""
+    """Wrap a list or an iterator of mappings; return None for a list of paths."""
     again = isinstance(data, Sequence)
     walked = iter(data)
     sample = list(islice(walked, SAMPLE))
@@ -335,8 +336,8 @@ def _mappings(rows: Iterable[object]) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {number:,} of the data is {str(row)[:40]!r}, and a mapping of columns to "
-                'values is needed: {"text": …, "label": …}.'
+                f"row {number:,} of the data is {str(row)[:40]!r}, but must be a mapping of columns "
+                'to values: {"text": …, "label": …}.'
             )
         yield row
 

@@ -1,8 +1,8 @@
-"""Ways to mark spans with one tag a word, told apart and brought to one: BIO.
+"""Tag schemes that mark spans with one tag per word: detection, and conversion to BIO.
 
-BIO (also IOB2): `B-` begins every span, `I-` goes on with it, `O` is outside. IOB1: spans are all
-`I-`, and `B-` begins one only right behind another of its type. BIOES: `E-` ends a span of several
-words, `S-` is a span of one; BILOU writes `L-` and `U-` for those. Plain tags mark no spans.
+BIO (also IOB2): `B-` begins every span, `I-` continues it, `O` is outside. IOB1: spans are all
+`I-`, and `B-` begins one only directly after another of its type. BIOES: `E-` ends a span of
+several words, `S-` is a span of one; BILOU writes `L-` and `U-` for those. Plain tags mark no spans.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NAMES = {"bio": "BIO", "iob1": "IOB1", "bioes": "BIOES", "plain": "plain tags"}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Letter and type of a tag that marks a span (`L`, `U` read as `E`, `S`); of others ("O", "")
-    for outside, and no letter for a tag that stands for itself."""
+    """Split a span tag into letter and type (`L` and `U` become `E` and `S`). Outside is ("O", "");
+    a tag that marks no span has no letter."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     match = _MARKED.fullmatch(tag)
@@ -34,10 +34,10 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 @dataclass
 class Detection:
-    """Which scheme the tags follow; sentence by sentence what speaks for each is noted."""
+    """Detector of the tag scheme, which collects evidence sentence by sentence."""
 
     evidence: dict[str, str] = field(default_factory=dict)
-    """For each scheme the place and tag that first spoke for it."""
+    """For each scheme, the first tag that is evidence for it, with its place."""
 
     def look(self, tags: Sequence[str], place: str) -> None:
         before = (OUTSIDE, "")
@@ -60,7 +60,7 @@ class Detection:
             before = letter, kind
 
     def scheme(self) -> Scheme:
-        """The one that everything speaks for; a mixture is an error that shows both."""
+        """Return the scheme that fits all tags; raise a `DataError` that shows both of a mixture."""
         seen = self.evidence
         if not seen:
             return "bio"
@@ -82,20 +82,20 @@ class Detection:
                 name = _NAMES["bio" if other == "no end" else other]
                 raise DataError(
                     f"the tags mix two schemes: {self.evidence[scheme]} is {_NAMES[scheme]}, but "
-                    f"{self.evidence[other]} is {name}. Say which is meant with tag.scheme=bio, "
-                    "bioes, iob1 or plain; tags that do not fit are then read as they best can."
+                    f"{self.evidence[other]} is {name}. Choose one with tag.scheme=bio, bioes, "
+                    "iob1 or plain. Tags that do not fit it are converted as closely as possible."
                 )
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[list[str], int]:
-    """The tags in BIO, and how many did not fit the scheme: an `I-` or `E-` with nothing to go on
-    with begins a span, as evaluation programs read it."""
+    """Convert tags to BIO and count those that do not fit the scheme. An `I-` or `E-` without a
+    span to continue begins one, as in evaluation programs."""
     if scheme == "plain":
         return list(tags), 0
     made: list[str] = []
     misfits = 0
     open_kind: str | None = None
-    touches: str | None = None  # the type of a span that ended right here, as IOB1 asks
+    touches: str | None = None  # type of a span that ended directly before, needed for IOB1
     for tag in tags:
         letter, kind = split_tag(tag)
         if letter == OUTSIDE or not letter:

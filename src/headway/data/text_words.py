@@ -1,7 +1,7 @@
-"""Words of a text as tagged corpora have them: punctuation apart, abbreviations whole.
+"""Split texts into words as tagged corpora do: punctuation apart, abbreviations whole.
 
-The tagged sentences of a run decide which characters are words of their own and which words keep
-them. Without such sentences the rules are those of CoNLL and the Penn Treebank.
+The tagged sentences of a run decide which characters are separate words and which words keep them.
+Without such sentences the rules are those of CoNLL and the Penn Treebank.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _RUN = re.compile(r"(.)\1*", re.DOTALL)
 class TextWord(NamedTuple):
     text: str
     start: int
-    """Where it is in the text, in characters."""
+    """Position in the text, in characters."""
 
     end: int
 
 
 @dataclass(frozen=True)
 class WordRule:
-    """How texts become words."""
+    """Rule that splits texts into words."""
 
     apart: frozenset[str] = PUNCTUATION
     whole: frozenset[str] = frozenset()
     """Words that keep their punctuation."""
 
     clitics: bool = True
-    """Whether `'s` and `n't` are words of their own."""
+    """Whether `'s` and `n't` are separate words."""
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> WordRule:
-        """The rule that cuts these words as they are cut."""
+        """Return the rule that splits these sentences into the given words."""
         counts = Counter(word for words in sentences for word in words)
         if not counts:
             return cls()
@@ -106,7 +106,7 @@ class WordRule:
 
 
 def _run(text: str) -> int:
-    """How many of the same character belong together: dots, dashes, quotes; else one."""
+    """Length of the run of dots, dashes or quotes at the start; 1 for other characters."""
     found = _RUN.match(text)
     assert found is not None
     return len(found[0]) if text[0] in ".-—–'`" else 1

@@ -1,6 +1,6 @@
-"""Token arrays on disk, mapped into memory: a corpus of any size, of which only what is read costs.
+"""Token arrays on disk, mapped into memory, so that a corpus of any size takes little of it.
 
-Tokens of all sequences lie one after another in one file, their lengths in a second.
+The tokens of all sequences are one after another in one file, their lengths in a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Tokens = NDArray[np.integer[Any]]
 
 
 class TokenStore:
-    """Sequence i is `store[i]`, ids without special tokens."""
+    """Store of token sequences: `store[i]` are the ids of sequence i, without special tokens."""
 
     def __init__(self, tokens: Tokens, lengths: NDArray[np.signedinteger[Any]]) -> None:
         self.tokens = tokens
@@ -36,7 +36,7 @@ class TokenStore:
 
     @classmethod
     def of(cls, sequences: Iterable[ArrayLike]) -> TokenStore:
-        """In memory."""
+        """Build a store in memory."""
         each = [np.asarray(sequence, np.uint32) for sequence in sequences]
         lengths = np.array([len(one) for one in each], np.int64)
         return cls(np.concatenate([np.zeros(0, np.uint32), *each]), lengths)
@@ -50,12 +50,12 @@ class TokenStore:
 
     def __getitem__(self, i: int) -> Tokens:
         if not -self.n <= i < self.n:
-            raise IndexError(f"sequence {i} of {self.n}")
+            raise IndexError(f"sequence {i} is out of range: the store has {self.n}")
         i %= self.n
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The tokens of these sequences side by side, and their lengths."""
+        """Return the tokens of these sequences, concatenated, and their lengths."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)

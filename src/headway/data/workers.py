@@ -1,7 +1,7 @@
-"""The same work on many blocks, on all cores; what comes out does not depend on their number.
+"""Apply a function to many blocks on all cores; the result does not depend on their number.
 
-Workers are processes of their own that are fed through pipes: they import nothing of the program
-that asks, so that no script must be written with them in mind, and they end when it does.
+Workers are separate processes that are fed through pipes. They do not import the calling script, so
+it needs no `if __name__ == "__main__"`, and they end when it does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 ALONE = 4
-"""Blocks that are done without workers: what is small is done before these have begun."""
+"""Blocks processed without workers: small inputs are done before workers have started."""
 
 AHEAD = 2
-"""Blocks a worker that may wait, done or not."""
+"""Blocks per worker that may wait, done or not."""
 
 
 def cores() -> int:
@@ -39,9 +39,9 @@ def cores() -> int:
 def each(
     work: Callable[[Block], Result], blocks: Iterable[Block], *, threads: bool = False
 ) -> Iterator[Result]:
-    """What the work makes of each block, in their order; it must know nothing of the blocks before.
-    `threads`: for work that is mostly done outside of Python, as decoding pictures is, and whose
-    results are large; else it must be possible to pickle all of it."""
+    """Yield the result of `work` for each block, in order; it must not depend on earlier blocks.
+    Use `threads` for work that mostly runs outside Python and has large results, such as decoding
+    images; otherwise `work`, blocks and results must be picklable."""
     rest = iter(blocks)
     yield from map(work, islice(rest, ALONE))
     begun = next(rest, None)
@@ -68,7 +68,7 @@ def each(
 
 
 class Workers(Generic[Block, Result]):
-    """Processes that do some work; whoever calls waits for one of them."""
+    """Pool of processes that do some work; a call waits for a free one."""
 
     def __init__(self, work: Callable[[Block], Result], n: int) -> None:
         self.work = work
@@ -79,7 +79,7 @@ class Workers(Generic[Block, Result]):
 
     def _start(self) -> subprocess.Popen[bytes]:
         paths = os.pathsep.join(filter(None, sys.path))
-        # What each has to itself is one core.
+        # Each worker has one core to itself.
         own = {"PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -98,7 +98,7 @@ class Workers(Generic[Block, Result]):
             child.stdin.flush()
             answer: tuple[Result, Exception | None] = pickle.load(child.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
-            answer = self.work(block), None  # it was killed: what it had is done here
+            answer = self.work(block), None  # the worker was killed: do its block here
         finally:
             self._free.put(child)
         result, error = answer
@@ -118,10 +118,10 @@ class Workers(Generic[Block, Result]):
 
 
 def _serve() -> None:
-    """Work off what comes in until nothing comes any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever asks hears of it, and closes the pipe
+    """Process blocks from standard input until it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and closes the pipe
     given, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed is no result
+    os.dup2(2, 1)  # printed output must not mix with results
     with suppress(EOFError, BrokenPipeError):
         work = pickle.load(given)
         while True:
