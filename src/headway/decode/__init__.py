@@ -1,1 +1,1 @@
-"""From scores to text: searches, what may come next, writers, completers and transcribers."""
+"""Decoding: search algorithms, logits processors, writers, completers and transcribers."""

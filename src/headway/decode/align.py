@@ -1,4 +1,4 @@
-"""Which source word a target word is about, read off cross attention."""
+"""Word alignments between source and target, from cross-attention."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def attention_of(
     bos: int,
     layer: int | None = None,
 ) -> list[Tensor]:
-    """For each pair what every target token and the end (T + 1) saw of every row of the source (S).
+    """Cross-attention from each target token and the end (T + 1) to each source position (S), per
+    pair.
 
-    The mean over the heads of one decoder layer: the one that aligns best, if none is given.
+    It is averaged over the heads of one decoder layer, by default the one that aligns best.
     """
     layer = alignment_layer(model) if layer is None else layer
     found, _ = read_targets(model, sources, [[bos, *target] for target in targets], layer)
@@ -39,9 +40,9 @@ def attention_of(
 def read_targets(
     model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Cross attention of each head of a layer (H T S) and the logits of the first token (V).
+    """Cross-attention of each head of a layer (H T S) and the logits of the first token (V).
 
-    One of each per source; `inputs` are the tokens that the decoder reads.
+    There is one of each per source; `inputs` are the tokens that the decoder reads.
     """
     device = next(model.parameters()).device
     name = cross_weights(model, layer)
@@ -53,7 +54,7 @@ def read_targets(
 
 
 def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:
-    """The number of the word that each piece belongs to; words are what spaces part.
+    """The index of the word that each piece belongs to. Words are separated by spaces.
 
     A piece of spaces alone belongs to the word before it. An unknown piece is a word of its own.
     """
@@ -71,9 +72,9 @@ def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]
 
 
 def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """The number of the word of `text` that each of its tokens belongs to.
+    """The index of the word of `text` that each of its tokens belongs to.
 
-    Each word is encoded alone and its tokens counted, which also serves for unknown ones.
+    Each word is encoded alone and its tokens are counted, which also works for unknown tokens.
     """
     sizes = [len(word) for word in tokenizer.encode_batch(text.split())]
     for gap in (0, 1):  # the space is part of a word's first token, or has a token of its own
@@ -87,7 +88,7 @@ def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[in
 def align_words(
     attention_TS: Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[Pair]:
-    """For every target word the source word that its tokens attend to most, as (source, target).
+    """Pairs (source, target): for every target word, the source word that it attends to most.
 
     Rows and columns without a word (the end tokens) are left out.
     """

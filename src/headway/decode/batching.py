@@ -1,4 +1,4 @@
-"""Lines in windows: enough of them to sort by length, and not one line held back for long."""
+"""Windows of input lines: long enough to sort by length, short enough for quick answers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TypeVar
 from headway.settings.listed import listed
 
 FIRST_WINDOW, LAST_WINDOW = 128, 2048
-"""Lines decoded before the first of them comes out. Windows double, from soon to efficient."""
+"""First and largest window size in lines. Windows double, so that the first results come early."""
 
 GRACE = 0.02
-"""Seconds to wait for one more line where others wait already."""
+"""Seconds to wait for one more line when others are already waiting."""
 
 T = TypeVar("T")
 
@@ -21,8 +21,10 @@ T = TypeVar("T")
 def windows(
     lines: Iterable[T], first: int = FIRST_WINDOW, most: int = LAST_WINDOW, *, live: bool = False
 ) -> Iterator[list[T]]:
-    """An error in reading comes after the lines that were read. `first`: lines of the first, and
-    `most` of any. `live`: what is there goes out when no more comes: a person may be waiting."""
+    """Group lines into windows of `first` to `most` lines.
+
+    A read error is raised after the lines before it. `live`: yield a window as soon as no more
+    input is available, because a person may be waiting."""
     if live:
         yield from _live_windows(lines)
         return
@@ -46,7 +48,7 @@ def windows(
 
 
 def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
-    """The lines are read by a thread, which is left behind if the reader stops early."""
+    """Windows of lines that a thread reads. The thread is abandoned if the consumer stops early."""
     waiting: queue.Queue[list[T] | BaseException | None] = queue.Queue(2 * LAST_WINDOW)
 
     def read() -> None:
@@ -79,7 +81,8 @@ def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
 
 
 def one_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Each item when the next one is made already; an error comes after what was made before it."""
+    """Yield each item after the next one was produced. An error is raised after the items before
+    it."""
     held: list[T] = []
     source, failure = iter(items), None
     while True:
@@ -98,8 +101,8 @@ def one_ahead(items: Iterable[T]) -> Iterator[T]:
 
 
 def batches(lengths: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Places in groups of similar length, longest first; a group's longest times its number is at
-    most `room`, or it is alone."""
+    """Group indices by similar length, longest first. The longest length of a group times its size
+    is at most `room`, except for a single item."""
     group: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if group and lengths[group[0]] * (len(group) + 1) > room:

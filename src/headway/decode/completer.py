@@ -1,4 +1,4 @@
-"""Text in, text out: what follows a prompt, written by one language model or several."""
+"""Text completion with one language model or an ensemble."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
-"""Text, or tokens with the beginning and everything."""
+"""Text, or token ids that include the begin token."""
 
 WORTH_SHARING = 16
-"""Tokens that prompts begin with alike, from which on they are read once."""
+"""Least length in tokens of a shared prompt prefix that is computed once."""
 
 USUAL = 128
-"""New tokens that a prompt is taken to need when batches are made."""
+"""New tokens per prompt that batching assumes."""
 
 
 class Completer:
-    """Continues prompts in batches of similar length; what comes out has the order of the input."""
+    """Continues prompts in batches of similar length; results have the order of the input."""
 
     def __init__(
         self,
@@ -45,29 +45,34 @@ class Completer:
         engine: Engine | None = None,
         recent: Recent | None = None,
     ) -> None:
-        """Several models are an ensemble. `context`: the most tokens they read, if there is an end.
+        """Several models form an ensemble. `context`: their maximum number of tokens, if limited.
 
-        `draft` guesses ahead (speculative decoding); it changes nothing but the time it takes.
-        An `engine` writes without any of our models; `detail` is what it is asked for.
-        `recent`: where searches of these models are kept for the next completer.
+        `draft` proposes tokens (speculative decoding): faster, with the same output distribution.
+        An `engine` generates without our models; `detail` is passed on to it.
+        `recent`: cache of searches of these models, shared with other completers.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = WritingSummary()
         self.asked = 0
-        """Prompts so far. A draw depends on this number and the seed, whatever stands around it."""
+        """Number of prompts so far. A random draw depends on this number and the seed, not on the
+        batch."""
 
         if "" in settings.stop:
-            raise ConfigError("decode.stop holds an empty text, which would end every output.")
+            raise ConfigError(
+                "decode.stop contains an empty string, which would end every output. Remove it."
+            )
         if draft is not None and len(models) > 1:
-            raise UserError("a draft model guesses for one model, not for an ensemble.")
+            raise UserError(
+                "a draft model works with one model, not with an ensemble. Leave --draft out."
+            )
         if draft is not None and engine is not None:
-            raise UserError(f"a draft model does not go together with --engine {engine.name}.")
+            raise UserError(f"a draft model cannot be combined with --engine {engine.name}.")
         self.context, self.draft, self.draft_context = context, draft, draft_context
         self.engine, self.detail = engine, detail
         self.recent = Recent() if recent is None else recent
         self.prefix: Prefix | None = None
         self.searchers: dict[int, Search] = {}
-        self._searcher(tokenizer.eos)  # what does not fit together is said at once
+        self._searcher(tokenizer.eos)  # raise errors about incompatible settings at once
 
     def complete(
         self,
@@ -79,12 +84,12 @@ class Completer:
         live: bool = False,
         on_progress: OnProgress = unheard,
     ) -> Iterator[Written]:
-        """One completion a prompt, in order. An empty prompt begins a text.
+        """Yield one completion per prompt, in order. An empty prompt starts a new text.
 
-        `on_token` gets the text of an output as it becomes certain; prompts then go one by one.
-        `shared`: what all prompts begin with; it is read once (found by itself within a batch).
-        `end`: the token that ends an output instead of the text's end. `live`: a prompt is answered
-        at once where the next one keeps us waiting. `on_progress` hears of every batch of a window.
+        `on_token` receives the text of an output as it becomes certain; prompts are then processed
+        one by one. `shared`: a prefix of all prompts, computed once (within a batch it is detected).
+        `end`: the token that ends an output, instead of the end of text. `live`: do not wait for
+        more prompts to fill a batch. `on_progress` is called after every batch of a window.
         """
         common = self.ids(shared) if shared else None
         with packing(self.models):
@@ -98,7 +103,7 @@ class Completer:
                     start = time.perf_counter()
 
     def ids(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, the beginning of a text first."""
+        """The tokens of a prompt, with the begin token."""
         if not isinstance(prompt, str):
             return list(prompt)
         return self.tokenizer.as_prompt(self.tokenizer.encode(prompt) if prompt else [])
@@ -112,7 +117,7 @@ class Completer:
         end: int | None,
         on_progress: OnProgress,
     ) -> Iterator[Written]:
-        """In order; each as soon as it and all before it are there."""
+        """Yield completions in order, each as soon as it and all before it are done."""
         ids = [self.ids(prompt) for prompt in prompts]
         self._check(prompts, ids, first)
         end = self.tokenizer.eos if end is None else end
@@ -175,7 +180,7 @@ class Completer:
         return self.searchers[end]
 
     def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> Prefix | None:
-        """What all prompts begin with, read; what was read for the last ones serves again."""
+        """The computed prefix of all prompts; that of the previous batch is reused if it fits."""
         if self.engine is not None:
             return None
         known = self.prefix
@@ -196,8 +201,11 @@ class Completer:
 
 
 def shared_length(texts: Sequence[list[int]]) -> int:
-    """How many tokens all of them begin with."""
-    least, most = min(texts), max(texts)  # in the order of lists: all others lie between
+    """The length of the common prefix of token lists."""
+    least, most = (
+        min(texts),
+        max(texts),
+    )  # smallest and largest in list order share the prefix of all
     n = 0
     while n < min(len(least), len(most)) and least[n] == most[n]:
         n += 1

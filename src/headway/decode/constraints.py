@@ -1,6 +1,6 @@
-"""What an output must begin with, hold, or not hold: asked for as text, searched for as tokens.
+"""Constraints on outputs (a prefix, required and banned phrases), from text to tokens.
 
-A word can be written with tokens in many ways; bans find them all.
+A word can be written with tokens in several ways; bans cover all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.tokens.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class TextWish:
-    """What one source asks of its output, as text."""
+    """The constraints on the output of one source, as text."""
 
     prefix: str = ""
     required: tuple[str, ...] = ()
@@ -43,14 +43,15 @@ def next_wishes(wishes: Iterator[TextWish] | None, n_lines: int, first: int) -> 
     found = list(islice(wishes, n_lines))
     if len(found) < n_lines:
         raise UserError(
-            f"prefixes or constraints are given for {first + len(found):,} lines, but there are "
-            "more lines than that. Give one for each, empty where nothing is asked."
+            f"prefixes or constraints are given for only {first + len(found):,} lines, but the "
+            "input "
+            "has more. Give one per input line, empty for lines without a constraint."
         )
     return found
 
 
 def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:
-    """The usual ways to write each phrase. `broken_bans` finds the others when they come up."""
+    """The usual tokenization of each phrase. `broken_bans` finds others when they occur."""
     found = [tuple(target.encode(phrase)) for phrase in phrases]
     return tuple(dict.fromkeys(tokens for tokens in found if tokens))
 
@@ -58,7 +59,7 @@ def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, .
 def broken_bans(
     tokens: Sequence[int], phrases: Sequence[str], target: Tokenizer
 ) -> tuple[Phrase, ...]:
-    """The tokens that write a banned phrase in this output, where it has one."""
+    """The token sequences in this output that write a banned phrase."""
     return tuple(
         _span(tokens, way, target)
         for way in (_as_words(target.normalise(phrase)) for phrase in phrases if phrase.strip())
@@ -67,13 +68,13 @@ def broken_bans(
 
 
 def _as_words(phrase: str) -> re.Pattern[str]:
-    """The phrase where it stands as words of its own: "category" holds no "cat"."""
+    """A pattern that matches the phrase as whole words: "cat" does not match "category"."""
     words = r"\s+".join(re.escape(word) for word in phrase.split())
     return re.compile(rf"(?<!\w){words}(?!\w)")
 
 
 def _span(tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer) -> Phrase:
-    """The fewest tokens around the first place where the phrase is written."""
+    """The shortest token sequence that contains the first occurrence of the phrase."""
     end = next(n for n in range(1, len(tokens) + 1) if _writes(tokens[:n], tokens, way, target))
     start = max((n for n in range(end) if way.search(target.decode(tokens[n:end]))), default=0)
     return tuple(tokens[start:end])
@@ -82,7 +83,8 @@ def _span(tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer) -> Phr
 def _writes(
     head: Sequence[int], tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer
 ) -> bool:
-    """Whether the phrase is complete in the first tokens, and not the start of a longer word."""
+    """Whether the first tokens contain the whole phrase, and not only the start of a longer
+    word."""
     found = way.search(target.decode(head))
     whole = way.search(target.decode(tokens))
     return found is not None and whole is not None and found.start() == whole.start()

@@ -1,8 +1,8 @@
 """Continuous batching: prompts join between two steps and leave as soon as they are done.
 
-Every step adds a token to each text, whatever the age of its neighbours. Texts of one model stand
-in one cache, each in a row as long as it is; what one gets depends on its own prompt, settings and
-seed, never on who stands beside it.
+Every step adds a token to each text, however long the others are. The texts of one model share one
+cache, one row each. An output depends on its own prompt, settings and seed only, never on the other
+rows.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 MOST_ROWS = 64
-"""Texts that grow together. More wait: a step would take longer for all."""
+"""Most texts that are generated together. More of them would slow down every step."""
 
 READ_AT_ONCE = {"cpu": 512, "cuda": 4096}
-"""Tokens of prompts that are read between two steps; all texts that grow wait meanwhile. On two
-cores 512 take about a second with a model of GPT-2's size."""
+"""Prompt tokens processed between two steps, while all running texts wait. On two cores, 512 take
+about a second with a model of GPT-2's size."""
 
 SPARED = 4
-"""One in so many rows is only for callers who have none."""
+"""One of this many rows is reserved for callers that have none yet."""
 
 FIRST_ROOM = 64
-"""Tokens a text that there is room for at first; it doubles when they are used up."""
+"""Initial cache room, in tokens per text; it doubles when it is full."""
 
 
 @dataclass(eq=False)
 class Member:
-    """One prompt, and the outputs that grow behind it."""
+    """One prompt with the outputs that are generated for it."""
 
     prompt: list[int]
     settings: DecodeSettings
     job: Job
     reading: Reading
     numbers: Sequence[int] = (0,)
-    """What its draws depend on, beside the seed."""
+    """Numbers that random draws depend on, besides the seed."""
 
     on_piece: OnPiece | None = None
     top: int = 0
-    """Likeliest tokens to be noted at each step."""
+    """Number of most likely tokens to record at each step."""
 
     tokens: list[list[int]] = field(default_factory=list)
     log_probs: list[list[float]] = field(default_factory=list)
     tops: list[list[list[tuple[int, float]]]] = field(default_factory=list)
-    """Of each output, of each step: tokens and their log-probabilities."""
+    """Most likely tokens with their log-probabilities, for each output and step."""
 
     scores_prompt: bool = False
     """Record the log-probabilities of the prompt's own tokens."""
 
     writes: bool = True
-    """Generate text; without, it is done when its prompt is read."""
+    """Generate text. If False, the member is done when its prompt is processed."""
 
     prompt_log_probs: list[float | None] = field(default_factory=list)
     """Log-probability of each token of the prompt; None for the first, which follows nothing."""
@@ -84,20 +84,20 @@ class Member:
     """The likeliest tokens at each place of the prompt but the first, if `top` is not 0."""
 
     whose: object = None
-    """Who asked for it: members of one caller take turns with those of others. None: nobody else's
-    is."""
+    """The caller: members of one caller take turns with those of other callers. None: a caller of
+    its own."""
 
     left: bool = False
-    """Nobody waits for it any more: it goes at the next step."""
+    """Cancelled by its caller: it is removed at the next step."""
 
     error: Exception | None = None
-    """Why it could not be answered."""
+    """The error that ended it, if any."""
 
     outputs: list[Output] | None = None
-    """From the best down, when all are done."""
+    """Outputs from best to worst, once all are done."""
 
     order: list[int] = field(default_factory=list)
-    """The number under which each of `outputs` grew."""
+    """For each of `outputs`, its number while it was generated."""
 
     open: int = 0
     chances_WT: Tensor | None = None
@@ -116,7 +116,7 @@ class Member:
 
     @property
     def reads_apart(self) -> bool:
-        """True where more is needed of its prompt than the last vector."""
+        """True if more is needed than the hidden state of the last prompt token."""
         return self.scores_prompt or not self.writes
 
     def note_prompt(self, scores_NV: Tensor) -> None:
@@ -136,7 +136,7 @@ class Member:
             self.prompt_tops += [[*zip(ids, values, strict=True)] for ids, values in rows]
 
     def end_unwritten(self) -> None:
-        """Its outputs are empty, and not finished."""
+        """End with empty, unfinished outputs."""
         self.tokens = [[] for _ in range(self.width)]
         self.log_probs = [[] for _ in range(self.width)]
         self.tops = [[] for _ in range(self.width)]
@@ -153,7 +153,7 @@ class Member:
             self.chances_WT = chances(self.settings, [self.numbers], self.limit)[0]
 
     def take(self, w: int, token: int, log_prob: float) -> bool:
-        """One more token; whether the output ends with it."""
+        """Append a token. Returns whether the output ends with it."""
         self.tokens[w].append(token)
         self.log_probs[w].append(log_prob)
         ended = token == self.job.specials.eos or len(self.tokens[w]) >= self.limit
@@ -183,7 +183,8 @@ class LongPrompt:
 
 
 class Continuous:
-    """Texts that models of one vocabulary go on with, a token each in every step."""
+    """A running batch of texts: each step adds one token to each. Several models form an
+    ensemble."""
 
     def __init__(
         self,
@@ -194,8 +195,8 @@ class Continuous:
         *,
         fixed: bool | None = None,
     ) -> None:
-        """Several models are an ensemble. `context`: the most tokens that they read. `fixed`: steps
-        keep shapes and places; None: on a GPU, which then records them."""
+        """`context`: the maximum number of tokens of the models. `fixed`: keep tensor shapes and
+        addresses, so that steps can be CUDA graphs; None: only on a GPU."""
         self.models, self.tokenizer = models, tokenizer
         ends = [context, *(most_positions(model.front) for model in models)]
         self.context = min((end for end in ends if end is not None), default=None)
@@ -205,9 +206,9 @@ class Continuous:
         self.long: LongPrompt | None = None
         self.read_at_once = READ_AT_ONCE.get(self.device.type, READ_AT_ONCE["cpu"])
         self.rows: list[tuple[Member, int]] = []
-        """Of the caches: whose output each is, and which of them."""
+        """For each cache row: the member, and the number of its output."""
 
-        counts = any(model.counts for model in models)  # by sizes that the host knows
+        counts = any(model.counts for model in models)  # n-gram lookups need sizes on the host
         fixed = self.device.type == "cuda" if fixed is None else fixed
         self.fixed = fixed and not counts
         self._make_caches()
@@ -235,15 +236,18 @@ class Continuous:
         on_piece: OnPiece | None = None,
         top: int = 0,
     ) -> Member:
-        """One that can join: what cannot be answered is refused here. `end`: the token that ends
-        an output instead of the text's end."""
+        """A member that can join. Raises `UserError` for requests that cannot be answered.
+
+        `end`: the token that ends an output, instead of the end of text."""
         check_prompted(settings)
         assert settings.walks, "a beam search is not a matter of single steps"
         if self.context is not None and len(prompt) > self.context:
             raise too_long("the prompt", len(prompt), self.context)
         if settings.width > self.most_rows:
             raise UserError(
-                f"{settings.width} outputs are more than the {self.most_rows} that grow together."
+                f"{settings.width} outputs per prompt exceed the batch size of {self.most_rows}. "
+                "Ask "
+                "for fewer outputs."
             )
         ids = list(prompt)
         end = self.tokenizer.eos if end is None else end
@@ -260,18 +264,18 @@ class Continuous:
 
     @property
     def members(self) -> list[Member]:
-        """Those that are being answered, and those that wait."""
+        """All members, running and waiting."""
         read = [] if self.long is None else [self.long.member]
         return [*dict.fromkeys(member for member, _ in self.rows), *read, *self.waiting]
 
     def clear(self) -> None:
-        """Nobody is here any more."""
+        """Remove all members."""
         self.rows, self.waiting, self.long = [], [], None
         self._make_caches()
 
     @torch.no_grad()
     def step(self) -> list[Member]:
-        """One token more for each; the members that are done now, or were left."""
+        """Add one token to each text. Returns the members that are now done or were cancelled."""
         with self._evaluating():
             gone = self._leave()
             vectors = [self._next(), self._read_new(), self._read_long()]
@@ -283,14 +287,14 @@ class Continuous:
             return gone + self._grow(self._scores([some for some in vectors if some]))
 
     def _evaluating(self) -> AbstractContextManager[None]:
-        """Models of an opened run are as they must be. To look through all parts of them takes as
-        long as a tenth of a step."""
+        """Switch to evaluation mode only if needed: checking all modules takes a tenth of a
+        step."""
         if self.compiled or any(model.training for model in self.models):
             return evaluating(self.models)
         return nullcontext()
 
     def _leave(self) -> list[Member]:
-        """Nobody waits for these any more."""
+        """Remove cancelled members and return them."""
         gone = [member for member in self.members if member.left]
         if gone:
             self.waiting = [member for member in self.waiting if not member.left]
@@ -300,7 +304,7 @@ class Continuous:
         return gone
 
     def _drop(self, rows: Sequence[int]) -> None:
-        """The last ones take the places of those that go, so that little is moved."""
+        """Remove rows. The last rows take their places, so that little memory is moved."""
         if not rows:
             return
         out, n = set(rows), len(self.rows) - len(rows)
@@ -314,7 +318,7 @@ class Continuous:
             cache.select(kept)
 
     def _next(self) -> list[Tensor]:
-        """Of each model the vectors behind the last tokens of those who are here."""
+        """Hidden states after the last token of each row, one tensor per model."""
         if not self.rows:
             return []
         last = [member.tokens[w][-1] for member, w in self.rows]
@@ -329,8 +333,9 @@ class Continuous:
         return found
 
     def _read_new(self) -> list[Tensor]:
-        """The prompts of those who wait, as many as there is room for, read in one flat pass: of
-        each model the vectors behind them."""
+        """Process as many waiting prompts as there is room for, in one flat batch.
+
+        Returns the hidden states of their last tokens, one tensor per model."""
         some = self._admitted()
         if not some:
             return []
@@ -343,7 +348,8 @@ class Continuous:
         return found
 
     def _read_long(self) -> list[Tensor]:
-        """Read the next part of a long prompt; at its end, the vectors behind it."""
+        """Process the next part of a long prompt. At its end, return the hidden states of its last
+        token, one tensor per model."""
         if self.long is None:
             return []
         member, caches = self.long.member, self.long.caches
@@ -369,7 +375,7 @@ class Continuous:
     def _admit(
         self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[Member]
     ) -> Tensor:  # fmt: skip
-        """Add prompts that were read to the rows of a model: a row for each output."""
+        """Add processed prompts to the cache of a model, one row per output."""
         repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
         if len(repeats) > len(some):
             read.select(repeats)
@@ -383,9 +389,10 @@ class Continuous:
             self.rows += [(member, w) for w in range(member.width)]
 
     def _admitted(self) -> list[Member]:
-        """Out of those who wait, as many as there is room for. Whoever has fewest rows comes first,
-        and who has some leaves a part of them all to those who come. A long prompt is only begun,
-        one at a time."""
+        """Take as many waiting members as there is room for.
+
+        The caller with the fewest rows comes first. Callers that have rows leave some free for new
+        callers. Only one long prompt is started at a time."""
         some: list[Member] = []
         rows, tokens = len(self.rows), 0
         held = Counter(_caller(member) for member, _ in self.rows)
@@ -399,7 +406,7 @@ class Continuous:
         for member in self.waiting:
             lines.setdefault(_caller(member), deque()).append(member)
         while lines:
-            caller = min(lines, key=held.__getitem__)  # of equal ones who came first
+            caller = min(lines, key=held.__getitem__)  # on a tie, the caller that came first
             member = lines[caller][0]
             left = self.most_rows - rows - (self.most_rows // SPARED if held[caller] else 0)
             is_long = len(member.prompt) > self.read_at_once or member.reads_apart
@@ -428,7 +435,7 @@ class Continuous:
         return LongPrompt(member, caches)
 
     def _scores(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
-        """The log-probabilities of the next token of each; of several models their mean."""
+        """Log-probabilities of the next token of each row, averaged over an ensemble."""
         total_RV: Tensor | None = None
         for model, parts in zip(self.models, zip(*vectors, strict=True), strict=True):
             x_RD = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -460,7 +467,7 @@ class Continuous:
         return done
 
     def _chosen(self, scores_RV: Tensor) -> Tensor:
-        """A token a row. Those that are told the same are chosen together."""
+        """The chosen token of each row. Rows with equal settings are processed together."""
         groups: dict[Hashable, list[int]] = {}
         for row, (member, _) in enumerate(self.rows):
             groups.setdefault(_told(member), []).append(row)
@@ -511,7 +518,7 @@ def _caller(member: Member) -> object:
 
 
 def _is_plain(member: Member) -> bool:
-    """Whether only single tokens are forbidden, always the same."""
+    """Whether the only rule is a fixed set of banned tokens."""
     settings = member.settings
     return not (
         settings.min_len
@@ -526,7 +533,7 @@ def _drawn(settings: DecodeSettings) -> Hashable:
 
 
 def _told(member: Member) -> Hashable:
-    """Members that are alike in this may be chosen for together."""
+    """Key of the settings that choose tokens: members with equal keys are processed together."""
     if not _is_plain(member):
         return id(member)
     settings = member.settings
@@ -535,34 +542,34 @@ def _told(member: Member) -> Hashable:
 
 
 class Store(NamedTuple):
-    """What a layer keeps under one name, with room for more sequences than there are."""
+    """A cache tensor of a layer, with room for more sequences than there are."""
 
     grid_BS: Tensor
     begins: int
-    """Cells before the first token: one of a state, none of keys and values."""
+    """Cells before the first token: one for a recurrent state, none for keys and values."""
 
 
 class RowCache(Cache):
-    """A cache whose sequences come and go: rows of one grid, which is kept and rarely moved."""
+    """A cache whose sequences come and go. Its rows belong to one tensor that is rarely moved."""
 
     def __init__(self, n_layers: int, lasting: int = 0) -> None:
-        """`lasting`: rows that stay where they are, taken or not, since a recorded step knows only
-        places. Without them the memory is given back when nobody is here."""
+        """`lasting`: number of rows kept at a fixed address, used or not, because CUDA graphs store
+        addresses. If 0, the memory is freed when the last sequence leaves."""
         super().__init__(n_layers, 0, FIRST_ROOM)
         self.lasting = lasting
         self.moves = 0
-        """How often a grid was laid elsewhere."""
+        """Number of times a tensor was moved to a new address."""
 
         self.stores: list[dict[str, Store]] = [{} for _ in range(n_layers)]
 
     def clear(self) -> None:
-        """Give back the memory."""
+        """Free the memory."""
         self.stores = [{} for _ in self.layers]
         self.layers = [LayerCache(self) for _ in self.layers]
         self.n_rows, self.capacity, self.lengths, self._keys = 0, FIRST_ROOM, (), None
 
     def admit(self, other: Cache) -> None:
-        """The sequences of another cache stand behind those that are here."""
+        """Append the sequences of another cache."""
         used, first = max(other.lengths), self.n_rows
         self.n_rows = first + other.n_rows
         self.reach(used)
@@ -589,7 +596,7 @@ class RowCache(Cache):
         self._show()
 
     def reach(self, used: int) -> None:
-        """Room for so many tokens in each row."""
+        """Make room for this many tokens in each row."""
         if used <= self.capacity:
             return
         while used > self.capacity:
@@ -610,7 +617,7 @@ class RowCache(Cache):
         return Store(larger_BS, store.begins)
 
     def _show(self) -> None:
-        """What layers see: the rows that are taken."""
+        """Update the views that layers see: the rows in use."""
         self._keys = None
         for layer, stores in zip(self.layers, self.stores, strict=True):
             for name, store in stores.items():
@@ -618,7 +625,7 @@ class RowCache(Cache):
 
 
 class FixedRows(FixedCache):
-    """The first rows of a row cache as they lie there; each goes on at a place of its own."""
+    """View of the first rows of a `RowCache`; each row continues at its own position."""
 
     def __init__(self, rows: RowCache, n_rows: int, device: torch.device) -> None:
         super().__init__(len(rows.layers), n_rows, rows.capacity, device)
@@ -632,8 +639,8 @@ class FixedRows(FixedCache):
 
 
 class FixedStep:
-    """A token more for each of so many rows, whatever their lengths; what lies behind the rows that
-    are taken is computed in vain, in cells that nobody reads."""
+    """One decoding step for a fixed number of rows of any lengths. Unused rows are computed too;
+    their results are ignored."""
 
     def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
         """`used` bounds the tokens of each row, this one included."""
@@ -653,7 +660,7 @@ class FixedStep:
         self.given_2R.copy_(torch.tensor([[*tokens, *lack], [*lengths, *lack]]))
         if self.given_2R.is_cuda:
             if self.graph is None:
-                # Written again at the same place, keys are the same: nothing is to be put back.
+                # Recording writes the same keys to the same cells, so nothing has to be restored.
                 self.graph = record(self.advance, (), pool)
             self.graph.replay()
         else:
@@ -671,7 +678,7 @@ class FixedStep:
 
 
 class FixedRowSteps:
-    """The vectors behind the next tokens of all rows of a cache, by steps of few shapes."""
+    """Computes the hidden states of the next tokens of all rows, with steps of a few shapes."""
 
     def __init__(self, model: Decoder, rows: RowCache, device: torch.device) -> None:
         self.model, self.rows, self.device = model, rows, device
@@ -679,7 +686,7 @@ class FixedRowSteps:
 
     def _begin_anew(self) -> None:
         self.steps: dict[tuple[int, int], FixedStep] = {}
-        self.pool = new_pool()  # one that no graph holds any more cannot be used again
+        self.pool = new_pool()  # a pool without graphs cannot be reused
         self.moves = self.rows.moves
 
     def __call__(self, tokens: Sequence[int]) -> Tensor:

@@ -1,8 +1,8 @@
-"""Another runtime in torch's place: what it has to give so that all around it stays as it is.
+"""Interface of a runtime that replaces torch for inference.
 
-Tokenizing, long lines, batches, alignments, unknown words, windows and labels are ours whatever
-computes; an engine searches with token numbers, or gives a vector a token. `tasks/engines.py`
-has the table of those that exist.
+Tokenizing, splitting of long lines, batching, alignments, unknown words, windows and labels are the
+same for every runtime. An engine searches over token ids or returns one vector per token.
+`tasks/engines.py` has the table of engines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headway.tokens.tokenizer import Tokenizer
 Tokens = Sequence[Sequence[int]]
 
 Batch = tuple[Sequence[int], list[list[Hypothesis]]]
-"""Numbers of sources, and the outputs of each."""
+"""Indices of sources, and the outputs of each."""
 
 
 class Search(Protocol):
@@ -36,7 +36,7 @@ class Search(Protocol):
 
     @property
     def context(self) -> int | None:
-        """The most tokens that it reads of a prompt, or knows positions for."""
+        """Maximum number of tokens of a prompt with its output."""
         ...
 
     def __call__(
@@ -52,22 +52,24 @@ class Search(Protocol):
 
 @runtime_checkable
 class AheadSearch(Search, Protocol):
-    """One that works while we do other things, and makes its batches itself."""
+    """A search that runs in the background and builds its own batches."""
 
     def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
-        """Hand everything over, at once; what comes back waits for the results of each batch."""
+        """Submit all sources and return immediately. The iterator waits for the results of
+        batches."""
         ...
 
 
 class Engine:
-    """What `--engine` stands for. A runtime overrides what it can do and refuses the rest."""
+    """A runtime selected with `--engine`. It overrides what it supports; the rest raises
+    `UserError`."""
 
     name = "this engine"
     reach: int | None = None
-    """The most tokens of a source, where its positions have an end."""
+    """Maximum number of source tokens, if positions are limited."""
 
     notes: tuple[str, ...] = ()
-    """What people should know, once."""
+    """Notes to print once for the user."""
 
     def searcher(
         self,
@@ -77,35 +79,39 @@ class Engine:
         context: int | None = None,
         detail: bool = False,
     ) -> Search:
-        """For writers and completers. `context`: the most tokens that a run reads of a text it goes
-        on with. `detail`: the log-probability of every token is wanted exactly, where that costs
-        time."""
+        """The search for writers and completers.
+
+        `context`: maximum number of tokens that a language model reads. `detail`: compute the exact
+        log-probability of every token, even if that takes longer."""
         self._cannot("write text")
 
     def recognizer(
         self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
     ) -> Recognizer:
-        """For transcribers; `weight` is that of CTC beside a decoder."""
+        """The recognizer for transcribers. `weight` is that of CTC in joint decoding."""
         self._cannot("transcribe")
 
     def attention(self, sources: Sequence[Any], targets: Tokens, bos: int) -> list[Tensor]:
-        """As `decode.align.attention_of`, for alignments and unknown words."""
-        self._cannot("say what a word attends to, which --alignments and decode.unknown=copy need")
+        """Cross-attention as from `decode.align.attention_of`, for alignments and unknown words."""
+        self._cannot("return cross-attention, which --alignments and decode.unknown=copy need")
 
     def model(self) -> Encoder | Decoder:
-        """For classes, tags, gaps and vectors: a stand-in that is called like our models."""
-        self._cannot("give a vector for each token")
+        """A stand-in for our models, for classification, tagging, masked tokens and embeddings."""
+        self._cannot("return a vector for each token")
 
     def _cannot(self, what: str) -> NoReturn:
-        raise UserError(f"--engine {self.name} does not {what}. Use --engine torch with the run.")
+        raise UserError(
+            f"--engine {self.name} cannot {what}. Use --engine torch with the original run."
+        )
 
 
 Read = Callable[[Tensor, Layout, Tensor | None], Tensor]
-"""Tokens of a flat batch, where its texts lie, and segments, to a vector a token (N D)."""
+"""Function from the tokens of a flat batch, its layout and segments to one vector per token (N
+D)."""
 
 
 class BodyElsewhere(Encoder):
-    """An encoder whose body an engine computes; the heads are ours."""
+    """An encoder whose body runs in an engine; its heads run in torch."""
 
     def __init__(
         self, read: Read, heads: nn.ModuleDict, pooling: str, ngrams: Ngrams | None = None

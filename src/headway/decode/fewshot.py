@@ -1,4 +1,4 @@
-"""A task told by examples in the prompt, as in GPT-3; and labels chosen by their likelihood."""
+"""Few-shot prompting, as in GPT-3, and classification by the likelihood of each label."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from headway.nn.linear import packing
 from headway.settings.listed import listed
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
-"""The names in a file of examples, and what stands around a text before its answer."""
+"""Field names of an example, and the text before and after its input in the prompt."""
 
 BETWEEN = "\n\n"
-"""Between two examples, as GPT-3 has it."""
+"""Separator between two examples, as in GPT-3."""
 
 
 @dataclass(frozen=True)
 class Shots:
-    """Examples that stand in the prompt before the text that is asked about.
+    """Few-shot examples that precede the input in the prompt.
 
-    `prompt(text)` is what a model continues; `prefix` is the part that all prompts share.
+    `prompt(text)` is what the model continues. `prefix` is the part that all prompts share.
     """
 
     examples: tuple[tuple[str, str], ...]
@@ -43,13 +43,13 @@ class Shots:
 
     @classmethod
     def read(cls, path: str | Path) -> Shots:
-        """JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
+        """Read JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
         lines = ((f"{path}, line {n:,}", one) for n, one in enumerate(open_lines(str(path)), 1))
         return cls._of(str(path), ((at, _parsed(one, at)) for at, one in lines if one.strip()))
 
     @classmethod
     def of(cls, examples: Iterable[Mapping[str, str]]) -> Shots:
-        """The same in memory."""
+        """Build from examples in memory, with the same fields as in a file."""
         numbered = enumerate(listed(examples), 1)
         return cls._of("shots", ((f"shot {number:,}", one) for number, one in numbered))
 
@@ -61,20 +61,21 @@ class Shots:
             example, names = _example(one, where)
             if kind is not None and names != kind:
                 raise DataError(
-                    f"{where} has {names[0]!r} and {names[1]!r}, but the lines before it "
+                    f"{where} has {names[0]!r} and {names[1]!r}, but the lines before it have "
                     f"{kind[0]!r} and {kind[1]!r}. Use the same names on every line."
                 )
             kind = names
             examples.append(example)
         if kind is None:
             raise DataError(
-                f'{path} holds no examples. It needs lines such as {{"text": "…", "label": "…"}}.'
+                f"{path} contains no examples. It needs lines such as "
+                f'{{"text": "…", "label": "…"}}.'
             )
         return cls(tuple(examples), *KINDS[kind])
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every answer once, in the order in which they first come."""
+        """The distinct answers, in order of first appearance."""
         return tuple(dict.fromkeys(answer for _, answer in self.examples))
 
     @property
@@ -86,54 +87,57 @@ class Shots:
         return f"{self.before}{text}{self.after}"
 
     def prompt(self, text: str) -> str:
-        """The examples, then the text, and its answer is what comes next."""
+        """The examples followed by the text, ready for the model to continue with the answer."""
         return self.prefix + self.question(text)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The label of a text."""
+    """The label chosen for a text."""
 
     text: str
     label: str
     log_probs: dict[str, float]
-    """Of the tokens of each label behind the prompt: what labels are ranked by."""
+    """Log-probability of the tokens of each label after the prompt; labels are ranked by it."""
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Of the labels among each other."""
+        """Probabilities of the labels, normalised over the labels."""
         shares = torch.tensor(list(self.log_probs.values()), dtype=torch.double).softmax(0)
         return dict(zip(self.log_probs, shares.tolist(), strict=True))
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields of the JSON output."""
         facts = {"text": self.text, "label": self.label, "probabilities": self.probabilities}
         return {**facts, "scores": self.log_probs, "log_probs": self.log_probs}
 
 
 class Chooser:
-    """Chooses the label that the model finds likeliest behind the prompt.
+    """Classifies texts by the label that the model finds most likely after the prompt.
 
-    The examples are read once for all texts, and a text once for all labels.
+    The examples are processed once for all texts, and each text once for all labels.
     """
 
     def __init__(self, completer: Completer, shots: Shots, labels: Sequence[str] = ()) -> None:
-        """`labels`: those of the examples if none are given."""
+        """`labels` default to those of the examples."""
         self.shots, self.labels = shots, tuple(labels) or shots.labels
         if len(set(self.labels)) < 2 or not all(self.labels):
             raise UserError(
-                f"a choice needs two labels or more, none of them empty; there are: "
+                f"few-shot classification needs at least two different, non-empty labels, but got: "
                 f"{', '.join(map(repr, self.labels))}."
             )
         if len(completer.models) != 1:
             engine = completer.engine
             other = "an ensemble" if engine is None else f"--engine {engine.name}"
-            raise UserError(f"labels are chosen by one model in torch, not by {other}.")
+            raise UserError(
+                f"few-shot classification needs a single model with --engine torch, not {other}."
+            )
         self.completer, self.model = completer, completer.models[0]
         self.prefix: Prefix | None = None
 
     def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[Choice]:
-        """One for each text, in order; `live`: at once where the next keeps us waiting."""
+        """Yield one choice per text, in order. `live`: do not wait for more texts to fill a
+        batch."""
         first = 0
         with packing([self.model]):
             for window in windows(texts, live=live):
@@ -153,14 +157,14 @@ class Chooser:
                     yield Choice(text, max(logs, key=lambda label: logs[label]), logs)
 
     def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
-        """The tokens before the labels, and those of each label.
+        """The tokens of the prompt, and those of each label.
 
-        Text and label are cut together, as in training; what all begin with is the prompt.
+        Prompt and label are tokenized together, as in training; the shared start is the prompt.
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
         whole = [tokenizer.begun(tokens) for tokens in whole]
-        if not shared_length(whole):  # something must stand before the labels
+        if not shared_length(whole):  # there must be a token before the labels
             whole = [[tokenizer.bos, *tokens] for tokens in whole]
         n = min(shared_length(whole), max(1, len(self.completer.ids(prompt))))
         n = min(n, *(len(tokens) - 1 for tokens in whole))
@@ -185,7 +189,7 @@ class Chooser:
     def _scored(
         self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: Prefix | None
     ) -> list[list[list[float]]]:
-        """For each text and each label the log-probabilities of its tokens."""
+        """The log-probabilities of the tokens of each label, for each text."""
         n_labels = len(self.labels)
         with evaluating([self.model]):
             longest = max(len(answer) for _, answers in asked for answer in answers)
@@ -226,11 +230,11 @@ def _parsed(line: str, where: str) -> object:
 
 
 def _example(found: object, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """An example: the text and the answer, and what they are called."""
+    """The text and the answer of an example, and their field names."""
     for names in KINDS:
         if isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in names):
             return (found[names[0]], found[names[1]]), names
     raise DataError(
         f'{where} must be an object such as {{"text": "…", "label": "…"}} or '
-        '{"prompt": "…", "answer": "…"}, with text in both.'
+        '{"prompt": "…", "answer": "…"}, with strings as values.'
     )

@@ -1,4 +1,4 @@
-"""What may not come next, or only at a price: small functions that change scores, one by one."""
+"""Logits processors: functions that ban or penalise tokens before the next one is chosen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ sources, whose hypotheses are R / B rows each."""
 
 
 class Filters:
-    """All rules of a batch. A forced prefix comes before everything that is banned."""
+    """All logits processors of a batch. A forced prefix overrides every ban."""
 
     def __init__(
         self,
@@ -25,7 +25,8 @@ class Filters:
         wishes: Sequence[Wish],
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """`prompts`: what stands before each output and counts as used by what forbids repeats."""
+        """`prompts` precede the outputs; the rules against repetition count their tokens as
+        used."""
         self.filters = [ban_tokens(never(settings, specials))]
         if settings.min_len:
             self.filters.append(min_length(settings.min_len, specials.eos))
@@ -55,7 +56,7 @@ class Filters:
     def _forced(
         self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]
     ) -> Iterator[tuple[slice, int, Tensor]]:
-        """Rows, the one token they may go on with, and the log-probabilities it has there."""
+        """Yield rows with a forced token, that token, and its log-probabilities there."""
         at = tokens_RT.shape[1]
         if at >= self.longest_prefix:
             return
@@ -64,16 +65,16 @@ class Filters:
             if at < len(self.prefixes[number]):
                 rows, token = slice(place * width, (place + 1) * width), self.prefixes[number][at]
                 kept_W = scores_RV[rows, token].clone()
-                # What every output begins with says nothing about any.
+                # The begin token is the same in every output, so its probability is 1.
                 yield rows, token, kept_W.zero_() if at == 0 and token == self.first else kept_W
 
 
 NOTHING = -1
-"""Stands where a prompt is shorter than another; no token has this number."""
+"""Padding of prompts that are shorter than the longest; not a token id."""
 
 
 class Before:
-    """Lets a rule see the prompts before the tokens so far."""
+    """Prepends the prompts to the tokens that a logits processor sees."""
 
     def __init__(self, prompts: Sequence[Sequence[int]] | None) -> None:
         self.prompts_BP: Tensor | None = None
@@ -96,7 +97,9 @@ class Before:
 
 
 def never(settings: DecodeSettings, specials: Specials) -> list[int]:
-    """The tokens that no output has. Where one token is all three (GPT-2), it may end the text."""
+    """Tokens that no output may contain. The end token is allowed even if it is also `bos` and
+    `unk`
+    (as in GPT-2)."""
     found = set(specials.banned) if specials.writes_bos else {specials.bos, *specials.banned}
     found |= {specials.unk} if settings.unknown == "ban" else set()
     return sorted(found - {specials.eos})
@@ -114,7 +117,7 @@ def ban_tokens(tokens: Sequence[int]) -> Filter:
 
 
 def only_at(place: int, inner: Filter) -> Filter:
-    """A rule for the token at this place alone, counted from 0."""
+    """Apply a rule only to the token at this position, counted from 0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] == place:
@@ -124,7 +127,7 @@ def only_at(place: int, inner: Filter) -> Filter:
 
 
 def min_length(length: int, eos: int) -> Filter:
-    """No end before this many tokens."""
+    """Ban the end token before this many tokens."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -134,10 +137,10 @@ def min_length(length: int, eos: int) -> Filter:
 
 
 def penalise_repetition(penalty: float) -> Filter:
-    """The log-probability of a token that was used is multiplied by the penalty."""
+    """Multiply the log-probability of every token that was used by the penalty."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        # The last is always a token: it stands in for the gaps, and counts once however often.
+        # Replace padding by the last token, which counts once however often it occurs.
         tokens_RT = tokens_RT.where(tokens_RT != NOTHING, tokens_RT[:, -1:])
         used_RT = scores_RV.gather(1, tokens_RT)
         scores_RV.scatter_(1, tokens_RT, used_RT * penalty)
@@ -146,7 +149,7 @@ def penalise_repetition(penalty: float) -> Filter:
 
 
 def ban_repeated(length: int) -> Filter:
-    """No sequence of this many tokens comes twice."""
+    """Ban tokens that would repeat an n-gram of this length."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -161,7 +164,7 @@ def ban_repeated(length: int) -> Filter:
 
 
 def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> Filter:
-    """Per source: sequences of tokens that never become complete."""
+    """Ban the last token of each phrase wherever the rest of it was just written, per source."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         width, length = len(tokens_RT) // len(sources), tokens_RT.shape[1]

@@ -1,9 +1,9 @@
-"""A step of a language model for one text, or several of the same length, without detours.
+"""A fast decoding step of a language model for texts of equal length.
 
 The blocks serve every case: flat batches, caches with gaps, taps, dropout. A step of one token has
-none of these, and on a CPU all that choosing takes its time. `python -m benchmarks.shortcuts`: here
+none of these, and on a CPU the extra branches take time. `python -m benchmarks.shortcuts`: here
 a step of one text on one core is 1.05 times as fast at GPT-2's size, and it was 1.26 times with 4
-layers of width 64, 1.18 times with 6 of 256. The parts are the model's own; only what lies between
+layers of width 64, 1.18 times with 6 of 256. The modules are the model's own; only the code between
 them is written again.
 """
 
@@ -25,13 +25,14 @@ Step = Callable[[Tensor, Layout, LayerCache], Tensor]
 
 
 def lean_step(model: Decoder) -> Callable[[Tensor, Layout, Cache], Tensor] | None:
-    """As calling the model with one token for each row, where all rows have the same length and no
-    one looks inside; None for a model whose attention depends on distances, or that has parts of
-    another's making."""
+    """A function that is equivalent to calling the model with one token per row.
+
+    It requires rows of equal length and no recording taps. None for models with relative position
+    biases, attention windows or custom modules."""
     whole: list[Layer] = list(model.stack.blocks)  # type: ignore[arg-type]
     blocks = [block for block in whole if isinstance(block, Block)]
     usual = set(WIRINGS.values())
-    if len(blocks) < len(whole):  # tokens do not meet by attention alone
+    if len(blocks) < len(whole):  # some blocks mix tokens without attention
         return None
     if any(type(one) not in usual or type(one.attention) is not Attention for one in blocks):
         return None
@@ -77,7 +78,7 @@ def _layer(block: Block) -> Step:
 
 
 def _attended(attention: Attention, x_ND: Tensor, layout: Layout, held: LayerCache) -> Tensor:
-    """One query a row; it sees all keys that are there."""
+    """Attention with one query per row, over all cached keys."""
     q_NHK, k_NGK, v_NGK = attention.projected(x_ND, layout)
     at = held.cache.lengths[0]
     k_BSGK, v_BSGK = held.grids(k_NGK, v_NGK)

@@ -1,4 +1,4 @@
-"""What comes out of whatever writes: texts with their scores, and what was done on the way."""
+"""Results of text generation: outputs with scores, and a summary of the work."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from numpy.typing import NDArray
 from headway.decode.align import Pair
 
 Box = tuple[int, int, int, int]
-"""Left, top, right, bottom, in pixels of the picture as the model saw it."""
+"""Left, top, right and bottom, in pixels of the image as the model received it."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a word of a caption attended to."""
+    """The part of an image or video that a word of a caption attended to."""
 
     word: str
     box: Box
-    """The patch that got most ..."""
+    """The patch with the most attention."""
 
     frames: tuple[int, int]
-    """... and the frames of a video that it is of, the second one outside."""
+    """First frame of that patch in a video, and the frame after its last."""
 
     share: float
-    """How much of the attention it got."""
+    """Share of the attention on that patch."""
 
     grid_TYX: NDArray[np.float32]
-    """What every patch got; it sums up to 1."""
+    """Attention on every patch; sums to 1."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One text for a line, a picture or a prompt; of a line that was split, the sums."""
+    """One generated text. For a line that was split, the values are sums over its parts."""
 
     text: str
-    """What follows a prompt is without it, and up to a stop string where there is one."""
+    """The text without the prompt, up to the stop string if there is one."""
 
     score: float = 0.0
-    """What outputs are ranked by: log P with the length penalty."""
+    """Log P with the length penalty; outputs are ranked by it."""
 
     log_prob: float = 0.0
-    """Of all its tokens, by the model alone: temperature and top-k do not count."""
+    """Log P of all tokens under the model, without temperature or top-k."""
 
     tokens: list[str] = field(default_factory=list)
-    """Readable pieces; a space is `▁`. The end is not among them ..."""
+    """Readable tokens, without the end token; a space is `▁`."""
 
     token_log_probs: list[float] = field(default_factory=list)
-    """... but its log-probability is here, last of each part that is finished."""
+    """Log-probabilities of the tokens. Each finished part ends with that of its end token."""
 
     finished: bool = True
-    """It came to its end by itself; False where a limit or a stop string ended it."""
+    """True if the model wrote the end token; False if a limit or a stop string ended the text."""
 
     alignment: list[Pair] | None = None
     looks: list[Look] | None = None
-    """For every word about a picture, where that was asked for."""
+    """Attended image regions of each word, if requested."""
 
     stopped_by: str | None = None
     """The stop string that ended it."""
@@ -64,16 +64,16 @@ class Output:
 @dataclass(frozen=True)
 class Written:
     source: str
-    """The line or the prompt; of media nothing."""
+    """The line or prompt; empty for media."""
 
     outputs: list[Output]
-    """From the best down, as many as were asked for and found."""
+    """Outputs from best to worst; fewer than requested if fewer were found."""
 
     parts: int = 1
-    """Into how many the line was split for its length."""
+    """Number of parts that a long line was split into."""
 
     cut: bool = False
-    """Its end was left out."""
+    """True if the end of the line was cut off."""
 
     @property
     def text(self) -> str:
@@ -82,7 +82,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Score:
-    """Of a source and a text about it; the end of the text counts as a token."""
+    """Log-probability of a text given its source; the end token counts."""
 
     log_prob: float
     token_log_probs: list[float]
@@ -102,51 +102,53 @@ class Score:
 
 @dataclass
 class WritingSummary:
-    """What was written so far."""
+    """Running totals of a writer or completer."""
 
     sources: int = 0
     empty: int = 0
     split: int = 0
     cut: list[int] = field(default_factory=list)
-    """Numbers of the lines, from 1."""
+    """Numbers of the lines that were cut, counted from 1."""
 
     unfinished: int = 0
-    """Outputs that the length limit ended."""
+    """Outputs that were ended by the length limit."""
 
     tokens: int = 0
     seconds: float = 0.0
     shared: int = 0
-    """Prompt tokens that were not read again, since others begin with them too."""
+    """Prompt tokens that were reused because other prompts share them."""
 
     proposed: int = 0
     accepted: int = 0
-    """Tokens of a draft model."""
+    """Proposed tokens of a draft model that the model accepted."""
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def text(self, unit: str = "line", digits: int = 0, failed: int = 0) -> str:
-        """`unit`: what a source is, and `failed`: how many could not be read."""
+        """Summary line. `unit` names a source; `failed` counts those that could not be read."""
         n = self.sources + failed
         parts = [f"{n:,} {unit}{'s' * (n != 1)}"]
-        parts.append(f"{self.tokens:,} tokens, {self.rate:,.{digits}f} a second")
+        parts.append(f"{self.tokens:,} tokens, {self.rate:,.{digits}f} per second")
         if self.shared:
-            parts.append(f"{self.shared:,} prompt tokens read once for all")
+            parts.append(f"{self.shared:,} shared prompt tokens computed once")
         if self.proposed:
             share = self.accepted / self.proposed
             parts.append(f"{share:.0%} of {self.proposed:,} drafted tokens accepted")
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         if self.split:
-            parts.append(f"{self.split:,} too long for the model and split")
+            parts.append(f"{self.split:,} longer than the model allows, split")
         if self.cut:
             shown = ", ".join(f"{number:,}" for number in self.cut[:5])
             more = " ..." if len(self.cut) > 5 else ""
-            parts.append(f"{len(self.cut):,} too long for the model and cut (lines {shown}{more})")
+            parts.append(
+                f"{len(self.cut):,} longer than the model allows, cut (lines {shown}{more})"
+            )
         if failed:
             parts.append(f"{failed:,} could not be read")
         if self.unfinished:
-            parts.append(f"{self.unfinished:,} stopped by the length limit")
+            parts.append(f"{self.unfinished:,} ended by the length limit")
         return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Weights in fewer bits, cast once, for decoding: a step reads all of them and little else."""
+"""Weights in bf16 or int8 for decoding, where reading the weights takes most of the time."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from headway.nn.int8 import hold_int8
 
 
 def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
-    """Hold the weights of a model in this type, which the stream then has too.
+    """Cast the weights of a model to this type; the residual stream then has it, too.
 
-    Norms, softmax and the log-probabilities are computed in fp32 all the same.
+    Norms, softmax and log-probabilities are still computed in fp32.
     """
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
 
 
 def hold_in(model: nn.Module, precision: str) -> None:
-    """`decode.precision` by its name."""
+    """Cast the weights as `decode.precision` names it."""
     if precision == "bf16":
         compute_in_type(model, torch.bfloat16)
     if precision == "int8":
         if any(weight.device.type != "cpu" for weight in model.parameters()):
             raise UserError(
-                "decode.precision=int8 is for a CPU. On this device use decode.precision=bf16, "
-                "or compute with --device cpu."
+                "decode.precision=int8 works only on a CPU. On this device use "
+                "decode.precision=bf16, or use --device cpu."
             )
         hold_int8(model)

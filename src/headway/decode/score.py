@@ -1,4 +1,4 @@
-"""How likely a model holds given outputs to be."""
+"""Log-probabilities that models assign to given outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.nn.layout import Layout
 from headway.tokens.tokenizer import Tokenizer
 
 ROWS = 1024
-"""Rows whose scores over the vocabulary are held at a time."""
+"""Tokens whose logits over the vocabulary are held at a time."""
 
 
 def target_scores(
@@ -27,8 +27,9 @@ def target_scores(
     lengths: Sequence[int],
     room: int,
 ) -> list[Score]:
-    """Of each target given its source, in batches of like length: of pairs so long, and at most
-    `room` tokens."""
+    """Score each target given its source, in batches of similar length.
+
+    `lengths` are those of the pairs; a batch has at most `room` tokens."""
     begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
     found: dict[int, list[float]] = {}
     for group in batches(lengths, room):
@@ -41,7 +42,7 @@ def target_scores(
                 eos=tokenizer.eos,
             )
         found |= dict(zip(group, logs, strict=True))
-    # What every output begins with says nothing about any.
+    # The begin token is the same in every output and is not scored.
     of_tokens = [found[place][len(begin) :] for place in range(len(targets))]
     return [Score(sum(logs), logs) for logs in of_tokens]
 
@@ -55,9 +56,9 @@ def token_log_probs(
     bos: int,
     eos: int,
 ) -> list[list[float]]:
-    """The log-probability of each target's tokens and its end; sources of text have theirs.
+    """Log-probabilities of the tokens of each target and its end token.
 
-    Of several models: of the mean of their probabilities.
+    Text sources already contain their end token. An ensemble averages probabilities.
     """
     lengths = [len(target) + 1 for target in targets]
     inputs = [token for target in targets for token in (bos, *target)]

@@ -1,4 +1,4 @@
-"""What a writer reads: lines, cut where they are too long for the model, and pictures."""
+"""Sources of a writer: text lines, split if they are too long for the model, and images."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ OnLong = Literal["split", "cut", "error"]
 
 @dataclass(frozen=True)
 class Part:
-    """A source, or a piece of one that was too long."""
+    """A source, or a part of one that was too long."""
 
     number: tuple[int, ...]
-    """Of the source in the input, from 0, and of a piece among its pieces: draws depend on it."""
+    """Index of the source, and of the part within it, from 0. Random draws depend on it."""
 
     given: Any
-    """What the model's front takes."""
+    """Input of the model's front."""
 
     text: str = ""
     ids: Sequence[int] = ()
-    """Tokens of the text, without what all sources begin and end with."""
+    """Tokens of the text, without begin and end tokens."""
 
     wish: TextWish = NOTHING
     cut: bool = False
-    """The end of the line is missing."""
+    """True if the end of the line was cut off."""
 
 
 class Sources(Protocol):
     @property
     def at_once(self) -> int:
-        """As many may be held at a time."""
+        """Maximum number of sources held in memory."""
         ...
 
     def parts(
         self, given: Sequence[Any], wishes: Sequence[TextWish], first: int
     ) -> list[list[Part]]:
-        """Of each source; the first of these has the number `first`."""
+        """The parts of each source. `first` is the index of the first source."""
         ...
 
     def given(self, sources: Sequence[Any]) -> list[Any]:
-        """What the model's front takes, whole."""
+        """Inputs of the model's front, without splitting."""
         ...
 
     def rows(self, given: Any) -> int:
-        """That it becomes in the model."""
+        """Number of encoder positions of an input."""
         ...
 
     def attended(
         self, output: Output, part: Part, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
-        """The output with what its words attend to."""
+        """The output with the source words or image regions that its words attend to."""
         ...
 
     def written(
@@ -77,7 +77,7 @@ class Sources(Protocol):
 class Lines:
     tokenizer: Tokenizer
     room: float
-    """Tokens of a line that is not too long."""
+    """Maximum number of tokens of a line."""
 
     on_long: OnLong = "split"
     summary: WritingSummary = field(default_factory=WritingSummary)
@@ -105,19 +105,18 @@ class Lines:
         if len(ids) <= self.room:
             return [self._part(number, 0, line, ids, wish)]
         room = int(self.room)
-        too_long = f"line {number + 1:,} has {len(ids):,} tokens, more than the {room:,}"
+        too_long = f"line {number + 1:,} has {len(ids):,} tokens, but this model translates at most {room:,}"
         if self.on_long == "error":
             raise UserError(
-                f"{too_long} that this model translates at once. Split the line, or use "
-                "--on-long split or --on-long cut."
+                f"{too_long} at once. Split the line, or use --on-long split or --on-long cut."
             )
         if self.on_long == "cut":
             self.summary.cut.append(number + 1)
             return [replace(self._part(number, 0, line, ids[:room], wish), cut=True)]
         if wish != NOTHING:
             raise UserError(
-                f"{too_long} that this model translates at once, and what it asks for cannot be "
-                "shared out over its parts. Split the line, or use --on-long cut."
+                f"{too_long} at once. A line with a prefix or constraints cannot be split "
+                "automatically. Split it yourself, or use --on-long cut."
             )
         self.summary.split += 1
         texts = split_text(line, room, self._count)
@@ -133,8 +132,8 @@ class Lines:
         return [len(ids) for ids in self.tokenizer.encode_batch(texts)]
 
     def _words(self, part: Part, attention_TS: Tensor) -> tuple[list[int], Tensor]:
-        """The word of each token, and what is attended to of them: what all sources begin with is
-        no part of any."""
+        """The word of each token, and the attention on these tokens, without that on the begin
+        token."""
         begins = int(self.tokenizer.source_begin is not None)
         return source_words(part.text, part.ids, self.tokenizer), attention_TS[:, begins:]
 
@@ -147,7 +146,7 @@ class Lines:
         return replace(output, alignment=align_words(attention_TS, read, written))
 
     def copied(self, part: Part, n_tokens: int, attention_TS: Tensor) -> list[str]:
-        """The word that each token attends to most."""
+        """The source word that each target token attends to most."""
         read, attention_TS = self._words(part, attention_TS)
         words = part.text.split()
         best_T = attention_TS[:n_tokens, : len(part.ids)].argmax(1).tolist()
@@ -156,7 +155,7 @@ class Lines:
     def written(self, source: str, parts: Sequence[Part], found: Sequence[list[Output]]) -> Written:
         if not parts:
             return Written(source, [Output("")])
-        # A part may have found fewer outputs than another: its last one then stands in.
+        # If a part has fewer outputs than another, its last one is repeated.
         n_best = max(len(outputs) for outputs in found)
         words = [len(part.text.split()) for part in parts]
         ranked = [
@@ -172,8 +171,8 @@ Picture = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures and videos; `shapes`: of what each of the models reads. Words look with the eyes of
-    the first."""
+    """Images and videos. `shapes` are the input shapes of the models; the first defines the map of
+    attended regions."""
 
     shapes: Sequence[PictureSettings]
     at_once: int = 256
@@ -188,7 +187,7 @@ class Pictures:
         return list(sources)
 
     def rows(self, given: Picture) -> int:
-        """For the model that makes most of them."""
+        """Number of encoder positions; for an ensemble, the largest."""
         n_frames, _, height, width = given.shape
         return max(shape.rows_of(n_frames, height, width) for shape in self.shapes)
 
@@ -217,7 +216,7 @@ class Pictures:
 
 
 def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSettings) -> Look:
-    """What a word attended to, as a map over the picture."""
+    """The attention of a word as a map over the image."""
     n_frames, _, height, width = picture.shape
     grid = shape.grid_of(n_frames, height, width)
     grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
@@ -229,14 +228,14 @@ def _look(word: str, seen_S: NDArray[Any], picture: Picture, shape: PictureSetti
 
 
 def _cell(shape: PictureSettings, y: int, x: int, height: int, width: int) -> Box:
-    """The pixels of a cell of the grid."""
+    """The pixel box of a grid cell."""
     step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
     left, top = x * step, y * step
     return left, top, min(left + size, width), min(top + size, height)
 
 
 def joined(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
-    """The outputs of a line's parts as one; `source_words` is the number of words of each part."""
+    """Join the outputs of the parts of a line. `source_words`: the number of words of each part."""
     if len(parts) == 1:
         return parts[0]
     alignment: list[Pair] | None = None
@@ -258,10 +257,10 @@ def joined(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
 
 
 Count = Callable[[Sequence[str]], list[int]]
-"""How many tokens each text has."""
+"""Function that returns the number of tokens of each text."""
 
-# After a full stop, with what closes around it, unless it ends one letter (an abbreviation) or what
-# follows goes on in small letters. East Asian full stops need no space behind them.
+# Split after a full stop and closing quotes or brackets, unless it follows a single letter (an
+# abbreviation) or a lower-case letter comes next. East Asian full stops need no space after them.
 _CLOSE = r"""["'»”’)\]]"""
 _STOP = "|".join(
     rf"(?<={stop}{close})" for stop in (r"[^\s.]{2}\.", "[!?…]") for close in ("", _CLOSE)
@@ -272,10 +271,10 @@ SPACE = re.compile(r"\s+")
 
 
 def split_text(text: str, limit: int, count: Count) -> list[str]:
-    """Parts of at most `limit` tokens each.
+    """Split a text into parts of at most `limit` tokens.
 
-    A text that is too long is cut at every sentence end. A sentence that is still too long is cut
-    at pauses, else at spaces, else anywhere, into parts as long as they may be.
+    A text that is too long is split at every sentence end. A sentence that is still too long is
+    split at punctuation, else at spaces, else anywhere, into parts as long as possible.
     """
     if count([text])[0] <= limit:
         return [text]
@@ -304,7 +303,7 @@ def _split(text: str, limit: int, count: Count, ways: list[re.Pattern[str]]) -> 
         else:
             parts.append(piece)
             room = limit - size
-    # Tokens of a whole may be more than those of its pieces: look again, the finer way.
+    # A joined text may have more tokens than its pieces: check again, with finer splits.
     return [finer for part in parts for finer in _split(part, limit, count, ways[1:])]
 
 

@@ -1,4 +1,4 @@
-"""Hypotheses that grow by one token at a time: the only thing a search knows about a model."""
+"""Decoding steps: the interface between search algorithms and models."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from headway.nn.layout import Layout, Tree
 from headway.nn.tap import record
 
 FIRST_ROOM = 32
-"""Tokens a hypothesis that a cache has room for at first; it doubles when they are used up."""
+"""Initial cache room in tokens per hypothesis; it doubles when it is full."""
 
 
 class Steps(Protocol):
-    """W hypotheses for each of B sources, all of the same number of tokens."""
+    """W hypotheses for each of B sources, all with the same number of tokens."""
 
     @property
     def device(self) -> torch.device: ...
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """Add a token to each and give the log-probabilities of the next (B·W rows by V).
+        """Add a token to each and return the log-probabilities of the next (B·W rows by V).
 
-        The tensor may be written on; the next step may reuse it.
+        The caller may modify the tensor; the next step may reuse it.
         """
 
     def reorder(self, parents_BW: Tensor) -> None:
-        """Hypothesis w of a source becomes what its hypothesis `parents_BW[:, w]` was."""
+        """Replace hypothesis w of each source by its hypothesis `parents_BW[:, w]`."""
 
     def keep(self, sources: Sequence[int]) -> None:
-        """Only these sources stay, in this order."""
+        """Keep only these sources, in this order."""
 
     @property
     def attention_BWS(self) -> Tensor:
-        """What each row of the source got in the last step, if that is to be looked at."""
+        """Attention on each source position in the last step, if it is recorded."""
 
 
 class Seq2SeqSteps:
-    """The source is encoded once. Its keys and values, in cross attention as in self-attention,
-    serve all its hypotheses: a hypothesis is a query with a past of its own, never a copy."""
+    """`Steps` of an encoder-decoder. The source is encoded once, and all its hypotheses share keys
+    and values: a mask selects the past of each hypothesis, so no cache is copied."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Seq2SeqSteps:
         self.cache = Cache(len(model.decoder.blocks), len(sources), room)  # type: ignore[arg-type]
         self.length = 0
         self.attention_BWS = torch.empty(0)
-        # The keys of a source stand step by step, in each step its hypotheses side by side.
+        # The keys of a source are ordered by step; within a step by hypothesis.
         self.may_BWS = torch.zeros(
             len(sources), width, capacity * width, dtype=torch.bool, device=self.device
         )
@@ -121,8 +121,8 @@ class Seq2SeqSteps:
 class DecoderSteps:
     """`Steps` of a language model; the sources are prompts of any lengths.
 
-    The hypotheses of a prompt share its keys, as those of a beam do: each is a query with a past
-    of its own. With `apart` each has a copy instead, which is quicker where many go their own way.
+    The hypotheses of a prompt share its keys; a mask selects the past of each. With `apart` each
+    has a copy instead, which is faster for independent outputs.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class DecoderSteps:
         *,
         apart: bool = False,
     ) -> None:
-        """`capacity`: the most new tokens of an output. `prefix`: as in `read_prompts`."""
+        """`capacity`: maximum number of new tokens. `prefix`: as in `read_prompts`."""
         self.model = model
         self.device = next(model.parameters()).device
         self.copies, self.width = (width, 1) if apart else (1, width)
@@ -148,8 +148,8 @@ class DecoderSteps:
         self.front, self.length = max(lengths), 0
         self.offsets = list(lengths)
         self.cache.level()
-        # The keys of a prompt stand in front, then step by step those of its hypotheses side by
-        # side. Without a tree every query sees all: right where there is one of it, and no gap.
+        # The keys of a prompt come first, then those of its hypotheses, step by step. Without a
+        # tree every query sees all keys: correct for one hypothesis and prompts of equal length.
         self.may_BWS: Tensor | None = None
         if self.width > 1 or min(lengths) < self.front:
             self.may_BWS, self.position_B1S = self._tree(capacity)
@@ -158,7 +158,7 @@ class DecoderSteps:
         self._lay_out()
 
     def _tree(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """What each hypothesis sees before it has tokens, and the position of every key."""
+        """The initial attention mask of each hypothesis, and the position of every key."""
         size = self.front + capacity * self.width
         offset_B1 = torch.tensor(self.offsets, device=self.device)[:, None]
         cell_S = torch.arange(size, device=self.device)
@@ -175,7 +175,8 @@ class DecoderSteps:
         self.reach = max(self.offsets, default=0)
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """The tokens of the first step are the prompts' own, which were read already."""
+        """As `Steps.step`. The first call ignores its tokens: the prompts were already
+        processed."""
         if self.last_BD is not None:
             scores_BV = self.model.scores(self.last_BD).float().log_softmax(-1)
             self.last_BD = None
@@ -215,18 +216,18 @@ class DecoderSteps:
 
     @property
     def attention_BWS(self) -> Tensor:
-        raise AssertionError("a language model attends to no source")
+        raise AssertionError("a language model has no cross-attention")
 
 
 class Ensemble:
-    """Several models as one: the mean of their probabilities."""
+    """An ensemble of models: the mean of their probabilities."""
 
     def __init__(self, members: Sequence[Steps]) -> None:
         self.members = members
         self.device = members[0].device
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        # One after another: only two rows of scores are held, however many the models.
+        # One after another, so that only two sets of scores are in memory.
         total_RV = self.members[0].step(tokens_BW).clone()
         for member in self.members[1:]:
             torch.logaddexp(total_RV, member.step(tokens_BW), out=total_RV)
@@ -251,10 +252,11 @@ def read_prompts(
     room: int,
     prefix: Cache | None = None,
 ) -> tuple[Cache, Tensor]:
-    """All prompts in one flat pass: their keys, with room for more, and each one's last vector.
+    """Process all prompts in one flat batch. Returns a cache with room for more, and the hidden
+    state
+    of each last token.
 
-    `prefix` holds the tokens that all prompts begin with and that were read before; each has at
-    least one more.
+    `prefix` is the cache of a shared prefix; each prompt has at least one more token.
     """
     device = next(model.parameters()).device
     known = 0 if prefix is None else prefix.lengths[0]
@@ -271,7 +273,7 @@ def read_prompts(
 def fill(
     model: Decoder, texts: Sequence[Sequence[int]], cache: Cache, device: torch.device
 ) -> tuple[Tensor, Layout]:
-    """Read what the cache does not hold of each text yet; the vectors of that."""
+    """Process the tokens that are not yet in the cache. Returns their hidden states."""
     pairs = zip(texts, cache.lengths, strict=True)
     rest = [text[known:] for text, known in pairs]
     layout = cache.layout([len(tokens) for tokens in rest], device)
@@ -282,20 +284,20 @@ def fill(
 
 
 def alignment_layer(model: Seq2Seq) -> int:
-    """The decoder layer whose cross attention says best which source word a token is about.
+    """The decoder layer whose cross-attention gives the best word alignments.
 
-    It is the last but one: the last layer already looks for the next word (Garg et al. 2019).
+    It is the last but one: the last layer already attends to the next word (Garg et al. 2019).
     """
     return max(0, len(model.decoder.blocks) - 2)  # type: ignore[arg-type]
 
 
 def cross_weights(model: Seq2Seq, layer: int) -> str:
-    """The tap of what a layer of the decoder attends to in the source."""
+    """Name of the tap for the cross-attention of a decoder layer."""
     if model.decoder.blocks[layer].cross is None:  # type: ignore[index]
         raise UserError(
-            "this model writes from the encoder's last state and looks at no word of the source, "
-            "so nothing says what a word is about (alignments, coverage, copied words, times). "
-            "Train one with model.memory=dot or model.memory=additive."
+            "this model has no cross-attention (model.memory), so alignments, coverage, copied "
+            "words and word times are not available. Train a model with model.memory=dot or "
+            "model.memory=additive."
         )
     return f"decoder.blocks.{layer}.cross.weights"
 
@@ -306,10 +308,10 @@ def encoded(
     device: torch.device,
     room: int | None = None,
 ) -> Memory:
-    """The encoder's output as a grid, a row of cells a source, so that no step has to sort it.
+    """Encode sources to a padded grid with one row per source.
 
-    What a source is, the model's front knows: tokens, a picture, a recording. A row of the grid has
-    as many cells as the longest source has rows, or `room`.
+    A source is whatever the model's front accepts: tokens, an image, audio. A row is as long as the
+    longest source, or `room`.
     """
     given, layout = model.source_front.collate(sources, device)
     lengths = layout.known_lengths()

@@ -1,4 +1,4 @@
-"""Tokens that become text piece by piece, and no piece is taken back: shown, and stopped."""
+"""Streaming detokenization: text is emitted only when it is final, and ends at stop strings."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"
-"""What bytes decode to that are no character, or not yet."""
+"""Replacement character of bytes that are not a (complete) UTF-8 character."""
 
 HELD = 3
-"""At most so many of them may still become a character: it has four bytes at most."""
+"""Most replacement characters that may still become a character, which has at most four bytes."""
 
 WINDOW, TAIL = 32, 4
-"""Tokens that are decoded together at most, and how many of them stay when it starts anew."""
+"""Most tokens decoded together, and how many of them are kept when decoding restarts."""
 
 
 class TextStream:
-    """The text behind a prompt. `push` gives what is certain with each token, `finish` the rest.
+    """The text after a prompt. `push` returns the new final text for each token, `finish` the rest.
 
-    Held back is what may still change: bytes of a character that is not complete, and what may be
-    the beginning of a stop string. A stop string ends the text, and is not part of it.
+    Text that may still change is held back: incomplete characters, and a possible start of a stop
+    string. A stop string ends the text and is not part of it.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class TextStream:
     ) -> None:
         self.tokenizer, self.stops = tokenizer, stops
         self.text = ""
-        """All that was given out."""
+        """The text emitted so far."""
 
         self.stopped_by: str | None = None
         self.n_tokens = 0
-        """Those pushed until the text was stopped."""
+        """Number of tokens pushed before the text was stopped."""
 
         self._waiting = ""
-        # Decoded with what stands before it, a token knows whether there is a space in front.
+        # The tokens before are decoded too: they determine whether a token starts with a space.
         self._ids = list(prompt[-WINDOW // 2 :])
         self._done = len(tokenizer.decode(self._ids))
 
@@ -60,7 +60,7 @@ class TextStream:
         return self._give(held_back=True)
 
     def finish(self) -> str:
-        """No more tokens come."""
+        """Return the text that was held back; there are no more tokens."""
         if self.stopped_by is not None:
             return ""
         self._waiting += self.tokenizer.decode(self._ids)[self._done :]
@@ -68,7 +68,7 @@ class TextStream:
 
     def _give(self, *, held_back: bool) -> str:
         found = [(place, stop) for stop in self.stops if (place := self._waiting.find(stop)) >= 0]
-        if found:  # the one that is complete first, however the text is cut into tokens
+        if found:  # the stop string that is complete first, whatever the tokenization
             end, self.stopped_by = min(found, key=lambda pair: (pair[0] + len(pair[1]), pair[0]))
         else:
             end = len(self._waiting) - (self._may_stop() if held_back else 0)
@@ -77,7 +77,7 @@ class TextStream:
         return piece
 
     def _may_stop(self) -> int:
-        """How many of the last characters may be the beginning of a stop string."""
+        """The number of trailing characters that may be the start of a stop string."""
         waiting, longest = self._waiting, max(map(len, self.stops), default=1) - 1
         for size in range(min(longest, len(waiting)), 0, -1):
             if any(stop.startswith(waiting[-size:]) for stop in self.stops):
@@ -86,14 +86,14 @@ class TextStream:
 
 
 OnToken = Callable[[str], None]
-"""Gets text as it becomes certain."""
+"""Callback for text that is final."""
 
 OnPiece = Callable[[int, str], None]
-"""The same of several outputs that each go their own way: with the number of the output."""
+"""Callback for the index of an output and its new final text, for several parallel outputs."""
 
 
 class Reading:
-    """The outputs of a batch as they are written."""
+    """Turns the tokens of a batch into outputs while they are generated."""
 
     def __init__(
         self,
@@ -104,12 +104,13 @@ class Reading:
         on_token: OnToken | None,
         on_piece: OnPiece | None = None,
     ) -> None:
-        """`end`: the token that ends an output. `on_piece` hears of the outputs of one prompt."""
+        """`end`: the token that ends an output. `on_piece` receives all outputs of a single
+        prompt."""
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
         self.end, self.on_token, self.on_piece = end, on_token, on_piece
         self.more_ends = frozenset(tokenizer.more_ends) - {end}
         self.streams: dict[tuple[int, int], TextStream] = {}
-        # Of several texts at once, or of a search that changes its mind, none can be shown early.
+        # With several outputs or a beam search no text is final early, so nothing is streamed.
         self.shows = on_token is not None and settings.walks and settings.n_best == 1
         heard = self.shows or on_piece is not None
         watches = settings.walks and (settings.stop or heard or self.more_ends)
@@ -131,7 +132,7 @@ class Reading:
         return stream.stopped_by is not None
 
     def rest(self, w: int) -> None:
-        """No more tokens come to this output of the first prompt: what was held back is certain."""
+        """Emit the held-back text of an output of the first prompt, which gets no more tokens."""
         stream = self.streams.get((0, w))
         if self.on_piece is not None and stream is not None and (piece := stream.finish()):
             self.on_piece(w, piece)
@@ -159,7 +160,8 @@ class Reading:
         return 0 if stream is None else len(stream.text)
 
     def _ended(self, h: Hypothesis) -> Hypothesis:
-        """Without what stands behind another end; a search of several may have gone on there."""
+        """Cut a hypothesis at an additional end token; a beam search may have continued after
+        it."""
         n = next((i for i, token in enumerate(h.tokens) if token in self.more_ends), None)
         if n is None:
             return h
@@ -179,7 +181,7 @@ class Reading:
             stream.push(token)
         stream.finish()
         finished = h.finished
-        if stream.stopped_by is not None:  # a search of several may have gone on behind it
+        if stream.stopped_by is not None:  # a beam search may have continued after it
             n = stream.n_tokens
             log_probs = h.token_log_probs[:n]
             finished = False

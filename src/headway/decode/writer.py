@@ -1,4 +1,4 @@
-"""Sources of any kind in, text out: a writer made of one encoder-decoder or several."""
+"""Text generation from sources of any kind with an encoder-decoder or an ensemble."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from headway.settings.vision import PictureSettings
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 MAX_LEN = 256
-"""Source tokens of a line that is written about whole, where no run says otherwise."""
+"""Default maximum number of source tokens of a line that is not split."""
 
 TRIES = 20
-"""Searches for an output without the banned words; each bans one more way to write them."""
+"""Most searches for an output without banned phrases; each bans one more tokenization."""
 
 # A vocabulary of bytes can write line ends; a line must stay a line.
 LINE_END = re.compile(r"[\r\n]+")
@@ -45,14 +45,14 @@ LINE_END = re.compile(r"[\r\n]+")
 
 @dataclass
 class Work:
-    """A window of sources on its way."""
+    """A window of sources in progress."""
 
     sources: list[Any]
     parts: list[list[Part]]
-    """Of each source."""
+    """The parts of each source."""
 
     begun: Iterator[Batch] | None = None
-    """Results to wait for, where the search works ahead."""
+    """Pending results of a search that runs in the background."""
 
     @property
     def flat(self) -> list[Part]:
@@ -60,9 +60,9 @@ class Work:
 
 
 class Writer:
-    """Writes about sources in batches of like length; what comes out has the order of the input.
+    """Generates text for sources in batches of similar length; results have the order of the input.
 
-    What a source is, the models' front says: a line of text, a picture, a video.
+    A source is what the models' front accepts: a line of text, an image or a video.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Writer:
         picture: PictureSettings | None = None,
         recent: Recent | None = None,
     ) -> None:
-        """Several models are an ensemble. A line of more than `max_len` tokens is too long, as is
-        one that has more than the models know positions for.
+        """Several models form an ensemble. A line is too long if it has more than `max_len` tokens
+        or more than the positions of the models.
 
-        `align`: with what each word attends to. An `engine` writes without any of our models;
-        `detail` is what it is asked for and `picture` what it reads, if no text. `recent`: where
-        searches of these models are kept for the next writer.
+        `align`: also return what each word attends to. An `engine` generates without our models;
+        `detail` is passed on to it, and `picture` is its input shape for images. `recent`: cache of
+        searches of these models, shared with other writers.
         """
         self.models, self.target, self.settings = models, vocab.target, settings
         self.align = align
@@ -92,7 +92,8 @@ class Writer:
         specials = Specials.of(vocab.target)
         self.searcher: Search
         self.attention: Attention
-        """What target tokens see of the source; of an ensemble by the first."""
+        """Cross-attention of target tokens on the source; for an ensemble that of the first
+        model."""
 
         if engine is None:
             kept = Recent() if recent is None else recent
@@ -125,16 +126,15 @@ class Writer:
         live: bool = False,
         on_progress: OnProgress = unheard,
     ) -> Iterator[Written]:
-        """One for each source, in order, and none is missing: an empty line stays empty.
+        """Yield one result per source, in order; an empty line gives an empty result.
 
-        `first`: the number of the first source, which tells them apart where texts are drawn.
-        `live`: what was read is answered at once where the next source keeps one waiting.
-        `on_progress` hears of sources that are done before they can be given out: those of a window
-        come together. The number of all is known only where `sources` has a length.
+        `first`: index of the first source; random draws depend on it. `live`: do not wait for more
+        sources to fill a batch. `on_progress` is called with the number of finished sources, also
+        within a window. The total is known only if `sources` has a length.
         """
         sources, most = listed(sources), self.sources.at_once
         ahead = isinstance(self.searcher, AheadSearch) and not live
-        # What works ahead is there for speed: whole windows at once.
+        # A background search is used for speed: start with large windows.
         some = windows(sources, LAST_WINDOW if ahead else FIRST_WINDOW, most, live=live)
         all_work = self._all_work(some, wishes, first)
         all_work = one_ahead(all_work) if ahead else all_work
@@ -157,7 +157,7 @@ class Writer:
     def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[Score]:
         """The log-probability of each text given its source, in order."""
         if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
-            pairs = [pairs]  # one pair, and not two words of two letters
+            pairs = [pairs]  # a single pair, not two strings of two letters
         target, room = self.target, self.settings.batch_tokens
         for window in windows(pairs, most=self.sources.at_once):
             sources = self.sources.given([source for source, _ in window])
@@ -171,7 +171,7 @@ class Writer:
     def _all_work(
         self, all_sources: Iterable[list[Any]], wishes: Iterable[TextWish] | None, first: int
     ) -> Iterator[Work]:
-        """Windows cut into parts, and begun where the search works ahead."""
+        """Yield windows of parts; background searches are started here."""
         wanted = None if wishes is None else iter(wishes)
         for sources in all_sources:
             with self._timed():
@@ -225,7 +225,7 @@ class Writer:
         return [[next(outputs) for _ in of_part] for of_part in found]
 
     def _without_banned(self, part: Part, found: list[Hypothesis]) -> list[Hypothesis]:
-        """Search again until no output writes a banned phrase in a way that was not foreseen."""
+        """Search again while an output contains a banned phrase in an unforeseen tokenization."""
         wish = part.wish.tokens(self.target)
         for _ in range(TRIES):
             more = [broken_bans(h.tokens, part.wish.banned, self.target) for h in found]
@@ -238,11 +238,11 @@ class Writer:
 
     @property
     def _copies(self) -> bool:
-        """Whether an unknown token is written as the source word it attends to most."""
+        """Whether an unknown token is replaced by the source word that it attends to most."""
         return self.settings.unknown == "copy" and isinstance(self.sources, Lines)
 
     def _seen(self, pairs: Sequence[tuple[Part, Hypothesis]]) -> dict[int, Tensor]:
-        """The attention of the outputs for which it is needed, by their place."""
+        """Cross-attention of the outputs that need it, by their index."""
         asked = {
             place: pair
             for place, pair in enumerate(pairs)
@@ -255,7 +255,9 @@ class Writer:
 
     def _output(self, part: Part, h: Hypothesis, attention_TS: Tensor | None) -> Output:
         target = self.target
-        begins = int(target.target_begin is not None)  # what all outputs begin with says nothing
+        begins = int(
+            target.target_begin is not None
+        )  # skip the begin token, the same in every output
         tokens = h.tokens[begins:]
         unknown = target.tokens([target.unk]) * len(tokens)
         if attention_TS is not None:
@@ -276,7 +278,7 @@ class Writer:
 
 
 def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
-    """The text of the tokens, where each unknown one stands for the word given at its place."""
+    """The text of the tokens, with each unknown token replaced by the word at its index."""
     if target.unk not in tokens:
         return target.decode(tokens)
     texts: list[str] = []
