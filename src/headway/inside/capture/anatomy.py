@@ -58,8 +58,8 @@ class Anatomy:
     def of(cls, model: nn.Module) -> Anatomy:
         if isinstance(model, Decoder) and model.counts:
             raise UserError(
-                "this model counts n-grams: it has no attention, layers or hidden states to look "
-                "into. headway evaluate and predict --scores show what it says."
+                "this n-gram model has no attention, layers or hidden states to inspect. Use "
+                "headway evaluate or headway predict --scores to see its predictions."
             )
         if not isinstance(model, Seq2Seq):
             front = _front(model.front)
@@ -88,11 +88,14 @@ class Anatomy:
         return all(isinstance(block, Block) for part in self.stacks for block in part.blocks)
 
     def check_by_attention(self, what: str) -> None:
-        """Refuse what is about heads where other parts do their work. `what`: "pruning is"."""
+        """Raise an error if a recurrence or convolutions mix the tokens.
+
+        `what` begins the message: "pruning needs".
+        """
         if not self.by_attention:
             raise UserError(
-                f"{what} about heads of attention, and the tokens of this model learn of each "
-                "other by a recurrence or convolutions. Use a model with model.body=transformer."
+                f"{what} attention heads, but this model mixes its tokens by a recurrence or by "
+                "convolutions. Use a model with model.body=transformer."
             )
 
     @property
@@ -103,7 +106,7 @@ class Anatomy:
     def kind(self, name: str) -> AttentionKind:
         found = {kind.name: kind for kind in self.kinds}
         if name not in found:
-            raise UserError(f"this model has no attention {name!r}.{suggest(name, found)}")
+            raise UserError(f"this model has no {name!r} attention.{suggest(name, found)}")
         return found[name]
 
     def stack(self, name: str) -> StackPart:

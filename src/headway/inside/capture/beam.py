@@ -61,11 +61,11 @@ def beam_tree(
     """
     if not searches(run):
         raise UserError(
-            f"{run.folder.name} is a run of `{run.settings.task}`, which answers at once: there is "
-            "no search to look at. Models that write have one."
+            f"{run.folder.name} has no search to show: a run of the task "
+            f"`{run.settings.task}` does not generate text token by token."
         )
     if wish.required:
-        raise UserError("the tree of a search with required phrases cannot be drawn. Leave them.")
+        raise UserError("a search with required phrases has no tree. Leave the phrases out.")
     item: Any = text.item if isinstance(text, Media) else text
     if isinstance(text, str):
         tokenizer = run.vocab.source
@@ -103,7 +103,9 @@ def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Re
     """
     node = tree.nodes[node] if isinstance(node, int) else node
     if not node.tokens:
-        raise UserError("node 0 is the beginning of all hypotheses and holds no token of its own.")
+        raise UserError(
+            "node 0 is the root of the search tree and has no token. Choose another node."
+        )
     target = run.vocab.target
     if tree.kind == "source":
         ids, said = [target.bos, *node.tokens[:-1]], node.tokens

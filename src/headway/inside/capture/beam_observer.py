@@ -38,7 +38,9 @@ class Recorder:
         self.width = job.settings.beam // job.settings.groups
         self.stop_at = min(job.settings.n_best, self.width)
         start = job.specials.bos if job.prompts is None else job.prompts[0][-1]
-        root = Node(0, -1, (), spell([start])[0], 0.0, 0.0, 0.0, 0, 1, 0, "kept", "the beginning")
+        root = Node(
+            0, -1, (), spell([start])[0], 0.0, 0.0, 0.0, 0, 1, 0, "kept", "root of the tree"
+        )
         self.nodes = [root]
         self.counts: list[Count] = []
         self.groups: dict[int, Group] = {}
@@ -83,8 +85,8 @@ class Recorder:
         )  # fmt: skip
         group.alive = [node.id]
         if token == self.eos:
-            self._set(node.id, "ended", "the best next token was the end", 1)
-            group.finished, group.stopped = [node.id], "the end token came"
+            self._set(node.id, "ended", "the most probable next token was the end token", 1)
+            group.finished, group.stopped = [node.id], "the end token was generated"
 
     def tree(self, results: Sequence[Hypothesis]) -> BeamTree:
         """All of it, when the search is over and gave these back."""
@@ -92,7 +94,7 @@ class Recorder:
             if group.alive and self.nodes[group.alive[0]].fate == "kept":  # greedy decoding
                 self._limit(group)
             for place, number in enumerate(group.finished, 1):
-                self._set(number, "ended", f"{_nth(place)} best of the finished", place)
+                self._set(number, "ended", f"{_nth(place)} best finished hypothesis", place)
         known: dict[tuple[tuple[int, ...], bool], int] = {}
         for node in self.nodes[1:]:
             if node.fate in ("ended", "overtaken", "limit"):  # groups may find the same
@@ -120,7 +122,7 @@ class Recorder:
         score = log_prob / self._divisor(step) + bonus
         node = Node(
             len(self.nodes), parent.id, (*parent.tokens, token), self.spell([token])[0],
-            token_log_prob, log_prob, score, step, rank, group, "kept", "went on",
+            token_log_prob, log_prob, score, step, rank, group, "kept", "continued",
         )  # fmt: skip
         self.nodes.append(node)
         return node
@@ -182,7 +184,7 @@ class Recorder:
         for place, number in enumerate(going, 1):
             if number not in alive:
                 rank = self.nodes[number].rank
-                among = "" if place == rank else f", {_nth(place)} of those that go on"
+                among = "" if place == rank else f", {_nth(place)} of the unfinished"
                 self._set(number, "cut", f"step {self.nodes[number].step}: rank {rank}{among} > "
                                          f"beam {self.width}")  # fmt: skip
 
@@ -193,11 +195,11 @@ class Recorder:
             if number in finished:
                 self._set(number, "ended", "")  # its place is told when the search is over
                 continue
-            worst = f"the {len(finished)} finished ({self.nodes[finished[-1]].score:.2f} and up)"
+            worst = f"the {len(finished)} best ({self.nodes[finished[-1]].score:.2f} and higher)"
             if node.step == step:
-                why = f"ended with {node.score:.2f}, worse than {worst}"
+                why = f"finished with {node.score:.2f}, worse than {worst}"
             else:
-                why = f"ended with {node.score:.2f}; in step {step} a better one took its place"
+                why = f"finished with {node.score:.2f}; replaced by a better one in step {step}"
             self._set(number, "lost", why)
 
     def _starve(self, number: int, n_best: int) -> None:
@@ -207,7 +209,7 @@ class Recorder:
 
     def _stop(self, growth: Growth, group: Group) -> None:
         """The search of this group is over; what becomes of those that still go on."""
-        group.stopped = "nothing could go on"
+        group.stopped = "no hypothesis could be continued"
         if not group.alive:
             return
         most = [self.nodes[number].log_prob / self._divisor(self.limit) for number in group.alive]
@@ -217,17 +219,17 @@ class Recorder:
             return
         which = "the best" if self.stop_at == 1 else f"the {_nth(self.stop_at)} best"
         group.stopped = (
-            f"{which} finished one ({sure:.2f}) was out of reach of all that still went on "
-            f"({most[0]:.2f} at most)"
+            f"no open hypothesis could still beat {which} finished one ({sure:.2f}): they reach "
+            f"{most[0]:.2f} at most"
         )
         for number, reach in zip(group.alive, most, strict=True):
-            why = f"step {growth.at + 1}: {which} finished has {sure:.2f}, this could reach "
+            why = f"step {growth.at + 1}: {which} finished one has {sure:.2f}, this one at most "
             self._set(number, "overtaken", f"{why}{reach:.2f}")
 
     def _limit(self, group: Group) -> None:
-        group.stopped = f"the limit of {self.limit} tokens came"
+        group.stopped = f"the limit of {self.limit} tokens was reached"
         for number in group.alive:
-            self._set(number, "limit", f"still going after {self.limit} tokens, the limit")
+            self._set(number, "limit", f"not finished at the limit of {self.limit} tokens")
 
     def _set(self, number: int, fate: str, why: str, place: int | None = None) -> None:
         assert fate in FATES

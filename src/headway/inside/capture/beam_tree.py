@@ -10,13 +10,13 @@ from typing import Any
 from headway.tokens.pieces import SPACE_MARK
 
 FATES = {
-    "kept": "went on",
-    "starved": "went on, but nothing that could follow was good enough",
-    "cut": "not good enough to go on",
-    "ended": "ended and stayed among the finished",
-    "lost": "ended, but better ones ended too",
-    "overtaken": "still going when the search stopped: a finished one was out of reach",
-    "limit": "still going when the length limit came",
+    "kept": "continued",
+    "starved": "continued, but none of its continuations was kept",
+    "cut": "not good enough to be continued",
+    "ended": "finished and kept among the finished hypotheses",
+    "lost": "finished, but replaced by better finished hypotheses",
+    "overtaken": "open when the search stopped: it could not beat a finished hypothesis",
+    "limit": "not finished at the length limit",
 }
 """Every node has one of these, in plain words."""
 

@@ -70,15 +70,15 @@ class Corpus:
         lines, cut = _take_bounded(line for path in names for line in _lines_of(path, run))
         where = ", ".join(map(shown, names))
         if not lines:
-            raise DataError(f"{where} holds no text. Give a file with a text a line.")
+            raise DataError(f"{where} contains no text. Give a file with one text per line.")
         if run.spec.reads != "pairs" or not any("\t" in line for line in lines):
             return cls(where, tuple(lines), cut=cut)
         pairs = [line.split("\t") for line in lines]
         for number, cells in enumerate(pairs, 1):
             if len(cells) < 2 or not cells[0].strip() or not cells[1].strip():
                 raise DataError(
-                    f"{where}, text {number:,} is no pair: other lines have a source, a tab and a "
-                    "target. Give pairs in all lines, or sources alone."
+                    f"{where}, text {number:,} is not a source and a target with a tab between "
+                    "them, unlike other lines. Give pairs in all lines, or sources only."
                 )
         return cls(where, tuple(c[0] for c in pairs), tuple(c[1] for c in pairs), cut=cut)
 
@@ -89,7 +89,7 @@ class Corpus:
         pairs = list(zip(given, given if targets is None else listed(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
         if not kept:
-            raise DataError("the corpus holds no text.")
+            raise DataError("the corpus contains no text.")
         others = None if targets is None else tuple(pair[1] for pair in kept)
         return cls("the given text", tuple(pair[0] for pair in kept), others)
 
@@ -113,11 +113,11 @@ class Corpus:
     @classmethod
     def own(cls, run: Opened) -> Corpus:
         """The validation data that a run keeps in its folder."""
-        name = "its validation data"
+        name = "the validation data of the run"
         if not keeps_data(run):
             raise FolderError(
-                f"{run.folder.name} keeps no data of its own to study it on. Give some: FILES.",
-                python=f"{run.folder.name} keeps no data of its own to study it on. Pass some.",
+                f"{run.folder.name} contains no validation data. Give a corpus: FILES.",
+                python=f"{run.folder.name} contains no validation data. Pass a corpus.",
             )
         prepared = load_prepared(run.folder)
         if run.spec.reads == "media":
@@ -251,7 +251,7 @@ def _of_set(
         place = places[row] if row < len(places) else f"example {row + 1:,}"
         examples.append(Media.of(place, values, settings))
     if not examples:
-        raise DataError(f"{name} holds no {UNITS[what_of(settings)]}.")
+        raise DataError(f"{name} contains no {UNITS[what_of(settings)]}.")
     n = len(examples)
     return Corpus(
         name,
@@ -301,6 +301,6 @@ def _refuse_tables(path: str, head: list[str]) -> None:
     full = [line for line in head if line.strip()]
     if full and all("\t" in line for line in full):
         raise DataError(
-            f"{shown(path)} has a tab in every line, as pairs, labelled or tagged text have; this "
-            "run reads plain text, a text a line. Give the text alone, e.g. `cut -f1`."
+            f"{shown(path)} has a tab in every line, like pairs, labelled or tagged text, but "
+            "this run reads plain text. Give one text per line, for example with `cut -f1`."
         )

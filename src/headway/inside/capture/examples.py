@@ -93,7 +93,7 @@ def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
         found = list(_answer_texts(run, corpus))
     found = [reading for reading in found if reading.outputs]
     if not found:
-        raise DataError(f"no example of {corpus.name} is one that this model can read.")
+        raise DataError(f"this model can read none of the examples in {corpus.name}.")
     return found
 
 
@@ -180,7 +180,7 @@ def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True
             if total >= max_tokens:
                 return found
     if not found:
-        raise DataError(f"nothing in {corpus.name} is short enough for this model to read.")
+        raise DataError(f"every example in {corpus.name} is empty or too long for this model.")
     return found
 
 

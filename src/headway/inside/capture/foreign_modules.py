@@ -99,9 +99,9 @@ def _streams_of(module: nn.Module) -> tuple[str, ...]:
         if isinstance(module, known):
             return names
     raise UserError(
-        f"{type(module).__name__} cannot be looked at: known are torch's "
-        f"{', '.join(known.__name__ for known in INPUTS)}. For another model write a trace file "
-        "(docs/look/page.md says how)."
+        f"{type(module).__name__} is not supported; torch's "
+        f"{', '.join(known.__name__ for known in INPUTS)} are. For other models write a trace "
+        "file (see docs/look/page.md)."
     )
 
 
@@ -114,7 +114,9 @@ def _stacks(module: nn.Module, *, causal: bool) -> list[StackPart]:
         encoder, decoder = module.encoder, module.decoder
         for part, known in ((encoder, nn.TransformerEncoder), (decoder, nn.TransformerDecoder)):
             if not isinstance(part, known):
-                raise UserError(f"{type(part).__name__} in it is no {known.__name__} of torch.")
+                raise UserError(
+                    f"unsupported part {type(part).__name__}: expected torch's {known.__name__}."
+                )
         return [
             copied("encoder", "source", encoder, causal=False),
             copied("decoder", "target", decoder, causal=causal),
@@ -130,8 +132,8 @@ def _sequences(
     """Each input as tokens by width, in fp32."""
     if len(inputs) != len(names):
         raise UserError(
-            f"{type(module).__name__} takes {len(names)} input(s) ({', '.join(names)}), and "
-            f"{len(inputs)} are given."
+            f"{type(module).__name__} takes {len(names)} input(s) ({', '.join(names)}), but "
+            f"{len(inputs)} were given."
         )
     width = next(part.embed_dim for part in _attentions(module))
     return {name: _sequence(x, name, width) for name, x in zip(names, inputs, strict=True)}
@@ -139,14 +141,14 @@ def _sequences(
 
 def _sequence(x: Tensor, name: str, width: int) -> Tensor:
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise UserError(f"the {name} must be a tensor of numbers with a point, tokens by width.")
+        raise UserError(f"the {name} must be a floating-point tensor of shape (tokens, width).")
     shape = tuple(x.shape)
     if x.ndim == 3 and 1 in shape[:2]:
         x = x.flatten(0, 1)
     if x.ndim != 2 or x.shape[1] != width or not len(x):
         raise UserError(
-            f"the {name} has the shape {shape}. Give one sequence: (tokens, {width}), or a batch "
-            "of one."
+            f"the {name} has shape {shape}. Give one sequence of shape (tokens, {width}), or a "
+            "batch of one."
         )
     return x.detach().to("cpu", torch.float32)
 
@@ -154,7 +156,7 @@ def _sequence(x: Tensor, name: str, width: int) -> Tensor:
 def _attentions(module: nn.Module) -> list[nn.MultiheadAttention]:
     found = [part for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
     if not found:
-        raise UserError(f"this {type(module).__name__} has no attention of torch's in it.")
+        raise UserError(f"this {type(module).__name__} contains no torch.nn.MultiheadAttention.")
     return found
 
 
@@ -173,8 +175,8 @@ def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool
     error = float((ours_TD - theirs_TD).abs().max()) / scale
     if not error <= TOLERANCE:  # also when it is not a number
         raise UserError(
-            f"this {type(module).__name__} does not compute what its layers say: our copy is off "
-            f"by {error:.1g}. Is it a subclass, or does it have hooks?"
+            f"the output of this {type(module).__name__} differs from that of its layers by "
+            f"{error:.1g}. A subclass or a hook may change it; only plain torch modules work."
         )
 
 
@@ -184,12 +186,12 @@ def _labels(
     if labels is None:
         return {name: tuple(str(n) for n in range(1, len(x) + 1)) for name, x in xs.items()}
     if isinstance(labels, str):
-        raise UserError("labels must be a list with a name for each token, not one text.")
+        raise UserError("labels must be a list with one name per token, not a single string.")
     lists: Sequence[Any] = [labels] if all(isinstance(one, str) for one in labels) else labels
     counts = [len(one) for one in lists]
     if counts != [len(xs[name]) for name in names]:
         wanted = ", ".join(f"{len(xs[name])} for the {name}" for name in names)
-        raise UserError(f"labels for {counts} tokens are given, and there should be {wanted}.")
+        raise UserError(f"labels were given for {counts} tokens, but {wanted} are needed.")
     return {name: tuple(map(str, one)) for name, one in zip(names, lists, strict=True)}
 
 
@@ -221,13 +223,15 @@ def _copy_stack(layers: Iterable[nn.Module], norm: nn.Module | None, *, causal: 
     """Blocks with the weights of torch's encoder or decoder layers, and their last norm."""
     blocks = [_block(layer, f"layer {n}", causal) for n, layer in enumerate(layers, 1)]
     if not blocks:
-        raise UserError("this module has no layers, so there is nothing to see.")
+        raise UserError("this module has no layers.")
     return Stack(blocks, None if norm is None else _norm(norm, "the last norm")).eval()
 
 
 def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     if not isinstance(layer, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        raise UserError(f"{where} is a {type(layer).__name__}, which is not one of torch's layers.")
+        raise UserError(
+            f"{where} is a {type(layer).__name__}, not a Transformer layer of torch.nn."
+        )
     wiring = PreNorm if layer.norm_first else PostNorm
     cross, theirs = None, [layer.norm1, layer.norm2]
     if isinstance(layer, nn.TransformerDecoderLayer):
@@ -246,13 +250,19 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
 
 def _attention(theirs: nn.Module, where: str, scope: Scope) -> Attention:
     if not isinstance(theirs, nn.MultiheadAttention):
-        raise UserError(f"the attention of {where} is a {type(theirs).__name__}, not torch's own.")
+        raise UserError(
+            f"the attention of {where} is a {type(theirs).__name__}, not MultiheadAttention."
+        )
     if theirs.in_proj_weight is None:
         raise UserError(
-            f"the attention of {where} has keys or values of another width (kdim, vdim)."
+            f"the attention of {where} has keys or values of another width (kdim, vdim), which "
+            "is not supported."
         )
     if theirs.bias_k is not None or theirs.add_zero_attn:
-        raise UserError(f"the attention of {where} adds keys of its own (bias_k, add_zero_attn).")
+        raise UserError(
+            f"the attention of {where} adds extra keys (bias_k, add_zero_attn), which is not "
+            "supported."
+        )
     biased = theirs.in_proj_bias is not None
     ours = Attention(theirs.embed_dim, theirs.num_heads, bias="qkvo" if biased else "", scope=scope)
     _copy((ours.to_qkv.weight, theirs.in_proj_weight), (ours.to_qkv.bias, theirs.in_proj_bias))
@@ -279,13 +289,15 @@ def _activation(activation: Callable[[Tensor], Tensor], where: str) -> str:
         return type(activation).__name__.lower()
     if activation not in ACTIVATIONS:
         name = getattr(activation, "__name__", type(activation).__name__)
-        raise UserError(f"the activation {name} of {where} is not relu, gelu or silu.")
+        raise UserError(f"unsupported activation {name} in {where}: use relu, gelu or silu.")
     return ACTIVATIONS[activation]
 
 
 def _norm(theirs: nn.Module, where: str) -> nn.Module:
     if not isinstance(theirs, nn.LayerNorm | nn.RMSNorm) or len(theirs.normalized_shape) != 1:
-        raise UserError(f"{where} has a {type(theirs).__name__}; known are LayerNorm and RMSNorm.")
+        raise UserError(
+            f"unsupported {type(theirs).__name__} in {where}: use LayerNorm or RMSNorm."
+        )
     width = theirs.normalized_shape[0]
     if isinstance(theirs, nn.RMSNorm):
         eps = torch.finfo(torch.float32).eps if theirs.eps is None else theirs.eps

@@ -174,7 +174,7 @@ def _states(model: nn.Module, batch: Batch, changes: Sequence[Change]) -> States
     if not any(change.hidden for change in changes):
         return as_model(model).states(*given)
     anatomy = Anatomy.of(model)
-    anatomy.check_by_attention("hiding tokens is")
+    anatomy.check_by_attention("hiding tokens needs")
     causal = {part.stream: part.blocks[0].attention.scope.causal for part in anatomy.stacks}
     sizes = {name: len(stream) for name, stream in batch.readings[0].streams.items()}
     unseen = {name: [change.places(name) for change in changes] for name in sizes}

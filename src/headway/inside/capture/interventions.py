@@ -29,11 +29,11 @@ class Change:
     def check(self, lengths: dict[str, int]) -> None:
         for stream, place in sorted(self.hidden):
             if stream not in lengths:
-                raise UserError(f"there is no stream {stream!r} here, but {', '.join(lengths)}.")
+                raise UserError(f"unknown stream {stream!r}; the streams are {', '.join(lengths)}.")
             if not 0 <= place < lengths[stream]:
                 raise UserError(
-                    f"{stream} has {lengths[stream]} tokens, so there is no token {place + 1} "
-                    "to hide."
+                    f"cannot hide token {place + 1} of {stream}, which has {lengths[stream]} "
+                    "tokens."
                 )
 
 

@@ -27,7 +27,7 @@ from headway.tasks.opened import Opened
 
 Kind = Literal["picture", "sound"]
 
-NAMES = {"pictures": "a picture", "videos": "a video", "sounds": "a recording"}
+NAMES = {"pictures": "an image", "videos": "a video", "sounds": "a recording"}
 
 MAX_ROWS = 4096
 """Of an example that is studied: the attention of every head is a square of them."""
@@ -164,7 +164,7 @@ def open_media(run: Opened, path: Path | str) -> Media:
     is line 12 of a manifest, or item 12, counted from 0, of an `.npy` stack."""
     settings = media_front(run.settings)
     if settings is None:
-        raise UserError(f"{run.folder.name} reads text, not files.")
+        raise UserError(f"{run.folder.name} reads text, not media files.")
     place = Path(path)
     if not place.exists() and (run.folder / place).is_file():
         place = run.folder / place  # an example that comes with a model
@@ -197,11 +197,12 @@ def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:
     reads = what_it_reads(run)
     if reads == "text" and file is not None:
         raise UserError(
-            f"{run.folder.name} reads text, so a file cannot be looked at. Give a text: --text "
-            "'A sentence.'"
+            f"{run.folder.name} reads text, not media files. Give a text: --text 'A sentence.'"
         )
     if reads != "text" and text is not None:
         raise UserError(f"{run.folder.name} reads {reads}, not text. Give a file: --file PATH.")
     if text is None and file is None:
-        way = "a text to look at: --text 'A sentence.'"
-        raise UserError(f"give {way if reads == 'text' else f'{reads} to look at: --file PATH.'}")
+        way = "a text: --text 'A sentence.'"
+        raise UserError(
+            f"no input to look at. Give {way if reads == 'text' else f'{reads}: --file PATH.'}"
+        )

@@ -101,8 +101,8 @@ def answer(
         return _continue(run, given, ask, change, beam)
     if ask.output is not None or ask.begin:
         raise UserError(
-            f"a run of the task {run.settings.task} without a decoder writes no text, so its "
-            "output cannot be given."
+            f"a run of the task {run.settings.task} without a decoder generates no text. Do not "
+            "give an output."
         )
     return _label(run, given, change), None
 
@@ -115,7 +115,7 @@ def _open(run: Opened, text: str | Path | Media) -> str | Media:
     if not isinstance(text, str):
         raise UserError(f"{run.folder.name} reads text, not files. Give the text itself.")
     if not text.strip():
-        raise UserError("the text is empty. Give a text to look at: --text 'A sentence.'")
+        raise UserError("the text is empty. Give a text: --text 'A sentence.'")
     return text
 
 
@@ -177,7 +177,7 @@ def _find(
     begin = target.encode(ask.begin) if ask.begin else []
     decode = run.settings.decode if ask.decode is None else ask.decode
     most = _most_written(run)
-    for what, ids in (("the output", given or []), ("what the output begins with", begin)):
+    for what, ids in (("the output", given or []), ("the beginning of the output", begin)):
         if len(ids) > most:
             raise too_long(what, len(ids) + 1, most + 1)
     if given is not None:
@@ -289,7 +289,7 @@ def _given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
     for id in ask.output:
         if not 0 <= id < tokenizer.vocab_size:
             raise UserError(
-                f"there is no token {id}: they go from 0 to {tokenizer.vocab_size - 1:,}."
+                f"unknown token id {id}: ids go from 0 to {tokenizer.vocab_size - 1:,}."
             )
     return list(ask.output)
 
@@ -298,7 +298,7 @@ def _only(change: Change, stream: str, length: int) -> Change:
     """What is hidden of what is given; the answer is not there yet."""
     for name, place in change.hidden:
         if name == stream and place < 0:
-            raise UserError(f"there is no token {place + 1} to hide.")
+            raise UserError(f"cannot hide token {place + 1}: tokens count from 1.")
     return replace(
         change, hidden=frozenset(h for h in change.hidden if h[0] == stream and h[1] < length)
     )

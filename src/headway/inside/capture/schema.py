@@ -34,7 +34,7 @@ def check(trace: Trace) -> None:
             rows, _ = _lengths(trace.reading, stack, STACKS, group)
             _check_shapes(f"{group}.{stack}", layers, (rows, None))
     if not trace.attention:
-        raise DataError("it has no attention. Name its tensors attention.KIND.LAYER.")
+        raise DataError("it has no attention weights. Name their tensors attention.KIND.LAYER.")
     _check_outputs(trace)
 
 
@@ -48,7 +48,7 @@ def _check_streams(reading: Reading) -> None:
                 found = len(getattr(stream, field))
                 raise DataError(f"stream {name} has {n} pieces, but {found} {field}.")
         if not all(isinstance(piece, str) for piece in stream.pieces):
-            raise DataError(f"the pieces of stream {name} must be texts.")
+            raise DataError(f"the pieces of stream {name} must be strings.")
 
 
 def _check_outputs(trace: Trace) -> None:
@@ -56,16 +56,16 @@ def _check_outputs(trace: Trace) -> None:
     n = len(trace.reading.last)
     for output in outputs:
         if output.row is not None and not 0 <= output.row < n:
-            raise DataError(f"output {output.name!r} is read from row {output.row} of {n}.")
+            raise DataError(f"output {output.name!r} has row {output.row}, but there are {n} rows.")
     if not outputs or scores_RC is None:
         return
     if scores_RC.ndim != 2 or len(scores_RC) != len(outputs):
         raise DataError(
-            f"scores has the shape {tuple(scores_RC.shape)}, and there are {len(outputs)} outputs."
+            f"scores has shape {tuple(scores_RC.shape)}, but there are {len(outputs)} outputs."
         )
     largest = max(output.id for output in outputs)
     if largest >= scores_RC.shape[1]:
-        raise DataError(f"scores has {scores_RC.shape[1]} columns and an output the id {largest}.")
+        raise DataError(f"scores has {scores_RC.shape[1]} columns, but an output has id {largest}.")
 
 
 def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | None, ...]) -> None:
@@ -76,19 +76,19 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
             size is None or size == found for size, found in zip(expected, shape, strict=True)
         )
         if not fits:
-            raise DataError(f"{name}.{layer} has the shape {shape} and should have {wanted}.")
+            raise DataError(f"{name}.{layer} has shape {shape} instead of {wanted}.")
         if not bool(tensor.isfinite().all()):
-            raise DataError(f"{name}.{layer} holds numbers that are not finite.")
+            raise DataError(f"{name}.{layer} contains numbers that are not finite.")
 
 
 def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
     """Of rows and columns."""
     if kind not in known:
-        raise DataError(f"{group}.{kind}: known are {', '.join(known)}.")
+        raise DataError(f"unknown name {group}.{kind}: the kinds are {', '.join(known)}.")
     rows, columns = reading.sides(kind)
     if kind == "self" and list(reading.streams) not in ONLY:
         rows = columns = "text"
     for stream in (rows, columns):
         if stream not in reading.streams:
-            raise DataError(f"there is no stream {stream!r}, but {', '.join(reading.streams)}.")
+            raise DataError(f"no stream {stream!r}: the streams are {', '.join(reading.streams)}.")
     return len(reading.streams[rows]), len(reading.streams[columns])

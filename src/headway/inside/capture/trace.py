@@ -123,11 +123,11 @@ class Trace:
             check(found)
             return found
         except DataError as error:
-            raise FolderError(f"the trace in {folder} does not fit together: {error}") from error
+            raise FolderError(f"the trace in {folder} is invalid: {error}") from error
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
-                f"{folder} holds no trace that can be read ({type(error).__name__}: {error}). A "
-                f"trace is {TENSORS} and {FACTS}, as docs/look/page.md describes them."
+                f"cannot read a trace from {folder} ({type(error).__name__}: {error}). A trace "
+                f"consists of {TENSORS} and {FACTS}; see docs/look/page.md."
             ) from error
 
 
@@ -230,8 +230,8 @@ def _check_size(anatomy: Anatomy, reading: Reading) -> None:
     if n > MOST_WEIGHTS:
         shown = " and ".join(f"{size:,}" for size in sizes.values())
         raise UserError(
-            f"there are too many tokens to look at ({shown}): all heads together have {n:,} "
-            f"attention weights, and up to {MOST_WEIGHTS:,} are recorded. Give less text."
+            f"the input has too many tokens ({shown}): all heads together have {n:,} attention "
+            f"weights, but at most {MOST_WEIGHTS:,} can be recorded. Give a shorter input."
         )
 
 

@@ -19,7 +19,9 @@ def alignment(map_: Map, reading: Reading) -> list[Pair]:
     (source, target); special tokens are no words. Signs of weights are left out."""
     parts = map_.parts()
     if "source" not in parts:
-        raise UserError(f"the map {map_.name} has no columns for a source, so it aligns nothing.")
+        raise UserError(
+            f"the map {map_.name} has no columns for a source, so it gives no alignment."
+        )
     source = reading.streams["source"].words
     columns = [place for place, word in enumerate(source) if word >= 0]
     written = written_words(reading)
@@ -41,9 +43,9 @@ def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, st
     }
     if right:
         best = max(right, key=right.__getitem__)
-        return best, f"layer {best + 1}, which was measured to align best"
-    names = "the last layer but one" if n_layers > 1 else "the only layer"
-    return max(0, n_layers - 2), f"{names} (which aligns best was not measured)"
+        return best, f"layer {best + 1}, which aligns best in measurements"
+    names = "the second-to-last layer" if n_layers > 1 else "the only layer"
+    return max(0, n_layers - 2), f"{names} (the best layer was not measured)"
 
 
 def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
@@ -52,7 +54,7 @@ def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
     for entry in line.split():
         source, dash, target = entry.partition("-")
         if not (dash and source.isdecimal() and target.isdecimal()):
-            raise DataError(f"{where} has {entry!r}, and pairs look like 0-2: source-target.")
+            raise DataError(f"{where} contains {entry!r}. Pairs look like 0-2: source-target.")
         pairs.append((int(source), int(target)))
     return pairs
 

@@ -41,9 +41,9 @@ def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
     if not paths and asked:
         made = "an imported model" if run.imported else f"{run.folder}"
         raise UserError(
-            f"{made} has no checkpoints to slide through: there is no folder checkpoints/step-N "
-            "in it. Training keeps train.keep of them, and copies of a run often leave them out; "
-            "look without --checkpoints to see the final weights."
+            f"{made} has no checkpoints: it contains no folder checkpoints/step-N. Training keeps "
+            "the last train.keep checkpoints, and copies of a run often omit them. Leave out "
+            "--checkpoints to see the final weights."
         )
     return paths
 
@@ -60,7 +60,7 @@ def stages(
         try:
             stage = stage_at(run, path)
         except FolderError as error:
-            note(f"warning: {error} The slider leaves it out.".replace("\n", " "))
+            note(f"warning: {error} The page leaves this checkpoint out.".replace("\n", " "))
             continue
         last_step = stage.step
         yield stage

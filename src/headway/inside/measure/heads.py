@@ -141,7 +141,7 @@ def heads(
     """
     readings, source = _readings(run, texts, n)
     anatomy = Anatomy.of(run.model)
-    anatomy.check_by_attention("this study is")
+    anatomy.check_by_attention("this study needs")
     kinds = anatomy.kinds
     seen = {(kind.name, layer): _Layer() for kind in kinds for layer in range(len(kind.layers))}
     frequencies = Frequencies(readings)

@@ -42,16 +42,18 @@ class Method:
 METHODS = {
     method.key: method
     for method in (
-        Method("rollout", "Rollout", "Attention followed through all layers down to the input."),
-        Method("norm", "Norm", "Weights times the vectors they weigh, all layers together."),
-        Method("gradxattention", "Gradient × attention", "Attention that helps the output."),
-        Method("gradxinput", "Gradient × input", "Size of the slope of the log-probability."),
+        Method("rollout", "Rollout", "Attention multiplied through all layers down to the input."),
+        Method("norm", "Norm", "Norms of the vectors that attention adds, mean over layers."),
+        Method("gradxattention", "Gradient × attention", "Attention weights times gradients."),
+        Method(
+            "gradxinput", "Gradient × input", "Size of gradient × input of the log-probability."
+        ),
         Method(
             "integrated",
             "Integrated gradients",
-            "Slopes on the way from one mean colour, or silence.",
+            "Gradients along the path from a uniform image, or from silence.",
         ),
-        Method("occlusion", "Occlusion", "The log-probability lost when this part is hidden."),
+        Method("occlusion", "Occlusion", "Loss of log-probability when this part is hidden."),
     )
 }
 
@@ -92,9 +94,9 @@ def whole_maps(
     for key, (is_quick, maker) in makers.items():
         label = METHODS[key].label
         if run is None:
-            skipped[label] = "needs the model itself"
+            skipped[label] = "needs the model, not only a trace"
         elif not (is_quick or slow):
-            skipped[label] = "takes long: look with --slow"
+            skipped[label] = "slow to compute: use --slow"
         else:
             try:
                 made |= {map_.name: map_.parts()[source] for map_ in maker(run)}

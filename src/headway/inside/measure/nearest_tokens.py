@@ -77,7 +77,7 @@ class Index:
     def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Hit]:
         """The tokens of the corpus most like one token of a traced text, nearest first."""
         if stream != self.stream:
-            raise UserError(f"this index is of {self.stream}, not of {stream}.")
+            raise UserError(f"this index has tokens of {self.stream}, not of {stream}.")
         x_1D = trace.states[self.site[0]][self.site[1]][place : place + 1]
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
@@ -107,7 +107,9 @@ class Index:
     def strongest(self, factor: int, top: int = 10) -> list[tuple[float, int, int]]:
         """Where a factor fires most: activation, passage and place."""
         if self.factors is None:
-            raise UserError("this index holds states. Make it with factors=… to search by factor.")
+            raise UserError(
+                "this index contains states. Create it with factors=… to search by factor."
+            )
         value_N = self.unit_ND[:, factor].astype(np.float32) * self.length_N
         value_N += self.middle_D[factor]
         best = np.argsort(-value_N, kind="stable")[:top]

@@ -61,11 +61,11 @@ def find_examples(
         corpus, where = Corpus.own(run), "the run's validation data"
     elif files is not None:
         corpus = Corpus.of_test_set(files, run)
-        where = "the test set, on which the score is measured, too"
+        where = "the test set, which the score is also measured on"
     elif needed:
         raise FolderError(
-            f"{run.folder.name} keeps no data to judge heads by: give "
-            f"FILES{run.spec.file_options}, or --importance-from FILE with examples."
+            f"{run.folder.name} contains no data to measure the importance of heads: give "
+            f"FILES{run.spec.file_options}, or examples with --importance-from FILE."
         )
     else:
         return [], ""
@@ -92,7 +92,7 @@ def compare(
         Line("bytes", _size(before), _size(after), WEIGHTS),
     ]
     if readings and not readings[0].direction:
-        note = f"{unit(before)} an output, {len(readings):,} {readings[0].unit}"
+        note = f"{unit(before)} per output, {len(readings):,} {readings[0].unit}"
         lines.append(Line("loss", mean_loss(before, readings), mean_loss(after, readings), note, 4))
     if files is not None:
         spec = before.spec
@@ -117,13 +117,13 @@ def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[
     found = []
     few = readings[:TIMED]
     rows = "tokens" if few[0].media is None else "rows"
-    times = f"median of {ROUNDS}, in turns, {len(few)} {readings[0].unit}"
+    times = f"median of {ROUNDS} alternating rounds, {len(few)} {readings[0].unit}"
     if before.spec.writes:
         what = "new" if before.spec.continues else "target"
         one, other = _in_turns(_predicting(before, few), _predicting(after, few))
-        found.append(Line("prediction", one, other, f"{what} tokens a second, {times}"))
+        found.append(Line("prediction", one, other, f"{what} tokens per second, {times}"))
     one, other = _in_turns(_reading(before, few), _reading(after, few))
-    found.append(Line("forward", one, other, f"{rows} a second, {times}"))
+    found.append(Line("forward", one, other, f"{rows} per second, {times}"))
     return found
 
 

@@ -70,8 +70,8 @@ def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
             left = tuple(n for place, n in enumerate(numbers) if (kind, layer, place) not in gone)
             if not left:
                 raise UserError(
-                    f"no head of {kind} layer {layer + 1} would be left. Every attention keeps at "
-                    "least one."
+                    f"no head of {kind} layer {layer + 1} would be left. Every attention layer "
+                    "must keep at least one."
                 )
             kept.setdefault(kind, []).append(left)
     whole = {kind: tuple(range(settings.side(kind).n_heads)) for kind in kept}
@@ -96,7 +96,7 @@ def _no_head(settings: ModelSettings, head: Head) -> str:
         return f"{gone}The kinds of attention are {', '.join(layers)}.{suggest(kind, layers)}"
     if layer >= layers[kind]:
         shared = getattr(settings, "share_layers", False)
-        why = " (all layers are one and the same)" if shared else ""
+        why = " (all layers share their weights)" if shared else ""
         return f"{gone}It has layers 1 to {layers[kind]}{why}."
     return f"{gone}That layer has heads 1 to {len(_numbers(settings, kind, layer))}."
 

@@ -126,7 +126,9 @@ def curve(
                     known[gone] = measure_without(run, files, gone)
                 score, loss = known[gone]
                 points.append(Point(order, kind, share, len(gone), score, loss))
-                note(f"{order}, {kind}: {len(gone)} of {n_heads} heads out: {shown} {score:.2f}")
+                note(
+                    f"{order}, {kind}: {len(gone)} of {n_heads} heads removed: {shown} {score:.2f}"
+                )
     data = ", ".join([*files.source, *files.pairs, *files.text, *files.media])
     return Curve(tuple(points), shown, higher, run.shape.n_kept_heads, data)
 
@@ -183,5 +185,5 @@ def load_found(folder: Path) -> tuple[Heads, Curve | None] | None:
         return Heads.from_facts(facts["heads"]), None if curve is None else Curve.from_facts(curve)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FolderError(
-            f"{path} is not what `headway prune --curve` writes ({error}). Delete it."
+            f"cannot read {path} ({error}). Delete it, or replace it with `headway prune --curve`."
         ) from error

@@ -76,8 +76,8 @@ class Tuned:
         if self.shift_LD.shape != (n_layers, width):
             mine = " × ".join(map(str, self.shift_LD.shape))
             raise UserError(
-                f"this tuned lens is for layers × width = {mine}, and the model has "
-                f"{n_layers} × {width}. Fit one for this run."
+                f"this tuned lens is for layers × width = {mine}, but the model has "
+                f"{n_layers} × {width}. Fit a lens for this run."
             )
 
     def save(self, path: Path) -> None:
@@ -106,12 +106,12 @@ class Tuned:
             n_layers, width = shift_LD.shape
             shapes = [(n_layers, width, width), (n_layers,), (n_layers,)]
             if [tuple(each.shape) for each in (matrix_LDD, plain_L, tuned_L)] != shapes:
-                raise ValueError("its tensors do not fit each other")
+                raise ValueError("the shapes of its tensors do not match")
             counts = int(facts["lines"]), int(facts["held_out"])
             return cls(matrix_LDD, shift_LD, plain_L, tuned_L, *counts)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
-                f"{path} is no tuned lens ({type(error).__name__}: {error}). "
+                f"cannot read a tuned lens from {path} ({type(error).__name__}: {error}). "
                 "`headway.inside.tune(run, lines).save(path)` writes one."
             ) from error
 
@@ -127,17 +127,15 @@ def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
     """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
     (which may be before the first step), and measure on the last tenth, which chooses nothing."""
     if gives_vector(run):
-        raise UserError(
-            "this run gives a vector, no words or labels, so there is nothing to tune a lens to."
-        )
+        raise UserError("this run outputs a vector, not words or labels, so it has no tuned lens.")
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     given = corpus.first(MOST).examples
     texts = [one for one in given if isinstance(one, str) or not exceeds(run, one)]
     if len(texts) < FEWEST:
         what = "lines of text" if corpus.lines else corpus.unit
         raise DataError(
-            f"{len(texts)} {what} are too few to tune a lens: it needs {FEWEST}, better "
-            "some hundreds."
+            f"{len(texts)} {what} are too few for a tuned lens: at least {FEWEST} are needed, a "
+            "few hundred are better."
         )
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(texts))

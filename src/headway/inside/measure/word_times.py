@@ -50,15 +50,15 @@ class Aligned:
         """What may be said about the line, from what was measured on it."""
         held = self.held
         shares = (
-            f"The line holds {held.line:.0%} of their attention; {held.words:.0%} lies in the "
-            f"stretch that it gives to the word being written, where chance would put "
-            f"{held.chance:.0%}: "
+            f"{held.line:.0%} of the attention of these heads is on the line, and "
+            f"{held.words:.0%} in the interval of the word that is written (chance: "
+            f"{held.chance:.0%}). "
         )
         if not held.tells:
-            return shares + "with so few words it cannot be told whether they follow the sound."
+            return shares + "There are too few words to tell whether these heads follow the audio."
         if held.follows:
-            return shares + "these heads follow the sound."
-        return shares + "these heads do not follow the sound, and the line tells no times."
+            return shares + "These heads follow the audio."
+        return shares + "These heads do not follow the audio, so the line gives no word times."
 
 
 def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:

@@ -73,11 +73,11 @@ def browse(
     note: Callable[[str], None],
 ) -> Factors:
     """The same factors with figures and entries."""
-    note("looking up where the factors fire")
+    note("finding where the factors are active")
     looked = _some(texts, found.settings.n_browse)
     fired = fire(run, found, looked)
     contexts = [contexts_of(fired, factor, list(looked[0].streams)) for factor in range(found.n)]
-    note("measuring what the model loses")
+    note("measuring the loss with reconstructed states")
     measured = figures(run, found, test)
     profile_SA, fires_A = fired.totals.profile_SA, fired.totals.fires_A
     measured |= {
@@ -86,7 +86,7 @@ def browse(
         "corpus_tokens": sum(text.n_tokens for text in texts),
         "rows": "tokens" if texts[0].media is None else "rows",
     }
-    note("removing every factor from its best contexts")
+    note("removing each factor from its strongest contexts")
     moved = effects(run, found, looked, contexts, profile_SA.argmax(0).tolist())
     words = promoted_words(run, found)
     entries = tuple(

@@ -87,7 +87,7 @@ class Factors:
             raise FolderError(
                 f"these factors were learned from another model ({self.run.get('name')}: "
                 f"{self.run.get('task')}, width {self.run.get('d_model')}), not from "
-                f"{run.folder.name}. Learn them anew: headway factors {run.folder.name} FILES"
+                f"{run.folder.name}. Learn new ones: headway factors {run.folder.name} FILES"
             )
 
     def telling(self, n: int) -> list[int]:
@@ -148,7 +148,7 @@ class Factors:
             )
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FolderError(
-                f"{folder} holds no factors that can be read ({type(error).__name__}: {error}). "
+                f"cannot read factors from {folder} ({type(error).__name__}: {error}). "
                 f"`headway factors RUN FILES --out {folder}` writes {TENSORS} and {FACTS}."
             ) from error
 
@@ -197,12 +197,13 @@ def factors(
 
 def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
     fewer = n_tokens // (2 * PER_FACTOR)
-    way = f", or fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
+    way = f", or use fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
     rows, unit = ("tokens", "texts") if corpus.lines else ("rows", corpus.unit)
     more = "text" if corpus.lines else unit
     return DataError(
-        f"{corpus.name} is too small for {learning.n:,} factors: {rows} {n_tokens:,}, needed "
-        f"{learning.needed:,}; {unit} {n_texts:,}, needed {HELD_OUT}. Give more {more}{way}."
+        f"{corpus.name} is too small for {learning.n:,} factors: it has {n_tokens:,} {rows} in "
+        f"{n_texts:,} {unit}, but at least {learning.needed:,} {rows} and {HELD_OUT} {unit} are "
+        f"needed. Give more {more}{way}."
     )
 
 
@@ -224,7 +225,7 @@ def learn(
     def heard(step: int, coder: Coder, code_NA: Tensor) -> bool:
         if (step + 1) % max(1, learning.n_steps // 5) == 0:
             active = float((code_NA > 0).sum(1).float().mean())
-            note(f"step {step + 1:,}: {active:.1f} factors fire at a time")
+            note(f"step {step + 1:,}: {active:.1f} active factors on average")
         spent = (time.monotonic() - started) / 60
         return learning.minutes is not None and spent > learning.minutes
 

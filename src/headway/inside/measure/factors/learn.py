@@ -25,31 +25,31 @@ class Learning:
     """`sparse`: sparse coding as Yun et al. 2021. `topk`: a TopK sparse autoencoder."""
 
     n: int = 512
-    """Factors."""
+    """Number of factors."""
 
     k: float = 16.0
-    """Factors that fire at a time: exactly (topk), or on average (sparse, unless l1 is given)."""
+    """Active factors at a time: exactly (topk), or on average (sparse, unless l1 is given)."""
 
     l1: float | None = None
-    """Of sparse coding: the price of a unit of activation; states have a mean length of one."""
+    """Weight of the L1 penalty of sparse coding; states have a mean norm of one."""
 
     layers: str = "all"
-    """Numbers of layers (0: the embedding) and names of stacks, with commas."""
+    """Layer numbers (0: the embedding) and stack names, separated by commas; or all, last."""
 
     tokens: int = 60_000
-    """Most tokens of the corpus that are read."""
+    """Maximum number of corpus tokens that are read."""
 
     rows: int = 60_000
-    """Most states that are held and learned from, a random sample over layers and tokens."""
+    """Maximum number of states to learn from: a random sample over layers and tokens."""
 
     browse: int | None = None
-    """Tokens in which factors are looked up. None: 12,000 (sparse), 40,000 (topk)."""
+    """Tokens searched for contexts of the factors. None: 12,000 (sparse), 40,000 (topk)."""
 
     steps: int | None = None
-    """None: 400 (sparse), 2,000 (topk)."""
+    """Steps of learning. None: 400 (sparse), 2,000 (topk)."""
 
     minutes: float | None = None
-    """Learning ends after so long; the result then hangs on the machine."""
+    """Time limit for learning; with a limit the result depends on the speed of the machine."""
 
     seed: int = 1
 
@@ -61,7 +61,7 @@ class Learning:
         if not 1 <= self.k <= self.n:
             raise ConfigError(f"k={self.k:g} must be from 1 to n={self.n}.")
         if self.method == "topk" and (self.l1 is not None or self.k != int(self.k)):
-            raise ConfigError("topk keeps a whole number of factors, k, and has no l1.")
+            raise ConfigError("method=topk needs an integer k and has no l1.")
         for name in ("l1", "minutes", "steps", "browse"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -95,7 +95,7 @@ def chosen_sites(run: Opened, layers: str) -> list[Site]:
             numbers.add(int(word))
         else:
             raise ConfigError(
-                f"layers={layers!r}: {word.strip()!r} is none of this model. Stacks: "
+                f"layers={layers!r}: this model has no {word.strip()!r}. Stacks: "
                 f"{', '.join(stacks)}; layers: 0 to {max(top.values())} (0: the embedding); or all."
             )
     if layers == "last":

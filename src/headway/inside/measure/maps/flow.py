@@ -61,8 +61,8 @@ def check_length(reading: Reading) -> None:
     n_tokens = sum(len(stream) for stream in reading.streams.values())
     if n_tokens > LONGEST:
         raise UserError(
-            f"the flow map takes {LONGEST} tokens at most, and this text has {n_tokens}. "
-            "Look at a shorter text, or use the rollout map."
+            f"the flow map supports at most {LONGEST} tokens, but this text has {n_tokens}. "
+            "Use a shorter text or the rollout map."
         )
 
 

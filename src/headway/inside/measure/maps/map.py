@@ -11,7 +11,7 @@ from torch import Tensor
 from headway.inside.capture.streams import Reading
 from headway.tasks.opened import Opened
 
-CAUTION = "Weights are not importance: see how well a map finds what is known."
+CAUTION = "Weights are not importance: check the measured accuracy of a map."
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,13 @@ def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case |
     """None where the product has no number that an atom before the arrow has, too."""
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
-        raise DataError(f"{where} is no reaction in SMILES such as CCO.CBr>>CCOC: {reaction!r}.")
+        raise DataError(f"{where} is not a reaction in SMILES like CCO.CBr>>CCOC: {reaction!r}.")
     plain = [strip_number(piece) for piece in pieces]
     reading = read(run, "".join(text for text, _ in plain))
     stream = reading.last
     places = [place for place, is_special in enumerate(stream.special) if not is_special]
     if len(places) != len(plain) or reading.answers != "gaps":
-        raise UserError("this run does not read reactions in SMILES atom by atom.")
+        raise UserError("this run does not fill gaps in SMILES reactions with one token per atom.")
     arrow = pieces.index(ARROW)
     atoms = [n for n, (text, _) in enumerate(plain) if ATOM.fullmatch(text)]
     before = [n for n in atoms if n < arrow]

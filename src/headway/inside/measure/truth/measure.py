@@ -122,7 +122,7 @@ class Truth:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path} is not what `headway truth` writes ({type(error).__name__}: {error})."
+                f"{path} is not a file of `headway truth` ({type(error).__name__}: {error})."
             ) from error
 
 
@@ -143,7 +143,7 @@ def measure(
     `maker` makes the maps of a case instead. `note` is told how many cases are done.
     """
     if not cases:
-        raise UserError("there is no case to measure: no text whose truth is known.")
+        raise UserError("there is nothing to measure: the truth is known for none of the texts.")
     hits: dict[str, list[_Hit]] = {}
     for number, case in enumerate(case.narrow() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]

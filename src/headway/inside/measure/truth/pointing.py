@@ -57,7 +57,9 @@ def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Cas
     media = Media.of(item.place, seen.values, settings)
     things = facts.get("objects")
     if not isinstance(things, list):
-        raise DataError(f"{where} has no objects with boxes; examples/make_shapes.py writes such.")
+        raise DataError(
+            f"{where} has no `objects` with boxes; examples/make_shapes.py writes such a file."
+        )
     size = (seen.height, seen.width)
     patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
     if run.spec.writes:
@@ -75,7 +77,7 @@ def _caption_case(
     for thing, right in zip(things, patches, strict=True):
         numbers = thing.get("words")
         if not isinstance(numbers, list) or not all(isinstance(n, int) for n in numbers):
-            raise DataError(f"{where}: an object says by `words` which words name it.")
+            raise DataError(f"{where}: an object needs `words`, a list of word numbers (from 0).")
         rows = [written[number] for number in numbers if number in written]
         if right and len(rows) == len(numbers):
             links += [Link(of_word, right, right) for of_word in rows]
@@ -122,7 +124,7 @@ def boxes_of(
 def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
     """As pictures are brought to the size of the model: their middle part, in its proportions."""
     if not isinstance(box, list) or len(box) != 4:
-        raise DataError(f"{where}: a box is four numbers: left, top, right, bottom.")
+        raise DataError(f"{where}: a box must be four numbers: left, top, right, bottom.")
     factor = max(now[0] / size[0], now[1] / size[1])
     kept = [min(old, round(new / factor)) for old, new in zip(size, now, strict=True)]
     top, left = ((old - part) // 2 for old, part in zip(size, kept, strict=True))
@@ -166,7 +168,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
         words = facts.get("words")
         if not isinstance(words, list) or not words:
             raise DataError(
-                f"{where} has no words with times; examples/make_digits.py writes such."
+                f"{where} has no `words` with times; examples/make_digits.py writes such a file."
             )
         times = tuple(_time(word, where) for word in words)
         media = Media.of(item.place, item.medium.read(form).values, settings)
@@ -195,7 +197,7 @@ def _time(word: Any, where: str) -> tuple[float, float]:
     try:
         start, end = float(word["start"]), float(word["end"])
     except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{where}: a word has `word`, `start` and `end`, in seconds.") from error
+        raise DataError(f"{where}: a word needs `word`, `start` and `end` (in seconds).") from error
     return start, end
 
 
@@ -203,9 +205,9 @@ def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, di
     """The first items of a manifest, each with all that its line says."""
     settings = media_front(run.settings)
     if settings is None:
-        raise UserError(f"{run.folder.name} reads text: a manifest has no effect on it.")
+        raise UserError(f"{run.folder.name} reads text and takes no media manifest.")
     if not is_list(manifest) or manifest.suffix not in (".jsonl", ".ndjson"):
-        raise UserError(f"{manifest} must be a JSONL manifest: boxes and times are lists.")
+        raise UserError(f"{manifest} must be a JSONL manifest (.jsonl) with boxes or times.")
     items = media_examples([str(manifest)], run.settings.data, what_of(settings))
     for number, line in enumerate(open_lines(str(manifest)), 1):
         if most < 1:

@@ -24,11 +24,11 @@ def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> l
     No token comes twice in the first half, so that there is one such place.
     """
     if not run.spec.continues:
-        raise UserError("repeated tokens are for language models (task complete).")
+        raise UserError("repeated tokens are only measured for language models (task complete).")
     tokenizer = run.vocab.source
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
     if len(ordinary) < length:
-        raise UserError(f"{length} different tokens are needed, and there are {len(ordinary)}.")
+        raise UserError(f"the vocabulary has {len(ordinary)} tokens; {length} are needed.")
     picks, cases = random.Random(seed), []
     for _ in range(n):
         half = picks.sample(ordinary, length)

@@ -55,7 +55,7 @@ def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
     if run.spec.truth != "digits":
         return Cases("things with known boxes", scenes(run, manifest, most))
     if not isinstance(run.model, Seq2Seq):
-        raise UserError("a model with CTC alone looks at nothing word by word: no maps to judge.")
+        raise UserError("a CTC model without a decoder has no attention for each word to measure.")
     spoken = recordings(run, manifest, most)
     cases = [each.case for each in spoken if each.case.links]
     return Cases("words with known times", cases, tuple(spoken))
@@ -73,7 +73,7 @@ def validate(
         )
     if not found.spoken:
         return truth
-    with progress.stage("measuring when words are said"):
+    with progress.stage("measuring word times"):
         times = measure_times(run, found.spoken)
     return replace(truth, facts={**truth.facts, "times": times})
 

@@ -41,8 +41,8 @@ def read_known(path: Path) -> list[Known]:
         where = f"line {number} of {path}"
         if len(fields) not in (2, 3):
             raise DataError(
-                f"{where} has {len(fields)} fields. Each line has a source, a tab and its "
-                "translation; behind another tab there may be an alignment such as 0-0 1-2."
+                f"{where} has {len(fields)} tab-separated fields. A line needs a source and its "
+                "translation, and may have an alignment such as 0-0 1-2 as third field."
             )
         links = read_pharaoh(fields[2], where) if len(fields) == 3 else []
         found.append(Known(fields[0], fields[1], tuple(links)))
