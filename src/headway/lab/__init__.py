@@ -1,12 +1,12 @@
-"""Small experiments that answer the classic questions about Transformers on the reader's machine.
+"""Small experiments that answer classic questions about Transformers on your own machine.
 
-    headway lab                 # the questions, and how long each takes
-    headway lab residuals       # an answer: a verdict, a picture and a control
+    headway lab                 # list the questions, and how long each takes
+    headway lab residuals       # run one: a verdict, a plot and a control experiment
 
-From Python: `from headway.lab import run_experiment`, then `run_experiment("residuals")`.
-Each experiment is one file of this package. It trains with `headway.train` and measures with
-`headway.load` and `headway.inside`; models that no setting describes are built with
-`headway.Parts` or from the layers of `headway.nn`.
+From Python: `from headway.lab import run_experiment`, then `run_experiment("residuals")`. Each
+experiment is one module of this package. It trains with `headway.train` and measures with
+`headway.load` and `headway.inside`. Models that no setting describes are built with `headway.Parts`
+or from the layers of `headway.nn`.
 """
 
 from __future__ import annotations

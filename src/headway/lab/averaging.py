@@ -1,8 +1,8 @@
 """E8: why are the last checkpoints averaged?
 
-As long as the learning rate is not zero, weights do not settle: they jitter around the bottom of a
-wide basin, and their mean lies nearer to it than any of them. If that is why, a rate that ends at
-zero leaves averaging little to gain.
+As long as the learning rate is above zero, weights do not settle: they jitter around the bottom of
+a wide basin, and their mean is closer to the bottom than any of them. If that is the reason,
+averaging gains little with a learning rate that decays to zero.
 """
 
 from __future__ import annotations
@@ -33,50 +33,51 @@ if TYPE_CHECKING:
 Weights = Mapping[str, Tensor]
 KEPT = 16
 TAKEN = 8
-"""Checkpoints whose mean the verdict is about."""
+"""Number of averaged checkpoints that the verdict is about."""
 
-SCHEDULES = {"constant": "constant rate", "inverse-sqrt": "the paper's rate, falling slowly",
-             "linear": "a rate that ends at zero"}  # fmt: skip
+SCHEDULES = {"constant": "constant learning "
+    "rate", "inverse-sqrt": "inverse square root, as in the paper",
+             "linear": "linear decay to zero"}  # fmt: skip
 LEAST = 0.005
-"""Nats per token: a gain that is one."""
+"""Smallest gain that counts, in nats per token."""
 
 WAY = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Averaging(Experiment):
     hypothesis = (
-        "Averaging gains because weights jitter while the learning rate is not zero: it gains "
-        "with a constant rate, and less with one that ends at zero."
+        "Averaging checkpoints helps because weights jitter while the learning rate is above zero: "
+        "the gain is larger with a constant learning rate than with one that decays to zero."
     )
     method = (
-        "One model is trained three times from the same weights on the same data, with a learning "
-        "rate that stays, one that falls with the square root of the step as in the paper, and "
-        "one that goes down to zero. The last 16 checkpoints of each are kept, and the validation "
-        "loss is taken of the mean of the last 1, 2, 4, 8 and 16 of them. The effect is what the "
-        "mean of 8 gains over the last one alone, with a rate that stays less with one that ends "
-        "at zero.",
-        "Beside that: a running average of the weights (train.ema), the mean of the answers of the "
-        "same 8 models, which costs eight times as much, the loss along "
-        "the straight line between two checkpoints, and whether two steps on end point the "
-        "same way.",
-        "Quick: Shakespeare letter by letter. Full: a larger model, longer; with --data German to "
-        "English.",
+        "One model is trained three times from the same initial weights on the same data: with a "
+        "constant learning rate, with one that falls with the inverse square root of the step as "
+        "in the paper, and with one that decays linearly to zero. The last 16 checkpoints of each "
+        "run are kept. The validation loss is measured for the mean of the last 1, 2, 4, 8 and 16 "
+        "checkpoints. The effect is the gain of averaging 8 checkpoints with a constant learning "
+        "rate minus the gain with one that decays to zero.",
+        "Also measured: an exponential moving average of the weights (train.ema); an ensemble of "
+        "the same 8 models, which costs eight times as much; the loss along the straight line "
+        "between two checkpoints; and whether consecutive steps point in the same direction.",
+        "Quick: a character-level language model of Shakespeare. Full: a larger model, trained "
+        "longer. With --data: translation from German to English.",
     )
     control = (
-        "The mean of 8 must be better than its members are on average, or it would be no average "
-        "of one basin; and the mean of two models from different seeds must be far worse than "
-        "both: it is not the averaging itself that helps."
+        "The mean of 8 checkpoints must be better than they are on average; otherwise they are not "
+        "in the same basin. The mean of two models from different seeds must be far worse than "
+        "both; otherwise averaging would help for another reason."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The last 5 checkpoints are averaged, 20 of the big model; "
-               "the rate still falls slowly there.", "context"),
-        Source("Popel, tensor2tensor issue 473", "About 0.3 BLEU on average, more early in "
-               "training."),
-        Source("fairseq issue 732", "No gain on a run whose rate was brought down well."),
-        Source("Izmailov et al. 2018", "The mean of weights along the way lies in a flatter part "
-               "of the basin than the last ones."),
-        Source("Gao et al. 2022", "The landscape is rather flat there, and nothing beats the plain "
-               "mean.", "context"),
+        Source("Vaswani et al. 2017", "The last 5 checkpoints are averaged, and the last 20 of the "
+               "big model; the learning rate is still falling slowly at that point.", "context"),
+        Source("Popel, tensor2tensor issue 473", "Averaging gains about 0.3 BLEU on average, and "
+               "more early in training."),
+        Source("fairseq issue 732", "Averaging gains nothing on a run whose learning rate was "
+            "decayed well."),
+        Source("Izmailov et al. 2018", "The mean of weights along the trajectory is in a flatter "
+               "part of the basin than the last weights."),
+        Source("Gao et al. 2022", "The loss surface is rather flat near the last checkpoints, and "
+               "nothing beats the plain mean.", "context"),
     )  # fmt: skip
     pieces = (6, 6)
 
@@ -103,9 +104,9 @@ class Averaging(Experiment):
         gains = {name: [one["mean"][name]["1"] - one["mean"][name][eight] for one in found]
                  for name in SCHEDULES}  # fmt: skip
         less = [a - b for a, b in zip(gains["constant"], gains["linear"], strict=True)]
-        effect = Effect.over(less, f"gain of averaging {TAKEN}, constant rate less one that ends "
-                             "at zero", "nats per token")  # fmt: skip
-        gain = Effect.over(gains["constant"], f"gain of averaging {TAKEN}, constant rate",
+        effect = Effect.over(less, f"gain of averaging {TAKEN}, constant learning rate minus decay "
+                             "to zero", "nats per token")  # fmt: skip
+        gain = Effect.over(gains["constant"], f"gain of averaging {TAKEN}, constant learning rate",
                            "nats per token")  # fmt: skip
         over_members = [
             sum(one["members"]["constant"]) / len(one["members"]["constant"])
@@ -117,8 +118,8 @@ class Averaging(Experiment):
         controls = [
             Control(
                 name="the mean is better than its members", passed=min(over_members) > 0,
-                said=f"with a constant rate the mean of {TAKEN} is better than its members on "
-                f"average by at least {min(over_members):.3f} nats.",
+                said=f"with a constant learning rate the mean of {TAKEN} checkpoints is better "
+                f"than they are on average by at least {min(over_members):.3f} nats.",
             ),
             Control(
                 name="two seeds cannot be averaged", passed=min(apart) > 0.1,
@@ -131,26 +132,31 @@ class Averaging(Experiment):
             *(Effect.over(gains[name], f"gain of averaging {TAKEN}, {SCHEDULES[name]}",
                           "nats per token") for name in ("inverse-sqrt", "linear")),
             Effect.over([one["mean"]["constant"]["1"] - one["ema"] for one in found],
-                        "gain of a running average, constant rate", "nats per token"),
+                        "gain of a moving average of the weights, constant learning "
+                        "rate", "nats per token"),
             Effect.over([one["mean"]["constant"]["1"] - one["ensemble"] for one in found],
-                        f"gain of {TAKEN} models that answer together", "nats per token"),
+                        f"gain of an ensemble of {TAKEN} models, constant learning "
+                        "rate", "nats per token"),
             Effect.over([one["mean"]["constant"][eight] - one["mean"]["linear"]["1"]
-                         for one in found], "loss of the mean, constant rate, less that of the "
-                        "last with a rate that ends at zero", "nats per token"),
-            Effect.over(over(found, "cosine", "constant"), "cosine of two steps on end, constant "
-                        "rate"),
+                         for one in found], "loss of the mean with a constant learning rate minus "
+                        "loss of the last checkpoint with decay to zero", "nats per token"),
+            Effect.over(over(found, "cosine", "constant"), "cosine of consecutive steps, constant "
+                        "learning rate"),
         ]  # fmt: skip
         word = all_of(gain.above(LEAST), effect.above(LEAST))
         linear = sum(gains["linear"]) / len(gains["linear"])
         answers = Answers(
-            supported=f"Because weights jitter: averaging {TAKEN} checkpoints gains {gain} with a "
-            f"constant rate and {said(linear)} with one that ends at zero: {{effect}} less.",
-            refuted=f"Not because weights jitter: averaging {TAKEN} checkpoints gains {gain} with "
-            f"a constant rate and {said(linear)} with one that ends at zero, {{effect}} less.",
-            undecided=f"The gain of averaging {TAKEN} checkpoints, {gain} with a constant rate, "
-            "differs too little or too unevenly from that with one that ends at zero: {effect}.",
-            changes="Checkpoints so far apart that the loss still falls between them, whose older "
-            "ones drag the mean back; smaller steps or larger batches, which jitter less.",
+            supported=f"Averaging helps because weights jitter: {TAKEN} checkpoints gain {gain} "
+            f"with a constant learning rate and {said(linear)} with one that decays to zero, which "
+            f"is {{effect}} less.",
+            refuted=f"Jitter does not explain it: averaging {TAKEN} checkpoints gains {gain} with "
+            f"a constant learning rate and {said(linear)} with one that decays to zero, which is "
+            f"only {{effect}} less.",
+            undecided=f"The gain of averaging {TAKEN} checkpoints is {gain} with a constant "
+            "learning rate. The difference to a rate that decays to zero is too small or varies "
+            f"too much between seeds: {{effect}}.",
+            changes="Checkpoints so far apart that the loss still falls between them, so that old "
+            "ones make the mean worse; smaller steps or larger batches, which jitter less.",
         )
         return decide(word, effect, answers, controls, more)
 
@@ -164,7 +170,7 @@ class Averaging(Experiment):
         ]  # fmt: skip
         lines = [
             (name, [(at, mean(found, "line", key, i)) for i, at in enumerate(WAY)])
-            for key, name in (("near", f"two checkpoints, {TAKEN - 1} apart"),
+            for key, name in (("near", f"two checkpoints of one run, {TAKEN - 1} apart"),
                               ("seeds", "two seeds"))
         ]  # fmt: skip
         rows = [
@@ -175,32 +181,32 @@ class Averaging(Experiment):
         ways: list[tuple[str, tuple[str, ...]]] = [
             ("last checkpoint", ("mean", "constant", "1")),
             (f"mean of {TAKEN}", ("mean", "constant", str(TAKEN))),
-            ("running average", ("ema",)),
-            (f"{TAKEN} models that answer together", ("ensemble",)),
+            ("moving average of the weights", ("ema",)),
+            (f"ensemble of {TAKEN} models", ("ensemble",)),
             ("mean of two seeds", ("seeds", "mean")),
         ]
         return [
             Lines(
-                title="What the mean of the last checkpoints gains", series=gains, log_x=True,
-                hint="Validation loss of the last one less that of the mean; above 0 the mean is "
-                "better.",
+                title="Gain of averaging the last checkpoints", series=gains, log_x=True,
+                hint="Validation loss of the last checkpoint minus that of the mean; above 0 the "
+                "mean is better.",
                 x="checkpoints in the mean", y="nats per token", levels=[("no gain", 0.0)],
             ),
             Lines(
-                title="On the way from one model to another", series=lines,
-                x="share of the other", y="nats per token",
-                hint="Loss of weights on the straight line between two: within a basin it sags, "
-                "between two seeds there is a barrier.",
+                title="Loss on the line between two models", series=lines,
+                x="share of the second model", y="nats per token",
+                hint="Loss of weights on the straight line between two models. Within one basin it "
+                "dips in the middle; between two seeds there is a barrier.",
             ),
             Table(
-                title="Three rates",
-                hint="Validation loss; the cosine is below 0 where steps go to and fro, and above "
-                "it where they still go somewhere.",
-                columns=["", "last", f"mean of {TAKEN}", "cosine of two steps on end"], rows=rows,
+                title="Three learning rate schedules",
+                hint="Validation loss. The cosine is below 0 if steps go back and forth, and above "
+                "0 if they still make progress.",
+                columns=["", "last", f"mean of {TAKEN}", "cosine of consecutive steps"], rows=rows,
             ),
             Table(
-                title="Other ways to average", columns=["constant rate", "nats per token"],
-                hint="All of the same training.",
+                title="Other ways to average", columns=["constant learning rate", "nats per token"],
+                hint="All from the same training run.",
                 rows=[[name, f"{mean(found, *path):.3f}"] for name, path in ways],
             ),
         ]  # fmt: skip
@@ -210,7 +216,7 @@ EXPERIMENT = Averaging()
 
 
 def material(bench: Bench) -> tuple[str, beds.Columns, beds.Columns, dict[str, Any]]:
-    """A task, its data, and settings that keep the last checkpoints."""
+    """Return a task, its data, and settings that keep the last checkpoints."""
     if bench.data is not None:
         train, valid, settings = language(bench)
         every = bench.choose(5, 25)
@@ -230,7 +236,7 @@ def material(bench: Bench) -> tuple[str, beds.Columns, beds.Columns, dict[str, A
 
 
 def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
-    """Losses of the mean of the last checkpoints, and what is to be compared with them."""
+    """Losses of averaged checkpoints, and the numbers they are compared with."""
     found: dict[str, Any] = {"mean": {}, "members": {}, "cosine": {}}
     for name, run in runs.items():
         loss = Losses(run)
@@ -273,7 +279,7 @@ class Losses:
 
 
 def kept_by(run: Run) -> list[Path]:
-    """Its checkpoints, oldest first."""
+    """Checkpoints of a run, oldest first."""
     return Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
 
 
@@ -282,7 +288,7 @@ def between(one: Weights, other: Weights, at: float) -> dict[str, Tensor]:
 
 
 def cosine(kept: Sequence[Weights]) -> float:
-    """Of each step from checkpoint to checkpoint with the next: the mean."""
+    """Mean cosine of each step between checkpoints with the next one."""
     flat = [torch.cat([tensor.flatten() for tensor in one.values()]) for one in kept]
     steps = [b - a for a, b in pairwise(flat)]
     found = [float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairwise(steps)]

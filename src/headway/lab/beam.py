@@ -1,7 +1,7 @@
-"""E9: how does beam search prune, and what does it lose?
+"""E9: what does beam search lose by pruning?
 
-Beam search cuts by rank: what is not among the best of a step is gone. The most probable output of
-all is found by a search that cuts only what can no longer win, and then both are compared.
+Beam search prunes by rank: a hypothesis that is not among the best of its step is dropped. An exact
+search, which prunes only what can no longer win, finds the most probable output. Both are compared.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from headway.tasks.opened import Opened
 
 MODEL = "tatoeba-de-en"
 BEAM = 4
-"""The width that the question is asked of."""
+"""Beam width that the question is about."""
 
 AT_ONCE = 64
-"""Hypotheses that the exact search looks at together."""
+"""Number of hypotheses that the exact search expands together."""
 
 LITTLE = 1.0
-"""Points of chrF: less than that cannot be seen in a test set of a thousand sentences."""
+"""Smallest difference in chrF that counts: less is invisible in a test set of 1,000 sentences."""
 
 CHRF = Bounds(low=0.0, high=100.0, margin=LITTLE)
 
 SAME = 1e-3
-"""Nats by which the best must be better than what a beam found for the beam to have missed it."""
+"""A beam missed the best output if that output is better by more than this, in nats."""
 
 NAMED = {"1": "greedy", "exact": "exact", "gnmt-0.6": "beam 4, α 0.6", "gnmt-1": "beam 4, α 1"}
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
@@ -65,34 +65,36 @@ THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
 
 class Beam(Experiment):
     hypothesis = (
-        "A beam of 4 cuts by rank, yet nearly all that it cuts was hopeless, and to find the most "
-        "probable output of all makes no better translations: what is wrong is the model's."
+        "A beam of 4 prunes by rank, but nearly everything that it prunes had no chance to win, "
+        "and finding the most probable output does not make translations better: the remaining "
+        "errors are the model's."
     )
     method = (
-        "A trained translator (German to English, comes with headway) searches for translations "
-        "of sentences that it never saw: greedily, and with beams of 2, 4 and 16 (full: up to "
-        "64) that rank by plain log-probability.",
-        "The most probable output of all is found depth first (Stahlberg and Byrne 2019): what has "
-        "less probability than the best finished output is left, for every further token only "
-        "takes some away. The beam's output is the first best, so little has to be looked at.",
-        "The tree of each beam of 4 is then judged with the truth in hand: which of the hypotheses "
-        "that were cut could still have won, and which were the beginning of the best output? And "
-        "how far behind the leader was the later winner, at its worst?",
-        "Sentences differ from seed to seed; the model is the same. With --data a model is trained "
-        "on your pairs first.",
+        "A trained translator (German to English, included in headway) translates sentences that "
+        "it has never seen: greedily, and with beams of 2, 4 and 16 (full: up to 64) that rank by "
+        "log-probability.",
+        "The most probable output is found by depth-first search (Stahlberg and Byrne 2019). Every "
+        "further token lowers the probability, so a hypothesis below the best finished output can "
+        "be dropped. The search starts with the output of the beam, so few hypotheses remain.",
+        "The search tree of each beam of 4 is then compared with the best output. Which pruned "
+        "hypotheses could still have won, and which were prefixes of the best output? And how far "
+        "behind the leader was the final winner at its worst step?",
+        "Each seed uses other sentences and the same model. With --data a model is first trained "
+        "on your pairs.",
     )
     control = (
-        "No beam may find more probability than the exact search, wider beams must find more on "
-        "average, and every hypothesis of a tree must be accounted for; else one of the searches "
-        "is broken."
+        "No beam may find a more probable output than the exact search, wider beams must find more "
+        "probable outputs on average, and every hypothesis of a tree must be accounted for; "
+        "otherwise one of the searches is broken."
     )
     literature = (
         Source("Stahlberg, Byrne 2019", "The most probable output is empty for more than half of "
-               "long news sentences, and beams miss it mostly: good translations are due to search "
+               "long news sentences, and beams mostly miss it: good translations are due to search "
                "errors.", "differs"),
-        Source("Koehn, Knowles 2017", "Quality peaks at narrow beams and falls with wide ones."),
-        Source("Freitag, Al-Onaizan 2017", "To drop what is far behind the leader makes search up "
-               "to 43 % faster at no loss."),
+        Source("Koehn, Knowles 2017", "Translation quality peaks at narrow beams and falls with "
+            "wide ones."),
+        Source("Freitag, Al-Onaizan 2017", "Dropping hypotheses far behind the leader makes search "
+               "up to 43 % faster without loss of quality."),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -101,7 +103,7 @@ class Beam(Experiment):
         some = bench.choose(100, 400)
         pairs = drawn(pairs, some, bench.seed)
         if len(pairs) < some:
-            bench.doubt(f"there are {len(pairs)} sentences for seed {bench.seed + 1} of {some}")
+            bench.doubt(f"seed {bench.seed + 1} has only {len(pairs)} of {some} sentences")
         widths = bench.choose((1, 2, 4, 16), (1, 2, 4, 8, 16, 64))
         most = bench.choose(2_000, 50_000)
         found: Measured = bench.once("search", lambda: measured(run.opened, pairs, widths, most))
@@ -112,8 +114,8 @@ class Beam(Experiment):
             return headway.load(MODEL, device=bench.device), beds.unseen()
         train, valid = beds.folder(bench.data)
         if len(train["source"]) < 2_000:
-            bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs to train on, and "
-                        "2,000 are needed")  # fmt: skip
+            bench.doubt(f"{bench.data.name} has {len(train['source']):,} training pairs, but 2,000 "
+                        "are needed")  # fmt: skip
         run = bench.train(
             "translator", "translate", train, valid=valid,
             settings={
@@ -132,11 +134,11 @@ class Beam(Experiment):
         )
         effect = Effect.between(
             exact_search, usual, CHRF,
-            f"what the exact search adds to the chrF of beam {BEAM}", "points",
+            f"chrF of the exact search minus that of beam {BEAM}", "points",
         )  # fmt: skip
         hopeless = Effect.over(
             [100 * value for value in over(found, "cut", "hopeless")],
-            "hypotheses that were hopeless, of those that were cut", "%",
+            "share of pruned hypotheses that could not win", "%",
         )  # fmt: skip
         widths = sorted((k for k in found[0]["log_prob"] if k.isdecimal()), key=int)
         log_probs = [mean(found, "log_prob", width) for width in widths]
@@ -147,57 +149,60 @@ class Beam(Experiment):
             Control(
                 name="the exact search is never worse",
                 passed=exact > -1e-3,
-                said="no beam found more than the exact search."
+                said="no beam found a more probable output than the exact search."
                 if exact > -1e-3 else
-                f"a beam found {-exact:.4f} nats more than the exact search.",
+                f"a beam found an output that is {-exact:.4f} nats more probable than that of the "
+                "exact search.",
             ),
             Control(
                 name="wider beams find more",
                 passed=all(b > a - 1e-3 for a, b in pairwise(log_probs)),
-                said=f"log P of a sentence rises from {said(log_probs[0])} (greedy) to "
-                f"{said(log_probs[-1])} nats (beam {widths[-1]}).",
+                said=f"the mean log-probability of an output rises from {said(log_probs[0])} "
+                f"(greedy) to {said(log_probs[-1])} nats (beam {widths[-1]}).",
             ),
             Control(
                 name="the trees add up", passed=counted,
-                said="every continuation that was scored is ruled out, listed or left, in every "
+                said="every scored continuation is ruled out, listed or counted as rest, in every "
                 "step." if counted else "some continuations of a step are not accounted for.",
             ),
             Control(
-                name="the exact search comes to an end", passed=solved >= 0.9,
-                said=f"it proved its answer for at least {100 * solved:.0f} % of the sentences.",
+                name="the exact search finishes", passed=solved >= 0.9,
+                said=f"it proved its output to be the best for at least {100 * solved:.0f} % of "
+                    "the sentences.",
             ),
         ]  # fmt: skip
         more = [
             hopeless,
             Effect.over([100 * (one["better"] - one["worse"]) for one in found],
-                        "sentences that the exact search makes better (by chrF), less those that "
+                        "sentences that the exact search makes better (by chrF) minus those that "
                         "it makes worse", "%"),
             Effect.over([100 * v for v in over(found, "missed", "1")],
-                        "sentences whose best output greedy search misses", "%"),
+                        "sentences whose best output is missed by greedy search", "%"),
             Effect.over([100 * v for v in over(found, "by_length", "shorter")],
-                        "the same of the shorter half of the sentences", "%"),
+                        "the same for the shorter half of the sentences", "%"),
             Effect.over([100 * v for v in over(found, "by_length", "longer")],
-                        "the same of the longer half", "%"),
+                        "the same for the longer half of the sentences", "%"),
             Effect.over([100 * v for v in over(found, "missed", beam)],
-                        f"sentences whose best output beam {BEAM} misses", "%"),
+                        f"sentences whose best output is missed by beam {BEAM}", "%"),
             Effect.over([100 * v for v in over(found, "empty")],
                         "sentences whose best output is empty", "%"),
-            Effect.over(over(found, "worst_rank"), "worst rank of a later winner on its way"),
+            Effect.over(over(found, "worst_rank"), "worst rank of the final winner in any step"),
             Effect.over([one["quality"]["gnmt-0.6"] - one["quality"][beam] for one in found],
-                        "what ranking by length (α 0.6) adds to chrF", "points"),
+                        "change in chrF with a length penalty (α 0.6)", "points"),
         ]  # fmt: skip
         word = all_of(effect.below(LITTLE), hopeless.above(80.0))
         answers = Answers(
             supported=f"A beam of {BEAM} misses the best output of "
-            f"{100 * mean(found, 'missed', beam):.0f} % of the sentences and loses nothing worth "
-            "naming by it: the exact search adds {effect} of chrF; "
-            f"{hopeless.value:.0f} % of what is cut was hopeless.",
-            refuted="Pruning does lose something: the exact search adds {effect} of chrF, and "
-            f"{hopeless.value:.0f} % of what beam {BEAM} cuts was hopeless.",
-            undecided="These sentences cannot tell whether pruning loses anything: the exact "
-            f"search adds {{effect}} of chrF; {hopeless.value:.0f} % of what is cut was hopeless.",
-            changes="Long sentences and unsure models: there the best output is often far too "
-            "short or empty, wide beams come near it, and quality falls.",
+            f"{100 * mean(found, 'missed', beam):.0f} % of the sentences but loses no quality: the "
+            f"exact search changes chrF by {{effect}}, and {hopeless.value:.0f} % of the pruned "
+            "hypotheses could not win.",
+            refuted=f"The claim fails: the exact search changes chrF by {{effect}}, and "
+            f"{hopeless.value:.0f} % of the hypotheses that beam {BEAM} prunes could not win.",
+            undecided="These sentences do not show whether pruning loses quality: the exact search "
+            f"changes chrF by {{effect}}, and {hopeless.value:.0f} % of the pruned hypotheses "
+            "could not win.",
+            changes="Long sentences and uncertain models: there the best output is often far too "
+            "short or empty, wide beams come close to it, and quality falls.",
         )
         return decide(word, effect, answers, controls, more)
 
@@ -207,47 +212,48 @@ class Beam(Experiment):
         quality = [*arms, *(one for one in found[0]["quality"] if one.startswith("gnmt"))]
         return [
             Bars(
-                title="What each search misses", unit="% of sentences",
-                hint="Sentences for which a more probable output than the one found exists; low "
-                "and high are the seeds.",
+                title="Best outputs missed by each search", unit="% of sentences",
+                hint="Sentences that have a more probable output than the one found; low and high "
+                "are the range over seeds.",
                 bars=interval_bars([(label(width), [100 * v for v in over(found, "missed", width)])
                                     for width in widths]),
             ),
             Table(
-                title="More probability, better translation?",
-                hint="Means over seeds. Length: tokens of the outputs by those of references. α "
-                "ranks outputs by log P divided by a power of their length.",
+                title="Are more probable outputs better translations?",
+                hint="Means over seeds. Length: tokens of the outputs divided by tokens of the "
+                "references. α: outputs are ranked by log P divided by a power of their length.",
                 columns=["search", "log P, nats", "chrF", "BLEU", "length"],
                 rows=[[label(arm), mean(found, "log_prob", arm), mean(found, "quality", arm),
                        mean(found, "bleu", arm), mean(found, "length", arm)] for arm in quality],
             ),
             Table(
-                title="What became of the hypotheses",
-                hint=f"Trees of beam {BEAM}. Hopeless: less probable already than the best output "
-                "in the end. Fatal: the beginning of that output itself.",
+                title="Kept and pruned hypotheses",
+                hint=f"Search trees of beam {BEAM}. Could not win: already less probable than the "
+                "best output. Fatal: a prefix of the best output.",
                 columns=["", "share"],
                 rows=[
                     ["kept", mean(found, "cut", "kept")],
-                    ["cut", 1 - mean(found, "cut", "kept")],
-                    ["of those cut: hopeless", mean(found, "cut", "hopeless")],
-                    ["of those cut: could still have won", 1 - mean(found, "cut", "hopeless")],
-                    ["of those cut: fatal", mean(found, "cut", "fatal")],
+                    ["pruned", 1 - mean(found, "cut", "kept")],
+                    ["pruned: could not win", mean(found, "cut", "hopeless")],
+                    ["pruned: could still have won", 1 - mean(found, "cut", "hopeless")],
+                    ["pruned: fatal", mean(found, "cut", "fatal")],
                 ],
             ),
             Lines(
-                title="Drop what is far behind the leader",
-                hint="Of the hypotheses that a beam of 4 follows: the share that is further behind "
-                "the best of its step than this, and the share of winners that are lost with them.",
+                title="Pruning by distance to the leader",
+                hint="Share of a beam of 4's hypotheses that are further behind the best of their "
+                "step than this, and share of final winners that would be dropped with them.",
                 series=[
                     (name, [(float(t), 100 * mean(found, "threshold", str(t), key))
                             for t in THRESHOLDS])
-                    for name, key in (("work spared", "spared"), ("winners lost", "lost"))
+                    for name, key in (("hypotheses dropped", "spared"), ("winners lost", "lost"))
                 ],
-                x="nats behind", y="%",
+                x="nats behind the leader", y="%",
             ),
             Table(
-                title="Where beam and best differ", columns=["source", f"beam {BEAM}", "exact"],
-                hint="The first few; more probability is not more truth.",
+                title="Examples where the beam misses the best "
+                    "output", columns=["source", f"beam {BEAM}", "exact"],
+                hint="The first few; a more probable output is not always a better one.",
                 rows=[row for one in found for row in one["examples"]][:6]
                 or [["none", "", ""]],
             ),
@@ -262,8 +268,8 @@ def label(arm: str) -> str:
 
 
 def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tuple[str, str]]:
-    """Sentences of a seed: those that the seeds before it have left, and when all have been taken,
-    all again in another order."""
+    """Sentences of a seed. No two seeds share sentences until all are used; then they are shuffled
+    and used again."""
     parts = max(1, len(pairs) // some)
     order = list(pairs)
     if seed >= parts:
@@ -274,7 +280,7 @@ def drawn(pairs: Sequence[tuple[str, str]], some: int, seed: int) -> Sequence[tu
 def measured(
     run: Opened, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
 ) -> dict[str, Any]:
-    """All numbers of these sentences."""
+    """Compute all numbers for these sentences."""
     source, target = run.vocab.source, run.vocab.target
     items = [source.as_source(source.encode(german)) for german, _ in pairs]
     references = [english for _, english in pairs]
@@ -350,32 +356,33 @@ def share(those: Sequence[bool]) -> float:
     return sum(those) / len(those) if those else float("nan")
 
 
-# -- the most probable output of all
+# -- the most probable output
 
 
 @dataclass(frozen=True)
 class Exact:
     tokens: list[int]
-    """Without the end token."""
+    """Tokens without the end token."""
 
     log_prob: float
     expanded: int
-    """Hypotheses whose next tokens were asked for."""
+    """Number of hypotheses that were expanded."""
 
     proved: bool
-    """Whether nothing better can be left; False where too many had to be looked at."""
+    """Whether no better output is possible; False if the search stopped at its limit."""
 
 
 Ask = Callable[[Sequence[Sequence[int]]], Tensor]
-"""Of hypotheses of one length the log-probabilities of every next token (W V)."""
+"""Function from hypotheses of one length to the log-probabilities of every next token (W V)."""
 
 
 def exact_best(ask: Ask, eos: int, limit: int, first: Hypothesis | None, most: int) -> Exact:
-    """Depth first: the deepest hypotheses go on, the most probable before the others, and what is
-    not above the best finished one is left for good.
+    """Find the most probable output by depth-first search. Hypotheses that are not above the best
+    finished output are dropped.
 
-    `limit`: most tokens, the end token counted. `first`: a finished output that is known already.
-    `most`: hypotheses to look at before it gives up."""
+    `limit`: most tokens, including the end token. `first`: a finished output that is already known.
+    `most`: number of expanded hypotheses after which the search stops.
+    """
     best = (-float("inf"), []) if first is None else (first.log_prob, list(first.tokens))
     levels: list[list[tuple[float, list[int]]]] = [[(0.0, [])]]  # by their number of tokens
     expanded = 0
@@ -406,8 +413,8 @@ def exact_best(ask: Ask, eos: int, limit: int, first: Hypothesis | None, most: i
 
 
 def asker(model: Seq2Seq, source: Sequence[int], job: Job) -> Ask:
-    """Log-probabilities of every next token behind hypotheses of one length, as the rules of the
-    search leave them: the source is read once, the hypotheses side by side."""
+    """Make a function that returns the log-probabilities of every next token, with the rules of the
+    search. The source is encoded once."""
     with torch.no_grad(), evaluating([model]):
         given, layout = model.source_front.collate([list(source)], model_device(model))
         memory_SD = model.encode(given, layout).x_MD
@@ -436,11 +443,11 @@ def model_device(model: torch.nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-# -- the trees, with the truth in hand
+# -- search trees compared with the best output
 
 
 def judged(trees: Sequence[BeamTree], exact: Sequence[Exact]) -> dict[str, Any]:
-    """What became of every hypothesis, and whether it had deserved it."""
+    """Count kept and pruned hypotheses, and those that could not have won."""
     kept = cut = hopeless = fatal = 0
     ranks = []
     for tree, best in zip(trees, exact, strict=True):
@@ -464,8 +471,8 @@ def judged(trees: Sequence[BeamTree], exact: Sequence[Exact]) -> dict[str, Any]:
 
 
 def behind(trees: Sequence[BeamTree], threshold: float) -> dict[str, float]:
-    """What dropping hypotheses this far behind the leader of their step would spare, and how many
-    winners it would lose."""
+    """Share of hypotheses that pruning at this distance from the leader would drop, and share of
+    winners that it would lose."""
     n = spared = lost = 0
     for tree in trees:
         leader: dict[int, float] = {}

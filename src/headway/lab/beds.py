@@ -1,4 +1,4 @@
-"""Data that experiments train on: made-up languages whose truth is known, and two small texts."""
+"""Data of the experiments: artificial languages with a known alignment, and two small texts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ NOUNS = 40
 ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
 Words = list[tuple[str, tuple[int, ...]]]
-"""Words of the target, each with the numbers of the source words that it comes from."""
+"""Target words, each with the indices of the source words that it comes from."""
 
 Columns = dict[str, list[str]]
-"""As `headway.train` takes data in memory."""
+"""Columns of in-memory data for `headway.train`."""
 
 
 @dataclass(frozen=True)
 class Bed:
-    """Training and validation pairs, no source of the one in the other."""
+    """Training and validation pairs with no source sentence in both."""
 
     train: list[Known]
     valid: list[Known]
@@ -40,7 +40,7 @@ def columns(pairs: Sequence[Known]) -> Columns:
 
 
 def bed(make: Callable[[int, int], list[Known]], n_train: int, n_valid: int, seed: int) -> Bed:
-    """Of a language: `bed(grammar, 4000, 200, bench.seed)`."""
+    """Make training and validation pairs of a language: `bed(grammar, 4000, 200, bench.seed)`."""
     valid = _distinct(make(n_valid, 2 * seed + 1), set())
     sources = {pair.source for pair in valid}
     return Bed(_distinct(make(n_train, 2 * seed + 2), sources), valid)
@@ -60,20 +60,20 @@ def _distinct(pairs: Sequence[Known], seen: set[str]) -> list[Known]:
 
 
 def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[Known]:
-    """A toy grammar. `clauses`: sentences in one; the target has them from the last to the first.
+    """Sentence pairs of a toy grammar. `clauses`: clauses per sentence; the target reverses them.
 
     Source: `the red dog often sees a cat up`. In the target an adjective follows its noun, the
-    object precedes its subject, and the verb is at the end; `the` and `a` become endings of nouns;
-    a verb with a particle is one word, and an adverb two.
+    object comes before the subject, and the verb is at the end. `the` and `a` become noun endings,
+    a verb with a particle becomes one word, and an adverb becomes two.
 
-    Nothing of it stands on the diagonal for long, and every word of the target has its origin.
+    So alignments are rarely diagonal, and the source of every target word is known.
     """
     picks = random.Random(seed)
     return [_joined([_sentence(picks) for _ in range(clauses)]) for _ in range(n)]
 
 
 def _joined(clauses: Sequence[Known]) -> Known:
-    """One sentence of several, whose order is turned round in the target."""
+    """Join clauses into one sentence; the target has them in reverse order."""
     source: list[str] = []
     target: Words = []
     for clause in clauses:
@@ -108,7 +108,7 @@ def _sentence(picks: random.Random) -> Known:
 
 
 def _phrase(picks: random.Random, source: list[str]) -> Words:
-    """A noun with its article and perhaps an adjective; the source grows by it."""
+    """A noun with its article and perhaps an adjective; it is appended to `source`."""
     first = len(source)
     article = picks.choice(["the", "a"])
     source.append(article)
@@ -125,7 +125,7 @@ def _phrase(picks: random.Random, source: list[str]) -> Words:
 
 
 def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[Known]:
-    """Copy what counts and leave out distractors; `turned`: from the last to the first."""
+    """Sentence pairs of a copying task with distractors to leave out; `turned`: copy in reverse."""
     picks = random.Random(seed)
     made = []
     for _ in range(n):
@@ -144,8 +144,8 @@ def reverses(n: int, seed: int = 1) -> list[Known]:
 def strings(
     order: str, low: int, high: int, letters: int = 12
 ) -> Callable[[int, int], list[Known]]:
-    """A language of words in any order, from `low` to `high` of them, whose target is the same
-    (`copy`), turned round (`reverse`) or sorted (`sort`)."""
+    """A language of `low` to `high` random words whose target is a copy (`copy`), reversed
+    (`reverse`) or sorted (`sort`)."""
 
     def make(n: int, seed: int) -> list[Known]:
         picks = random.Random(seed)
@@ -165,7 +165,7 @@ def strings(
 
 
 def name(number: int) -> str:
-    """A syllable, so that every tokenizer takes a word for a word: ba, be, bi …"""
+    """A syllable (ba, be, bi …), so that every tokenizer keeps a word in one piece."""
     return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
 
 
@@ -179,20 +179,21 @@ def _known(source: list[str], target: Words) -> Known:
 
 @cache
 def shakespeare() -> str:
-    """300 kB of plays, in the public domain."""
+    """300 kB of plays in the public domain."""
     return gzip.decompress((TEXTS / "shakespeare.txt.gz").read_bytes()).decode()
 
 
 def speeches(
     n_train: int, n_valid: int, size: int = 400, text: str | None = None
 ) -> tuple[Columns, Columns]:
-    """Shakespeare, or another text, in pieces of `size` characters, the last ones to validate
-    on."""
+    """Cut Shakespeare, or another text, into pieces of `size` characters; the last are for
+    validation."""
     text = shakespeare() if text is None else text
     pieces = [text[start : start + size] for start in range(0, len(text) - size, size)]
     if len(pieces) < 2 * n_valid:
         raise DataError(
-            f"a text of {len(text):,} letters is too short: {2 * n_valid * size:,} are needed."
+            f"the text has {len(text):,} characters, but at least {2 * n_valid * size:,} are "
+            "needed."
         )
     n_train = min(n_train, len(pieces) - n_valid)
     return {"text": pieces[:n_train]}, {"text": pieces[-n_valid:]}
@@ -200,7 +201,7 @@ def speeches(
 
 @cache
 def sentences() -> tuple[tuple[str, str], ...]:
-    """6,000 pairs, German and English, of Tatoeba (CC BY 2.0 FR)."""
+    """6,000 German-English pairs of Tatoeba (CC BY 2.0 FR)."""
     lines = gzip.decompress((TEXTS / "tatoeba-de-en.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
@@ -215,7 +216,7 @@ def unseen() -> tuple[tuple[str, str], ...]:
 
 
 def translations(n_train: int, n_valid: int) -> tuple[Columns, Columns]:
-    """German to English, the last ones to validate on."""
+    """German-English pairs; the last are for validation."""
     pairs = sentences()
 
     def some(found: Sequence[tuple[str, str]]) -> Columns:
@@ -228,8 +229,8 @@ def translations(n_train: int, n_valid: int) -> tuple[Columns, Columns]:
 
 
 def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns, Columns]:
-    """Pairs of a folder with `train.de`, `train.en` and `val.de`, `val.en` (or `valid`), a sentence
-    a line."""
+    """Read pairs from `train.de`, `train.en` and `val.de`, `val.en` (or `valid`) of a folder, one
+    sentence per line."""
 
     def side(part: str, language: str) -> list[str]:
         file = path / f"{part}.{language}"
@@ -238,7 +239,7 @@ def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns,
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"cannot read {file}: {error}. The folder needs train.{source}, train.{target}, "
-                f"val.{source} and val.{target}, a sentence a line."
+                f"val.{source} and val.{target} with one sentence per line."
             ) from error
 
     def both(part: str) -> Columns:
@@ -246,7 +247,8 @@ def folder(path: Path, source: str = "de", target: str = "en") -> tuple[Columns,
         if len(found["source"]) != len(found["target"]):
             raise DataError(
                 f"{path / part}.{source} has {len(found['source']):,} lines and .{target} has "
-                f"{len(found['target']):,}. They must belong together line by line."
+                f"{len(found['target']):,}. Line n of one must be the translation of line n of the "
+                "other."
             )
         return found
 

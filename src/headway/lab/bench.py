@@ -1,4 +1,4 @@
-"""Where an experiment works: a folder, a seed, and trainings that go on where they stopped."""
+"""The workspace of one seed of an experiment: its folder, and trainings that can be resumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "model.dropout": 0.0, "train.smoothing": 0.0, "train.schedule": "cosine", "train.lr": 2e-3,
     "train.batch_tokens": 1024, "train.average": 1, "train.keep": 1, "train.metric": "loss",
     "train.threads": 1, "train.precision": "fp32", "tokenizer.kind": "words", }  # fmt: skip
-"""What every training of a quick experiment begins with; each says what it has otherwise."""
+"""Settings of every training in a quick experiment; an experiment may override them."""
 
 
 PAIRS: dict[str, Any] = {
@@ -34,17 +34,17 @@ PAIRS: dict[str, Any] = {
     "model.d_ff": 96, "train.lr": 8e-3, "train.batch_tokens": 512, "train.steps": 300,
     "train.warmup": 30, "train.clip": 1.0, "decode.beam": 1,
 }  # fmt: skip
-"""A translator that learns to turn eight words round in eight seconds."""
+"""Settings of a translator that learns to reverse eight words in eight seconds."""
 
 
 class OutOfTime(Exception):
-    """The time that was given is spent; what is done is kept."""
+    """The time budget is used up; finished measurements are kept."""
 
 
 @dataclass(kw_only=True)
 class Bench:
     folder: Path
-    """Of this seed."""
+    """The folder of this seed."""
 
     seed: int
     quick: bool
@@ -53,16 +53,16 @@ class Bench:
     progress: Progress = SILENT
     stage: Stage | None = None
     deadline: float | None = None
-    """By `time.monotonic`."""
+    """Time limit, by `time.monotonic`."""
 
     doubts: list[str] = field(default_factory=list)
 
     def choose(self, quick: Value, full: Value) -> Value:
-        """One of two sizes."""
+        """Return the value for the quick or the full size."""
         return quick if self.quick else full
 
     def doubt(self, reason: str) -> None:
-        """Note why what is measured here cannot carry a verdict: it will be `undecided`."""
+        """Record why the data cannot support a verdict; the verdict will be `undecided`."""
         if reason not in self.doubts:
             self.doubts.append(reason)
 
@@ -78,20 +78,21 @@ class Bench:
         columns: Mapping[str, Any] | None = None,
         start: str | os.PathLike[str] = "none",
     ) -> Run:
-        """A run of this seed, trained once: a finished one is opened, a stopped one goes on.
+        """Train a run once: load a finished one, resume a stopped one.
 
-        `name` is its folder in that of the seed; `settings` are said over `SMALL`. Of both, what
-        `start` brings with its weights is left out."""
+        `name`: its folder inside the folder of the seed. `settings` override `SMALL`. With `start`,
+        the settings that come with its weights are left out of both.
+        """
         out = self.folder / "runs" / name
         said = {**SMALL, "train.seed": 1 + self.seed, **(settings or {})}
-        # One evaluation, at the end, unless the experiment wants more of them.
+        # One evaluation at the end, unless the experiment sets more.
         steps = said.get("train.steps")
         if steps is not None:
             said.setdefault("train.eval_every", steps)
         if start != "none":
             said = {key: value for key, value in said.items() if not of_start(key)}
         if not self.quick and "train.threads" not in (settings or {}):
-            del said["train.threads"]  # as many as are quick
+            del said["train.threads"]  # the default number of threads
         said = {key: value for key, value in said.items() if value is not None}
         if (out / WEIGHTS).is_file():
             run = headway.load(out, device=self.device, parts=parts)
@@ -106,7 +107,7 @@ class Bench:
         return run
 
     def once(self, name: str, measure: Callable[[], Value]) -> Value:
-        """What `measure` gives, as JSON has it: measured once and kept."""
+        """Return the result of `measure` as JSON values, computed once and stored."""
         path = self.folder / "measured" / f"{name}.json"
         if path.is_file():
             self.done()
@@ -121,22 +122,23 @@ class Bench:
         return value
 
     def lines(self, path: Path, least: int, what: str) -> list[str]:
-        """Lines of a file of the user's; too few of them make a verdict impossible."""
+        """Return the lines of the user's file. Fewer than `least` make the verdict undecided."""
         try:
             found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot read {path}: {error}.") from error
         if len(found) < least:
-            self.doubt(f"{path.name} has {len(found):,} {what}, and {least:,} are needed")
+            self.doubt(f"{path.name} has {len(found):,} {what}, but {least:,} are needed")
         return found
 
     def text(self, usual: Callable[[], str], least: int = 100_000) -> str:
-        """The user's text, or else the usual one; of a short one not much can be said."""
+        """Return the user's text, or the default one. A text shorter than `least` makes the verdict
+        undecided."""
         if self.data is None:
             return usual()
         text = "\n".join(self.lines(self.data, 1, "lines"))
         if len(text) < least:
-            self.doubt(f"{self.data.name} has {len(text):,} letters, and {least:,} are needed")
+            self.doubt(f"{self.data.name} has {len(text):,} characters, but {least:,} are needed")
         return text
 
     # -- progress and time
@@ -166,7 +168,7 @@ class Bench:
 
 
 def of_start(key: str) -> bool:
-    """Whether a run that starts from another takes this setting over with its weights."""
+    """Whether a run that starts from another inherits this setting with its weights."""
     return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 
 
@@ -175,5 +177,5 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FolderError(
-            f"{path} is damaged ({error}). Delete it: the same command measures it again."
+            f"{path} is damaged ({error}). Delete it and repeat the command to measure it again."
         ) from error

@@ -1,7 +1,7 @@
-"""E5: are positions better added to embeddings, or written beside them?
+"""E5: should positions be added to embeddings or concatenated with them?
 
-Adding looks wasteful: two things in one vector. But the code of a sentence's places lies in few
-directions, and embeddings can learn to keep out of them: a sum that can be taken apart again.
+Adding looks wasteful: one vector holds two things. But the encodings of a sentence's positions span
+few directions, and embeddings can learn to avoid these: such a sum can be separated again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 MOST = 512
-"""Places that these codes have."""
+"""Number of positions that these encodings cover."""
 
 EQUAL = 0.1
-"""Of what positions are worth: less than that is no difference."""
+"""Smallest difference that counts, as a share of the gain from positions."""
 
 
 class Coded(nn.Module):
-    """A table of codes that is given, not learned."""
+    """Positional encodings from a fixed table, not learned."""
 
     code_PC: Tensor
 
@@ -48,7 +48,7 @@ class Coded(nn.Module):
 
 
 class Beside(Coded):
-    """The last numbers of a vector are the code of its place, and no word has a say in them."""
+    """The last dimensions of a vector hold the positional encoding and nothing of the word."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         code_NC = self.code(x_ND, layout)
@@ -56,8 +56,8 @@ class Beside(Coded):
 
 
 class Turned(Coded):
-    """The same in directions drawn by chance: each number has a bit of both, and yet the two
-    can be told apart exactly."""
+    """Positional encodings in random directions instead of the last dimensions. Word and position
+    can still be separated exactly."""
 
     free_DD: Tensor
     basis_CD: Tensor
@@ -74,7 +74,7 @@ class Turned(Coded):
 
 
 class Mixed(Coded):
-    """Both side by side, and a trained matrix brings them to the width of the stream."""
+    """Word and position concatenated, then projected to the model width by a trained matrix."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -91,16 +91,17 @@ def beside(taken: int, settings: TextSettings, width: int) -> nn.Module:
 
 ARMS: dict[str, tuple[str, Parts | None, dict[str, Any]]] = {
     "add": ("added", None, {}),
-    "beside-8": ("beside, 8 numbers", Parts(name="lab-beside-8", positions=partial(beside, 8)), {}),
-    "beside-16": ("beside, 16 numbers",
+    "beside-8": ("concatenated, 8 "
+        "dimensions", Parts(name="lab-beside-8", positions=partial(beside, 8)), {}),
+    "beside-16": ("concatenated, 16 dimensions",
                   Parts(name="lab-beside-16", positions=partial(beside, 16)), {}),
-    "beside-32": ("beside, 32 numbers",
+    "beside-32": ("concatenated, 32 dimensions",
                   Parts(name="lab-beside-32", positions=partial(beside, 32)), {}),
-    "turned": ("16 directions by chance",
+    "turned": ("16 random directions",
                Parts(name="lab-turned", positions=lambda _, width: Turned(width, 16)), {}),
-    "mixed": ("beside, then a matrix",
+    "mixed": ("concatenated, then projected",
               Parts(name="lab-mixed", positions=lambda _, width: Mixed(width)), {}),
-    "scores": ("only in the scores", None, {"model.positions": "relative"}),
+    "scores": ("only in attention scores", None, {"model.positions": "relative"}),
     "none": ("no positions", Parts(name="lab-nowhere", positions=lambda *_: None), {}),
 }  # fmt: skip
 QUICK = ("add", "beside-8", "beside-16", "mixed", "scores", "none")
@@ -108,34 +109,35 @@ QUICK = ("add", "beside-8", "beside-16", "mixed", "scores", "none")
 
 class Concatenate(Experiment):
     hypothesis = (
-        "At equal width it makes no difference whether the code of a place is added to an "
-        "embedding or written beside it."
+        "At equal width it makes no difference whether positional encodings are added to "
+        "embeddings or concatenated with them."
     )
     method = (
-        "Translators of one size learn the same pairs, in equal steps; they differ in how a token "
-        "learns where it stands. Added: embedding plus code, as in the paper. Beside: the last 8 "
-        "or 16 numbers of a vector are a code of that width, the rest belongs to the word, so "
-        "that the vector is no wider. Beside, then a matrix: both in full, brought to the width "
-        "of the stream by trained weights, which the others do not have. Only in the scores: a "
-        "trained number for each distance, as in T5. And no positions at all.",
-        "Quick: a made-up language in which the order of words decides what they become, so that "
-        "its truth is known. Full: German to English, also with 32 numbers, and with a code in 16 "
-        "directions drawn by chance.",
-        "Then the model that adds is looked at: how many directions the code of a sentence's "
-        "places takes, and how much of the embeddings' variance lies in them, beside what chance "
-        "would put there.",
+        "Translators of the same size learn the same pairs for the same number of steps. They "
+        "differ in how a token gets its position. Added: embedding plus positional encoding, as in "
+        "the paper. Concatenated: the last 8 or 16 dimensions of a vector hold a positional "
+        "encoding of that width, the rest belongs to the word, and the vector gets no wider. "
+        "Concatenated, then projected: both in full, brought to the model width by trained weights "
+        "that the others do not have. Only in attention scores: a trained number for each "
+        "distance, as in T5. The last model has no positions at all.",
+        "Quick: an artificial language in which the order of words decides their translation. "
+        "Full: German to English, also with 32 dimensions, and with an encoding in 16 random "
+        "directions.",
+        "Then the model with added positions is analysed: how many directions the encodings of a "
+        "sentence's positions span, and how much of the variance of the embeddings is in these "
+        "directions, compared with chance.",
     )
     control = (
-        "Without positions the loss must be clearly higher, or the task would not need them and "
-        "the comparison would say nothing. Differences are counted in shares of that."
+        "Without positions the loss must be clearly higher; otherwise the task would not need "
+        "them. Differences are measured as a share of this gain."
     )
     literature = (
-        Source("Ke, He, Liu 2021 (TUPE)", "Words and places are better kept apart, in scores of "
-               "their own: a small gain on GLUE.", "differs"),
-        Source("tensor2tensor issue 1591", "Asked for results, the authors' forum had opinions and "
-               "no publication.", "context"),
-        Source("nanoGPT issue 83", "Addition can do what concatenation does, since embeddings can "
-               "keep out of the code's directions."),
+        Source("Ke, He, Liu 2021 (TUPE)", "Words and positions are better kept separate, with "
+               "their own attention scores: a small gain on GLUE.", "differs"),
+        Source("tensor2tensor issue 1591", "A question about results got opinions in the authors' "
+               "forum, and no publication.", "context"),
+        Source("nanoGPT issue 83", "Addition can do what concatenation does, because embeddings "
+               "can avoid the directions of the positional encoding."),
     )  # fmt: skip
     pieces = (len(QUICK) + 1, len(ARMS) + 1)
 
@@ -157,7 +159,7 @@ class Concatenate(Experiment):
         worth = [one["loss"]["none"] - one["loss"]["add"] for one in found]
         effect = Effect.over(
             [100 * one for one in share(found, "beside-16")],
-            "loss beside less added, of what positions are worth",
+            "loss concatenated minus added, relative to the gain from positions",
             "%",
         )
         control = Control(
@@ -167,28 +169,29 @@ class Concatenate(Experiment):
             "than with added ones.",
         )
         more = [
-            Effect.over(worth, "what positions are worth", "nats per token"),
+            Effect.over(worth, "gain from positions", "nats per token"),
             *(Effect.over([one["loss"][arm] - one["loss"]["add"] for one in found],
-                          f"loss, {ARMS[arm][0]}, less added", "nats per token")
+                          f"loss, {ARMS[arm][0]}, minus added", "nats per token")
               for arm in found[0]["loss"] if arm not in ("add", "none")),
             Effect.over(over(found, "shared", "learned"), "share of the embeddings' variance in "
-                        "the code's directions"),
+                        "the directions of the encoding"),
             Effect.over(over(found, "shared", "chance"), "the same by chance"),
         ]  # fmt: skip
-        better = "Added" if effect.value > 0 else "Beside"
+        better = "addition" if effect.value > 0 else "concatenation"
         mixed = mean(found, "loss", "mixed") - mean(found, "loss", "add")
         way = f"{abs(mixed):.2f} nats {'lower' if mixed < 0 else 'higher'}"
         answers = Answers(
-            supported="Added or beside in 16 numbers comes to nearly the same: the loss differs by "
-            f"{{effect}} of the {sum(worth) / len(worth):.2f} nats that positions are worth. "
-            f"With a trained matrix over both it is {way} than added.",
-            refuted=f"It does make a difference. {better} is better: the loss beside less that "
-            f"added is {{effect}} of the {sum(worth) / len(worth):.2f} nats that positions are "
-            "worth.",
-            undecided="A difference of a tenth of what positions are worth can neither be shown "
-            "nor ruled out: {effect} of it.",
-            changes="Longer sentences, whose places take more directions; narrow models, in which "
-            "16 numbers are many; more steps, where one way is only slower than the other.",
+            supported="Added or concatenated in 16 dimensions makes almost no difference: the loss "
+            f"differs by {{effect}} of the {sum(worth) / len(worth):.2f} nats that positions gain. "
+            f"With a trained projection of both it is {way} than with addition.",
+            refuted=f"It makes a difference: {better} is better. The loss of concatenation minus "
+            f"that of addition is {{effect}} of the {sum(worth) / len(worth):.2f} nats that "
+            "positions gain.",
+            undecided="A difference of a tenth of the gain from positions is neither shown nor "
+            "ruled out: it is {effect} of it.",
+            changes="Longer sentences, whose positions span more directions; narrow models, in "
+            "which 16 dimensions are many; more training steps, if one variant only learns more "
+            "slowly than the other.",
         )
         return decide(effect.within(100 * EQUAL), effect, answers, [control], more)
 
@@ -197,19 +200,21 @@ class Concatenate(Experiment):
         spent = found[0]["shared"]
         return [
             Bars(
-                title="Loss by where positions are", unit="nats per token",
-                hint="Validation loss after equal steps, mean and range of the seeds; lower is "
-                "better.",
+                title="Loss by way of adding positions", unit="nats per token",
+                hint="Validation loss after the same number of steps, mean and range over seeds; "
+                "lower is better.",
                 bars=interval_bars([(ARMS[arm][0], over(found, "loss", arm)) for arm in arms]),
             ),
             Table(
-                title="Room for both", columns=["of the model that adds", ""],
-                hint="A code that takes few directions leaves the others to the words.",
+                title="Directions of words and of "
+                    "positions", columns=["model with added positions", ""],
+                hint="An encoding that spans few directions leaves the others to the words.",
                 rows=[
                     ["width", spent["width"]],
-                    ["places of the longest sentence", spent["places"]],
-                    ["directions with 99 % of the code", spent["directions"]],
-                    ["embeddings' variance in them, trained", mean(found, "shared", "learned")],
+                    ["positions of the longest sentence", spent["places"]],
+                    ["directions with 99 % of the encoding's variance", spent["directions"]],
+                    ["share of the trained embeddings' variance in "
+                        "them", mean(found, "shared", "learned")],
                     ["the same by chance", mean(found, "shared", "chance")],
                 ],
             ),
@@ -220,7 +225,7 @@ EXPERIMENT = Concatenate()
 
 
 def share(found: Sequence[Measured], arm: str) -> list[float]:
-    """How much higher its loss is than that of adding, of what positions are worth."""
+    """Loss of an arm minus that of addition, as a share of the gain from positions."""
     return [
         (one["loss"][arm] - one["loss"]["add"]) / (one["loss"]["none"] - one["loss"]["add"])
         if one["loss"]["none"] != one["loss"]["add"]
@@ -230,7 +235,7 @@ def share(found: Sequence[Measured], arm: str) -> list[float]:
 
 
 def language(bench: Bench) -> tuple[beds.Columns, beds.Columns, dict[str, Any]]:
-    """Pairs to translate, and settings for them: a toy grammar, or German and English."""
+    """Pairs to translate and settings for them: a toy grammar, or German and English."""
     if bench.quick and bench.data is None:
         made = beds.bed(beds.grammar, 4000, 200, bench.seed)
         return *made.columns(), {
@@ -240,7 +245,9 @@ def language(bench: Bench) -> tuple[beds.Columns, beds.Columns, dict[str, Any]]:
     if bench.data is not None:
         train, valid = beds.folder(bench.data)
         if len(train["source"]) < 1000:
-            bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs: 1,000 are needed")
+            bench.doubt(
+                f"{bench.data.name} has {len(train['source']):,} pairs, but 1,000 are needed"
+            )
     else:
         train, valid = beds.translations(5700, 300)
     size = {} if bench.quick else {"model.d_model": 128, "model.d_ff": 512}
@@ -257,7 +264,7 @@ def longest(train: beds.Columns) -> int:
 
 
 def shared(run: Run, n_places: int) -> dict[str, Any]:
-    """How much of the embeddings lies in the directions that the code takes."""
+    """Share of the embeddings' variance in the directions of the positional encoding."""
     front: Any = run.model.get_submodule("source_front")
     return overlap(front.tokens.weight.detach().cpu() * front.scale, n_places)
 
@@ -274,7 +281,8 @@ def overlap(table_VD: Tensor, n_places: int) -> dict[str, Any]:
 
 
 def directions(code_PD: Tensor, most: float = 0.99) -> Tensor:
-    """Those that hold so much of the variance of a code, the largest first (C D)."""
+    """Principal directions that hold a share `most` of the variance of an encoding, largest first
+    (C D)."""
     centred_PD = code_PD.double() - code_PD.double().mean(0)
     _, size_C, basis_CD = torch.linalg.svd(centred_PD, full_matrices=False)
     held_C = size_C.square().cumsum(0) / size_C.square().sum()

@@ -1,4 +1,4 @@
-"""Run an experiment: seed after seed, from where it stopped, to a verdict and a page."""
+"""Run an experiment, seed after seed, and write its verdict and page. Stopped runs resume."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from headway.progress import Progress, duration
 from headway.storage import replace_text
 
 MARK = "experiment.json"
-"""What a folder is of: which experiment, how large, on which data."""
+"""File that records which experiment a folder holds, its size and its data."""
 
 NUMBERS = "numbers.json"
 VERDICT = "verdict.json"
 SEED = "seed.json"
-"""All numbers of one seed, in its folder. Seeds may be measured side by side, each in a folder of
-its own, and their folders then be put into one."""
+"""File with all numbers of one seed, in the seed's folder. Seeds may be measured in parallel, each
+in its own folder, and their folders then be moved into one."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was found: `verdict`, `sentence`, and the folder with everything."""
+    """Result of an experiment: `verdict`, `sentence`, and the folder with all files."""
 
     folder: Path
     facts: dict[str, Any]
-    """What `verdict.json` holds."""
+    """Contents of `verdict.json`."""
 
     @property
     def verdict(self) -> str:
@@ -65,16 +65,20 @@ def run_experiment(
     budget_s: float | None = None,
     quiet: bool = False,
 ) -> Result:
-    """Measure what is not measured yet, judge it, and write `verdict.json`, `numbers.json` and a
-    page into `out`. The same call goes on where one was stopped; with more seeds it measures those.
+    """Run an experiment and write `verdict.json`, `numbers.json` and a page into `out`.
 
-    `first_seed`: the others follow it. Seeds that had no part in a design are what can confirm it.
-    `budget_s`: when so many seconds are over it judges what is there."""
+    The same call resumes a stopped experiment; with more seeds it measures the additional ones.
+
+    `first_seed`: number of the first seed. Seeds that were not used to design an experiment can
+    confirm it. `budget_s`: seconds after which the finished seeds are judged.
+    """
     entry = find(name)
     if seeds < 1:
-        raise ConfigError(f"seeds={seeds}: at least one is needed, and five for small effects.")
+        raise ConfigError(
+            f"seeds={seeds} is too small: at least 1 is needed, and 5 to detect small effects."
+        )
     if first_seed < 1:
-        raise ConfigError(f"first_seed={first_seed}: seeds are counted from 1.")
+        raise ConfigError(f"first_seed={first_seed} is invalid: seeds are counted from 1.")
     folder = Path(out) if out is not None else default_folder(entry, full)
     source = None if data is None else _data(entry, Path(data))
     progress = Progress(enabled=not quiet)
@@ -100,7 +104,10 @@ def run_experiment(
                 )  # fmt: skip
                 found.append(_of_seed(experiment, bench))
         except OutOfTime:
-            over = f"{duration(budget_s or 0)} were over after {len(found)} of {seeds} seeds"
+            over = (
+                f"the time budget of {duration(budget_s or 0)} ended after {len(found)} of {seeds} "
+                "seeds"
+            )
         finally:
             clock.note()
     verdict = _judged(entry, found, doubts, over)
@@ -115,8 +122,8 @@ def run_experiment(
 
 
 def _of_seed(experiment: Experiment, bench: Bench) -> Measured:
-    """The numbers of one seed, measured once. Those that cannot carry a verdict are measured again,
-    so that it is said again why."""
+    """Numbers of one seed, measured once. Seeds with doubts are measured again, so that the reasons
+    are reported again."""
     path = bench.folder / SEED
     if path.is_file():
         for _ in range(experiment.pieces[not bench.quick]):
@@ -136,19 +143,21 @@ def default_folder(entry: Entry, full: bool, within: Path = Path("lab")) -> Path
 def _judged(
     entry: Entry, found: Sequence[Measured], doubts: Sequence[str], over: str
 ) -> dict[str, Any]:
-    """What the experiment says, unless there is a reason why nothing can be said. `over`: that time
-    was; the seeds that were measured are judged as any others."""
+    """The verdict of the experiment, or why there is none. `over`: note that the time ran out;
+    finished seeds are judged normally."""
     if not found:
         return {
             "verdict": "undecided", "effect": None, "controls": [], "more": [], "parts": {},
             "sentence": f"Nothing was measured: {'; '.join([*doubts, over])}.",
-            "changes": "More time: the same command goes on.",
+            "changes": "More time: repeat the command to resume.",
         }  # fmt: skip
     verdict: Verdict = entry.load().judge(found)
     facts = verdict.as_json()
     if doubts:
         seen = verdict.sentence
-        facts["sentence"] = f"Not enough to go by: {'; '.join(doubts)}. What was seen: {seen}"
+        facts["sentence"] = (
+            f"Not enough data for a verdict: {'; '.join(doubts)}. Measured so far: {seen}"
+        )
         facts["verdict"], facts["parts"] = "undecided", {}
     if over:
         facts["sentence"] += f" ({over.capitalize()}.)"
@@ -199,13 +208,13 @@ def versions() -> dict[str, str]:
 
 
 def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
-    """Refuse a folder of something else; mark a new one."""
+    """Mark a new folder with this experiment; raise an error if it holds something else."""
     wanted = {
         "experiment": entry.name, "size": "full" if full else "quick",
         "data": None if data is None else str(data.resolve()),
     }  # fmt: skip
     path = folder / MARK
-    # What failed before anything was measured, as by a mistyped --data, locks no folder.
+    # A folder without measurements, for example after a mistyped --data, can be reused.
     if path.is_file() and any(folder.glob("seed-*/*")):
         there = read_json(path)
         if there.get("experiment") != entry.name:
@@ -216,9 +225,9 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
         for key, word in (("size", "size"), ("data", "data")):
             if there.get(key) != wanted[key]:
                 raise FolderError(
-                    f"{folder} holds the experiment {entry.name!r} of another {word}: "
-                    f"{there.get(key) or 'its own'} then, {wanted[key] or 'its own'} now. "
-                    "Choose another --out."
+                    f"{folder} holds the experiment {entry.name!r} with another {word}: "
+                    f"{there.get(key) or 'its own'} before, {wanted[key] or 'its own'} now. Choose "
+                    "another --out."
                 )
         return
     if folder.is_file():
@@ -229,7 +238,7 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
         and any(not one.name.startswith(".") for one in folder.iterdir())
     ):
         raise FolderError(
-            f"{folder} is not empty and holds no experiment of the lab. Choose another --out."
+            f"{folder} is not empty and holds no lab experiment. Choose another --out."
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -241,15 +250,15 @@ def _claim(folder: Path, entry: Entry, full: bool, data: Path | None) -> None:
 def _data(entry: Entry, path: Path) -> Path:
     if not entry.data:
         raise UserError(
-            f"the experiment {entry.name!r} makes its own data and takes no --data. Leave it out."
+            f"the experiment {entry.name!r} generates its own data and does not support --data."
         )
     if not path.exists():
-        raise FolderError(f"there is no {path}. --data takes {entry.data}.")
+        raise FolderError(f"--data {path} does not exist. Give {entry.data}.")
     return path
 
 
 class _Clock:
-    """Time that an experiment takes, over all its parts: of the clock on the wall, and of cores."""
+    """Wall-clock and CPU time of an experiment, summed over all its sessions."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "spent.json"
@@ -269,34 +278,34 @@ class _Clock:
 
 
 def _with_those_there(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
-    """How many follow the first: those that are asked for, and those that are measured already. A
-    verdict over more of them is not given up for one over fewer."""
+    """Number of seeds to judge: the requested ones, or more if more were already measured. A
+    verdict over more seeds is never replaced by one over fewer."""
     there = 0
     while (folder / f"seed-{first_seed + there}" / SEED).is_file():
         there += 1
     if there > seeds:
-        progress.note(f"{there} seeds are measured in {folder} already: the verdict is over all.")
+        progress.note(f"{folder} already has {there} seeds, and the verdict uses all of them.")
     return max(seeds, there)
 
 
 def _say_how_long(entry: Entry, device: str, seeds: int, progress: Progress) -> None:
-    """A full run, where there is no GPU for it or none would help; and go on."""
+    """Report the expected run time of a full run if no GPU is available or none would help."""
     from headway.nn.devices import pick_device
 
     def taking(minutes: float) -> str:
         return f"about {duration(60 * minutes * seeds / SEEDS)}"
 
     rest = (
-        "It goes on, and the same command takes it up where it is stopped; without --full it "
-        f"takes {taking(entry.quick)}."
+        "The run starts now and can be resumed with the same command. Without --full it takes "
+        f"{taking(entry.quick)}."
     )
     if entry.on_gpu is None:
         progress.note(
-            f"{entry.name} --full takes {taking(entry.full)} on two cores, and a GPU does not "
-            f"help. {rest}"
+            f"{entry.name} --full takes {taking(entry.full)} on two cores; a GPU does not make it "
+            f"faster. {rest}"
         )
     elif pick_device(device).type != "cuda":
         progress.note(
-            f"no GPU here: {entry.name} --full takes {taking(entry.full)} on two cores, with one "
-            f"{taking(entry.on_gpu)}. {rest}"
+            f"no GPU found: {entry.name} --full takes {taking(entry.full)} on two cores, or "
+            f"{taking(entry.on_gpu)} on a GPU. {rest}"
         )

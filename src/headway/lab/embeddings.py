@@ -1,7 +1,7 @@
-"""E7: can word vectors that were learned elsewhere be reused?
+"""E7: can pretrained word vectors be reused?
 
-A translator that has seen few pairs has seen most words once. Vectors from text that nobody
-translated know which words are alike. How much is that worth, and until when?
+A translator that was trained on few pairs has seen most words only once. Vectors from monolingual
+text know which words are similar. How much do they help, and up to which number of pairs?
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 Vectors = Mapping[str, Tensor]
 
 LEAST = 0.03
-"""Nats per token: a gain that is one."""
+"""Smallest gain that counts, in nats per token."""
 
 LOUD = 8.0
 
 
 class Loud(Sinusoidal):
-    """Words that drown the code of their places, as vectors do whose size nobody looked at."""
+    """Word vectors that are much larger than the positional encodings, like vectors that were not
+    rescaled."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return super().forward(LOUD * x_ND, layout)
@@ -48,44 +49,45 @@ class Loud(Sinusoidal):
 UNSCALED = Parts(name="lab-loud-words", positions=lambda s, width: Loud(width, s.max_len))
 
 ARMS = {
-    "random": "drawn by chance", "tuned": "reused and trained on", "frozen": "reused and kept",
-    "shuffled": "reused, each at a wrong word", "loud": f"reused, {LOUD:.0f} times too large",
-    "taught": "from a translator with all pairs",
+    "random": "random initial "
+        "vectors", "tuned": "pretrained, fine-tuned", "frozen": "pretrained, frozen",
+    "shuffled": "pretrained, assigned to wrong "
+        "words", "loud": f"pretrained, {LOUD:.0f} times too large",
+    "taught": "from a translator trained on all pairs",
 }  # fmt: skip
 
 
 class Embeddings(Experiment):
     hypothesis = (
-        "Word vectors learned from text alone make a translator better when it has few pairs to "
-        "learn from."
+        "Word vectors pretrained on monolingual text improve a translator that has few training "
+        "pairs."
     )
     method = (
-        "Vectors are learned from the sentences of both languages by themselves, without knowing "
-        "which belong together: words are counted that stand near each other, the counts become "
-        "positive pointwise mutual information, and its largest directions the vectors (the same "
-        "thing as word2vec, nearly). Then translators begin with them, and others with vectors "
-        "drawn by chance; all take equal steps, and the best validation loss on the way counts, "
-        "since few pairs are soon learned by heart.",
-        "With few pairs (1,000) and with all of them; trained on or kept as they are; and "
-        "once eight times too large for the code of positions that is added to them. As they are "
-        "read, headway scales vectors to the size that its own would have. One matrix serves "
-        "source, target and the scores of words, as in the paper: vectors that are kept as they "
-        "are keep the scores, too.",
-        "Quick: German to English of Tatoeba, words as they are. Full: more steps and pairs, also "
-        "with --data.",
+        "Vectors are trained on the sentences of both languages without their alignment: counts of "
+        "neighbouring words become positive pointwise mutual information, and its largest singular "
+        "directions become the vectors (nearly the same as word2vec). Translators then start from "
+        "these vectors or from random ones. All take the same number of steps, and the lowest "
+        "validation loss of all checkpoints counts, because a model overfits quickly on few pairs.",
+        "This is done with few pairs (1,000) and with all of them, with fine-tuned and with frozen "
+        "vectors, and once with vectors eight times too large for the positional encodings that "
+        "are added to them. When headway loads vectors, it scales them to the size of its own. One "
+        "matrix serves source, target and output, as in the paper, so frozen vectors also freeze "
+        "the output layer.",
+        "Quick: German to English of Tatoeba, with whole words as tokens. Full: more steps and "
+        "pairs, also with --data.",
     )
     control = (
-        "The same vectors, each given to a wrong word, must not help: or it would be their shape "
-        "that counts and not what they know. And vectors of a translator that has seen all pairs "
-        "must help: or nothing could."
+        "The same vectors assigned to wrong words must not help; otherwise their statistics matter "
+        "and not what they know. Vectors of a translator trained on all pairs must help; otherwise "
+        "no vectors could."
     )
     literature = (
-        Source("Qi et al. 2018", "Up to 20 BLEU for little data, where a model learns anything at "
-               "all; little when there is much."),
-        Source("Levy, Goldberg 2014", "Skip-gram vectors factorise pointwise mutual information, "
-               "shifted: counting does as well.", "context"),
-        Source("Devlin et al. 2018", "Since then whole models are reused and not their first "
-               "layer alone.", "context"),
+        Source("Qi et al. 2018", "Pretrained vectors gain up to 20 BLEU with little data, if the "
+               "model learns anything at all, and little with much data."),
+        Source("Levy, Goldberg 2014", "Skip-gram vectors factorise shifted pointwise mutual "
+               "information, so counting works as well.", "context"),
+        Source("Devlin et al. 2018", "Whole pretrained models are reused, not only their first "
+               "layer.", "context"),
     )  # fmt: skip
     pieces = (19, 25)
 
@@ -113,7 +115,7 @@ class Embeddings(Experiment):
         most, least = sizes[-1], sizes[0]
         loss: dict[str, dict[str, float]] = {}
         drift: dict[str, float] = {}
-        # The largest first: what it learns is the vectors of one arm.
+        # The largest first: its trained vectors are the input of one arm.
         for n in reversed(sizes):
             arms = ["random", "tuned", "frozen"] + ["shuffled", "loud", "taught"] * (n == least)
             loss[str(n)] = {}
@@ -139,41 +141,41 @@ class Embeddings(Experiment):
         sizes = [str(n) for n in found[0]["sizes"]]
         few, all_ = sizes[0], sizes[-1]
         gain = {n: gained(found, n, "tuned") for n in sizes}
-        effect = Effect.over(gain[few], f"gain of reused vectors, {int(few):,} pairs",
+        effect = Effect.over(gain[few], f"gain of pretrained vectors, {int(few):,} pairs",
                              "nats per token")  # fmt: skip
         wrong, best = gained(found, few, "shuffled"), gained(found, few, "taught")
         controls = [
             Control(
                 name="vectors at wrong words do not help",
                 passed=mean_of(wrong) < max(LEAST, mean_of(gain[few]) / 2),
-                said=f"the same vectors at wrong words gain {mean_of(wrong):.3f} nats.",
+                said=f"the same vectors assigned to wrong words gain {mean_of(wrong):.3f} nats.",
             ),
             Control(
                 name="good vectors help", passed=mean_of(best) > LEAST,
-                said="vectors of a translator that has seen all pairs gain "
-                f"{mean_of(best):.2f} nats.",
+                said=f"vectors of a translator trained on all pairs gain {mean_of(best):.2f} nats.",
             ),
         ]  # fmt: skip
         more = [
-            *(Effect.over(gain[n], f"gain of reused vectors, {int(n):,} pairs", "nats per token")
+            *(Effect.over(gain[n], f"gain of pretrained vectors, {int(n):,} "
+                "pairs", "nats per token")
               for n in sizes[1:]),
-            *(Effect.over(gained(found, n, "frozen"), f"gain of vectors that are kept as they are, "
-                          f"{int(n):,} pairs", "nats per token") for n in sizes),
+            *(Effect.over(gained(found, n, "frozen"), f"gain of frozen vectors, {int(n):,} "
+                          "pairs", "nats per token") for n in sizes),
             Effect.over(gained(found, few, "loud"), f"gain of vectors {LOUD:.0f} times too large",
                         "nats per token"),
         ]  # fmt: skip
         much = mean_of(gain[all_])
         fades = "fades" if much < mean_of(gain[few]) / 2 else "does not fade"
         answers = Answers(
-            supported=f"Yes: with {int(few):,} pairs reused vectors gain {{effect}}; with "
-            f"{int(all_):,} pairs they gain {much:.3f}: the gain {fades} with more data.",
-            refuted=f"Hardly: with {int(few):,} pairs reused vectors gain {{effect}}, and with "
-            f"{int(all_):,} pairs {much:.3f}; vectors of a translator with all pairs would gain "
-            f"{mean_of(best):.2f}.",
-            undecided=f"It cannot be told yet: with {int(few):,} pairs reused vectors gain "
-            f"{{effect}}, and with {int(all_):,} pairs {much:.3f}.",
+            supported=f"Yes: pretrained vectors gain {{effect}} with {int(few):,} pairs and "
+            f"{much:.3f} with {int(all_):,} pairs, so the gain {fades} with more data.",
+            refuted=f"Hardly: pretrained vectors gain {{effect}} with {int(few):,} pairs and "
+            f"{much:.3f} with {int(all_):,} pairs, while vectors of a translator trained on all "
+            f"pairs would gain {mean_of(best):.2f}.",
+            undecided=f"The result is not clear yet: pretrained vectors gain {{effect}} with "
+            f"{int(few):,} pairs and {much:.3f} with {int(all_):,} pairs.",
             changes="Vectors from far more text: here they come from a few thousand sentences of "
-            "each language. Whole layers that are reused, not the first alone.",
+            "each language. Reusing whole layers instead of the first alone.",
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 
@@ -182,21 +184,22 @@ class Embeddings(Experiment):
         few = sizes[0]
         return [
             Lines(
-                title="Loss by number of pairs", log_x=True, x="pairs", y="nats per token",
-                hint="Best validation loss on the way; lower is better.",
+                title="Loss by number of training pairs", log_x=True, x="pairs", y="nats per token",
+                hint="Lowest validation loss of all checkpoints; lower is better.",
                 series=[(ARMS[arm], [(float(n), mean(found, "loss", n, arm)) for n in sizes])
                         for arm in ("random", "tuned", "frozen")],
             ),
             Bars(
-                title=f"What vectors gain with {int(few):,} pairs", unit="nats per token",
-                hint="Loss with vectors drawn by chance less that with others; mean and range of "
-                "the seeds.",
+                title=f"Gain of each kind of vectors with {int(few):,} "
+                    "pairs", unit="nats per token",
+                hint="Loss with random initial vectors minus loss with these; mean and range over "
+                "seeds.",
                 bars=interval_bars([(ARMS[arm], gained(found, few, arm))
                                     for arm in found[0]["loss"][few] if arm != "random"]),
             ),
             Table(
-                title="How far reused vectors move", columns=["pairs", "share of their length"],
-                hint="While they are trained on.",
+                title="How far fine-tuned vectors move", columns=["pairs", "share of their length"],
+                hint="Distance from the pretrained vectors, relative to their length.",
                 rows=[[int(n), mean(found, "drift", n)] for n in sizes],
             ),
         ]  # fmt: skip
@@ -206,7 +209,7 @@ EXPERIMENT = Embeddings()
 
 
 def gained(found: Sequence[Measured], n: str, arm: str) -> list[float]:
-    """How much better than vectors drawn by chance, in each seed."""
+    """Gain over random initial vectors for each seed."""
     pairs = zip(over(found, "loss", n, "random"), over(found, "loss", n, arm), strict=True)
     return [chance - reused for chance, reused in pairs]
 
@@ -216,11 +219,13 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def pairs(bench: Bench) -> tuple[beds.Columns, beds.Columns]:
-    """All pairs, in an order of the seed, so that the first few are others each time."""
+    """All pairs, shuffled by the seed, so that the first few differ between seeds."""
     if bench.data is not None:
         train, valid = beds.folder(bench.data)
         if len(train["source"]) < 1000:
-            bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs: 1,000 are needed")
+            bench.doubt(
+                f"{bench.data.name} has {len(train['source']):,} pairs, but 1,000 are needed"
+            )
     else:
         train, valid = beds.translations(5700, 300)
     order = list(range(len(train["source"])))
@@ -258,13 +263,13 @@ def lowest(run: Run) -> float:
 
 
 def tokens(text: str) -> list[str]:
-    """Words as the tokenizer of words has them, about: punctuation stands alone."""
+    """Split a text approximately like the word tokenizer: each punctuation mark is a token."""
     spaced = "".join(sign if sign.isalnum() or sign.isspace() else f" {sign} " for sign in text)
     return spaced.lower().split()
 
 
 def by_counting(texts: Iterable[str], width: int, window: int = 3, least: int = 2) -> Vectors:
-    """Vectors of words by whom they stand beside: the largest directions of positive pointwise
+    """Word vectors from neighbouring words: the largest singular directions of positive pointwise
     mutual information."""
     sentences = [tokens(text) for text in texts]
     counts = Counter(word for sentence in sentences for word in sentence)
@@ -285,7 +290,7 @@ def by_counting(texts: Iterable[str], width: int, window: int = 3, least: int = 
 
 
 def directions(near_VV: Tensor, width: int) -> Tensor:
-    """Of counts of words beside words (V V): a vector of so many numbers for each."""
+    """Vectors of `width` numbers for each word, from counts of neighbouring words (V V)."""
     total, rows_V1, columns_1V = near_VV.sum(), near_VV.sum(1, True), near_VV.sum(0, True) ** 0.75
     columns_1V = columns_1V * total / columns_1V.sum().clamp(min=1)
     expected_VV = (rows_V1 * columns_1V / total.clamp(min=1)).clamp(min=1e-9)
@@ -297,14 +302,14 @@ def directions(near_VV: Tensor, width: int) -> Tensor:
 
 
 def shuffle(vectors: Vectors, seed: int) -> Vectors:
-    """The same vectors, each at another word."""
+    """Assign the same vectors to other words."""
     words, others = list(vectors), list(vectors.values())
     Random(seed).shuffle(others)
     return dict(zip(words, others, strict=True))
 
 
 def write_vectors(path: Path, vectors: Vectors) -> None:
-    """In the text form of word2vec and GloVe."""
+    """Write vectors in the text format of word2vec and GloVe."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = (f"{word} {' '.join(f'{x:.5g}' for x in vector.tolist())}\n"
              for word, vector in vectors.items())  # fmt: skip
@@ -326,8 +331,10 @@ def vectors_of(run: Run) -> Vectors:
 
 
 def moved(now: Vectors, before: Vectors) -> float:
-    """How far vectors are from where they began, as a share of their length there."""
+    """Distance of vectors from their initial values, relative to the length of these."""
     words = [word for word in now if word in before]
     now_WD, then_WD = (torch.stack([one[word] for word in words]) for one in (now, before))
-    then_WD = then_WD * (then_WD.shape[1] ** -0.5 / then_WD.std())  # as it was when it was read
+    then_WD = then_WD * (
+        then_WD.shape[1] ** -0.5 / then_WD.std()
+    )  # the scale at which they were loaded
     return float((now_WD - then_WD).norm() / then_WD.norm())

@@ -1,4 +1,4 @@
-"""What an experiment is: a question, what is measured for one seed, and what follows from it."""
+"""The parts of an experiment: its hypothesis, its measurements for one seed, and its verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headway.lab.verdict import Verdict
 
 Measured = Mapping[str, Any]
-"""What was measured with one seed: numbers, texts, lists and mappings of them, as JSON holds."""
+"""Measurements of one seed: numbers, texts, lists and mappings of them, as in JSON."""
 
 
 TURNED = {"agrees": "disagrees", "disagrees": "agrees"}
@@ -21,19 +21,21 @@ TURNED = {"agrees": "disagrees", "disagrees": "agrees"}
 
 @dataclass(frozen=True)
 class Source:
-    """A claim of the literature, and how it stands to the hypothesis."""
+    """A claim from the literature, and how it relates to the hypothesis."""
 
     who: str
     says: str
     stance: Literal["agrees", "disagrees", "differs", "context"] = "agrees"
-    """It says the same, the opposite, something of its own, or is there to know."""
+    """Whether the source supports the hypothesis, contradicts it, makes another claim, or is
+    background."""
 
     part: str = ""
-    """Part of the hypothesis that it is about, by its name in `Verdict.parts`; empty: all of it."""
+    """Part of the hypothesis that the source is about, by its name in `Verdict.parts`; empty:
+    all."""
 
     def beside(self, verdict: str, parts: Mapping[str, str]) -> str:
-        """Its stance towards the finding: a source that agrees with a refuted claim disagrees with
-        the finding, and one about an undecided claim is `open`."""
+        """Return the source's stance towards the finding. A source that agrees with a refuted claim
+        disagrees with the finding; one about an undecided claim is `open`."""
         found = parts.get(self.part, verdict)
         if self.stance not in TURNED or found == "supported":
             return self.stance
@@ -41,37 +43,40 @@ class Source:
 
 
 class Experiment(ABC):
-    """One file of `headway.lab` has one of these, called `EXPERIMENT`."""
+    """Base class of an experiment; its module has one instance called `EXPERIMENT`."""
 
     hypothesis: ClassVar[str]
-    """What is held to be true: `supported` means that it is."""
+    """The claim; the verdict `supported` means that it is true."""
 
     method: ClassVar[Sequence[str]]
-    """What was done, a paragraph each, for a student."""
+    """What is done, one paragraph each, written for students."""
 
     control: ClassVar[str]
-    """What must come out as expected, and why."""
+    """The control: a result that must come out as expected, and why."""
 
     literature: ClassVar[Sequence[Source]]
     pieces: ClassVar[tuple[int, int]] = (1, 1)
-    """Trainings and measurements of one seed, quick and full: for the progress bar."""
+    """Number of trainings and measurements per seed, quick and full, for the progress bar."""
 
     @abstractmethod
     def measure(self, bench: Bench) -> Measured:
-        """All numbers of one seed (`bench.seed`). Trainings go through `bench.train`, what takes
-        long beside them through `bench.once`: both are not done again when it is taken up."""
+        """Measure all numbers of one seed (`bench.seed`).
+
+        Trainings use `bench.train`, and slow measurements `bench.once`, so that neither is repeated
+        when the experiment is resumed.
+        """
 
     @abstractmethod
     def judge(self, found: Sequence[Measured]) -> Verdict:
-        """A pure function of the numbers, a mapping for each seed."""
+        """Derive the verdict from the numbers, one mapping per seed. A pure function."""
 
     @abstractmethod
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
-        """What is to be seen; the first is the picture of the question."""
+        """The plots and tables of the page; the first is its main plot."""
 
 
 def over(found: Sequence[Measured], *path: str | int) -> list[float]:
-    """A number of each seed: `over(found, "loss", "skip", "4")`."""
+    """One number per seed: `over(found, "loss", "skip", "4")`."""
     values = []
     for one in found:
         value: Any = one

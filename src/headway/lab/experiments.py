@@ -1,4 +1,4 @@
-"""The table of experiments: names, questions and times. It needs no torch."""
+"""The table of experiments: names, questions and run times. It needs no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 SEEDS = 5
-"""Three seeds find 37 % of the effects that five find in 80 % of cases (`verdict.power`)."""
+"""Default number of seeds. Three seeds detect 37 % of the effects that five detect in 80 % of cases
+(`verdict.power`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,22 +24,22 @@ class Entry:
     name: str
     number: int
     question: str
-    """In plain words."""
+    """The question in plain words."""
 
     quick: float
-    """Minutes on two cores with `SEEDS` seeds."""
+    """Minutes of a quick run on two cores with `SEEDS` seeds."""
 
     full: float
-    """The same of `--full`."""
+    """Minutes of `--full` on two cores with `SEEDS` seeds."""
 
     on_gpu: float | None = None
-    """Minutes of `--full` where there is a GPU. None: it gains nothing by one."""
+    """Minutes of `--full` on a GPU. None: a GPU does not make it faster."""
 
     data: str = ""
-    """What `--data` may name; empty: it takes none."""
+    """What `--data` takes; empty: the option is not supported."""
 
     def load(self) -> Experiment:
-        """The experiment itself, which lies in the module of its name."""
+        """Load the experiment from the module of its name."""
         module = importlib.import_module(f"headway.lab.{self.name.replace('-', '_')}")
         found: Experiment = module.EXPERIMENT
         return found
@@ -53,76 +54,78 @@ EXPERIMENTS: dict[str, Entry] = {
         ),
         Entry(
             name="roles", number=2, quick=4, full=100, on_gpu=25,
-            question="Why do queries come from the decoder, and keys and values from the encoder?",
+            question="In cross-attention, why do queries come from the decoder, and keys and "
+                "values from the encoder?",
         ),
         Entry(
             name="shift", number=3, quick=0.2, full=0.3,
-            question="Is the shift of the position code linear?",
+            question="Is shifting a positional encoding a linear map?",
         ),
         Entry(
             name="frequencies", number=4, quick=3, full=67, on_gpu=17,
-            question="Why these frequencies in the position code?",
+            question="Why does the positional encoding use these frequencies?",
         ),
         Entry(
             name="concatenate", number=5, quick=5, full=150, on_gpu=33,
-            question="Are positions better added to embeddings, or written beside them?",
-            data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
+            question="Should positions be added to embeddings or concatenated with them?",
+            data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         Entry(
             name="slow-tail", number=6, quick=5, full=100, on_gpu=25,
-            question="Does training keep the slow part of the position code for meaning?",
-            data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
+            question="Do embeddings store meaning in the slow dimensions of the positional "
+                "encoding?",
+            data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         Entry(
             name="embeddings", number=7, quick=7, full=100, on_gpu=33,
-            question="Can word vectors that were learned elsewhere be reused?",
-            data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
+            question="Can pretrained word vectors be reused?",
+            data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         Entry(
             name="averaging", number=8, quick=5, full=100, on_gpu=25,
             question="Why are the last checkpoints averaged?",
-            data="a folder of train.de, train.en, val.de and val.en, such as Multi30k",
+            data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         Entry(
             name="beam", number=9, quick=3, full=50,
-            question="How does beam search prune, and what does it lose?",
+            question="What does beam search lose by pruning?",
             data="a folder with train.de, train.en, val.de and val.en",
         ),
         Entry(
             name="heads", number=10, quick=5, full=67, on_gpu=25,
-            question="How many heads are needed?",
+            question="How many attention heads are needed?",
             data="a folder with train.de, train.en, val.de and val.en",
         ),
         Entry(
             name="optimal", number=11, quick=10, full=333, on_gpu=100, data="a text file",
-            question="Is the Transformer optimal?",
+            question="Is the Transformer the optimal architecture?",
         ),
         Entry(
             name="maps", number=12, quick=3, full=50, on_gpu=25,
-            question="Can maps of attention be trusted?",
+            question="Can attention maps be trusted?",
         ),
         Entry(
             name="parallelism", number=13, quick=2, full=17, on_gpu=5,
-            question="How much faster does a Transformer train than a recurrence?",
+            question="How much faster does a Transformer train than a recurrent network?",
         ),
         Entry(
             name="overfitting", number=14, quick=7, full=133, on_gpu=25, data="a text file",
-            question="When does a model begin to learn by heart, and what puts it off?",
+            question="When does a model begin to overfit, and what delays it?",
         ),
         Entry(
             name="scale", number=15, quick=2, full=83, on_gpu=20,
-            question="Why are scores divided by the root of the head's width?",
+            question="Why are attention scores divided by the square root of the head width?",
         ),
         Entry(
             name="order", number=16, quick=4, full=67, on_gpu=20,
-            question="What is lost without positions, task by task?",
+            question="What is lost without positional encodings, task by task?",
         ),
     )
 }  # fmt: skip
 
 
 def find(word: str) -> Entry:
-    """By name, by number (`1`) or as the literature of this project counts them (`E1`)."""
+    """Find an experiment by its name or its number (`1` or `E1`)."""
     text = word.strip().lower()
     if text in EXPERIMENTS:
         return EXPERIMENTS[text]
@@ -130,7 +133,7 @@ def find(word: str) -> Entry:
     for entry in EXPERIMENTS.values():
         if numbered and entry.number == int(numbered[1]):
             return entry
-    # A word of a question says more than a name that looks like it; a typing error comes close.
+    # A word of a question is a better hint than a name that looks similar.
     asked = [one.name for one in EXPERIMENTS.values() if text in one.question.lower()]
     near = (asked if len(text) > 2 else []) or difflib.get_close_matches(
         text, EXPERIMENTS, n=3, cutoff=0.7
@@ -138,6 +141,6 @@ def find(word: str) -> Entry:
     meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     numbers = [entry.number for entry in EXPERIMENTS.values()]
     raise UserError(
-        f"there is no experiment {word!r}.{meant} `headway lab` lists them: "
-        f"{', '.join(EXPERIMENTS)}; their numbers go from {min(numbers)} to {max(numbers)}."
+        f"unknown experiment {word!r}.{meant} Choose one of {', '.join(EXPERIMENTS)}, or a number "
+        f"from {min(numbers)} to {max(numbers)}. `headway lab` shows their questions."
     )

@@ -1,4 +1,4 @@
-"""Pictures of an experiment as data: the page draws them with the components of `web/`."""
+"""Plots and tables of an experiment as data; the page draws them with the components of `web/`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Point = tuple[float, float | None]
 class Figure:
     title: str
     hint: str
-    """One line that says how to read it."""
+    """One line that explains how to read the figure."""
 
     def data(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """The same as a heading and rows, for a page without scripts."""
+        """Return the figure as column names and rows, for a page without scripts."""
         raise NotImplementedError
 
 
@@ -31,7 +31,7 @@ class Lines(Figure):
     log_x: bool = False
     log_y: bool = False
     levels: Sequence[tuple[str, float]] = ()
-    """Lines across, with their names: chance, a threshold."""
+    """Horizontal lines with their names, such as chance or a threshold."""
 
     def data(self) -> dict[str, Any]:
         return {
@@ -55,7 +55,7 @@ class Lines(Figure):
 @dataclass(frozen=True, kw_only=True)
 class Bars(Figure):
     bars: Sequence[tuple[str, float, float, float]]
-    """Name, value, and where it lies: low, high."""
+    """Name, value, and the ends of its range: low, high."""
 
     unit: str = ""
     most: float | None = None
@@ -67,7 +67,7 @@ class Bars(Figure):
         return {
             "kind": "bars", "title": self.title, "hint": self.hint, "unit": self.unit,
             "max": self.most,
-            # What cannot be seen is drawn as nothing, lest a trace below zero move all the others.
+            # Invisibly small values become 0: a tiny negative one would shift all other bars.
             "bars": [{"label": name, "value": value if abs(value) > least else 0.0, "low": low,
                       "high": high, "note": note}
                      for (name, value, low, high), note in zip(self.bars, notes, strict=True)],
@@ -96,7 +96,7 @@ class Table(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap(Figure):
-    """A matrix, each value from `low` to `high`."""
+    """A matrix whose values are from `low` to `high`."""
 
     values: Sequence[Sequence[float]]
     rows: Sequence[str]
@@ -122,5 +122,5 @@ class Heatmap(Figure):
 def interval_bars(
     named: Sequence[tuple[str, Sequence[float]]],
 ) -> list[tuple[str, float, float, float]]:
-    """Bars of one number per seed each: the mean, and the least and the most of the seeds."""
+    """Bars from one number per seed: the mean, with the lowest and highest seed as range."""
     return [(name, sum(all_) / len(all_), min(all_), max(all_)) for name, all_ in named]

@@ -1,7 +1,7 @@
-"""E4: why these frequencies?
+"""E4: why does the positional encoding use these frequencies?
 
-The paper's code has frequencies that fall geometrically. What counts is that all scales are served
-alike; the neat order, the chirp that one sees in pictures, is not needed.
+The paper's encoding has geometrically decreasing frequencies. The claim is that all scales must be
+covered equally; the regular order that plots show is not needed.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from headway.settings.model import TextSettings
 
 PLACES = 512
 LEAST = 0.05
-"""Nats per word: a difference that is one."""
+"""Smallest difference that counts, in nats per word."""
 
 LOSS = Bounds(low=0.0, margin=LEAST)
-"""Each word of the target is determined by the source, so a perfect model has a loss of 0."""
+"""The source determines each word of the target, so a perfect model has a loss of 0."""
 
 LENGTHS = {"quick": ((3, 16), (17, 24)), "full": ((3, 40), (41, 60))}
-"""Lengths that are trained on, and longer ones that are only asked for. With up to 8 words every
+"""Lengths of the training strings, and longer ones for testing only. With up to 8 words every
 family of frequencies reached 100 %."""
 
 Rates = Callable[[int, np.random.Generator], Any]
@@ -57,11 +57,11 @@ FAMILIES: dict[str, Rates] = {
     "uniform": lambda pairs, random: random.uniform(0, math.pi, pairs),
     "dft": lambda pairs, _: 2 * math.pi * np.arange(1, pairs + 1) / PLACES,
 }
-"""Turns per place of each pair of numbers."""
+"""Radians per position for each pair of dimensions, by family of frequencies."""
 
 
 class Waves(nn.Module):
-    """Sines and cosines of any frequencies, added to embeddings."""
+    """Positional encoding of sines and cosines with any frequencies, added to embeddings."""
 
     rate_I: Tensor
 
@@ -90,28 +90,29 @@ def parts(family: str, seed: int) -> Parts:
 
 class Frequencies(Experiment):
     hypothesis = (
-        "What counts is that frequencies are spread evenly over all scales: random ones with that "
-        "spread serve as well as the paper's, and evenly spaced ones, which repeat, serve worse."
+        "Frequencies must be spread evenly over all scales: random ones with that spread work as "
+        "well as the paper's, and linearly spaced ones, which repeat, work worse."
     )
     method = (
-        "First arithmetic: how far apart the codes of two places are, by their distance, for seven "
-        "families of frequencies, and whether near places look nearer than far ones.",
-        "Then small translators learn to turn strings of 3 to 16 words round (full: to 40), which "
-        "takes exact places, each with another family of frequencies in place of the paper's; and "
-        "are asked about longer strings too, which they have not seen. Losses are compared after "
-        "equal steps, before any of them has learned the task to the end.",
+        "First, arithmetic: the distance between the encodings of two positions, as a function of "
+        "the distance between the positions, for seven families of frequencies. Near positions "
+        "should have near encodings.",
+        "Then small translators learn to reverse strings of 3 to 16 words (full: up to 40), which "
+        "needs exact positions. Each uses another family of frequencies in place of the paper's. "
+        "They are also tested on longer strings than those in training. Losses are compared after "
+        "the same number of steps, before any model has learned the task completely.",
     )
     control = (
-        "Without any positions the same model must fail at this task; else the frequencies would "
-        "not matter here at all."
+        "Without any positions the same model must fail at this task; otherwise the frequencies "
+        "would not matter here."
     )
     literature = (
-        Source("Vaswani et al. 2017", "A geometric progression of wavelengths; learned positions "
-               "were as good (25.7 against 25.8 BLEU).", "context"),
-        Source("Haviv et al. 2022", "Causal language models learn places without any code; "
+        Source("Vaswani et al. 2017", "The paper uses a geometric progression of wavelengths; "
+               "learned positions were as good (25.7 against 25.8 BLEU).", "context"),
+        Source("Haviv et al. 2022", "Causal language models learn positions without any encoding; "
                "encoders do not.", "context"),
-        Source("Tancik et al. 2020", "For coordinates it is the spread of frequencies that counts, "
-               "not their exact choice.", part="random"),
+        Source("Tancik et al. 2020", "For coordinates the spread of frequencies matters, not the "
+               "exact choice.", part="random"),
     )  # fmt: skip
     pieces = (4, 9)
 
@@ -146,17 +147,19 @@ class Frequencies(Experiment):
             other, usual = (
                 Arm(name=arm, scores=over(found, "loss", arm)) for arm in (one, "geometric")
             )
-            what = f"loss, {name} less geometric"
+            what = f"loss, {name} minus geometric"
             return Effect.between(other, usual, LOSS, what, "nats per word")
 
-        same, worse = less("log-uniform", "random"), less("linear", "evenly spaced")
+        same, worse = less("log-uniform", "random"), less("linear", "linearly spaced")
         lost = [one["loss"]["none"] - one["loss"]["geometric"] for one in found]
         control = Control(
-            name="without positions it fails", passed=min(lost) > 0.3,
+            name="the model fails without positions", passed=min(lost) > 0.3,
             said=f"without positions the loss is at least {min(lost):.2f} nats per word higher.",
         )  # fmt: skip
         twins = [one["kernel"]["linear"]["twin"] for one in found]
-        alias = Effect.over(twins, "evenly spaced: nearest of all other places", exact=True)
+        alias = Effect.over(
+            twins, "linearly spaced: distance to the nearest other position", exact=True
+        )
         parts: dict[str, Word] = {"random": same.below(LEAST), "spaced": worse.above(LEAST)}
         word = all_of(*parts.values())
         if parts["random"] == word != "supported":
@@ -165,18 +168,19 @@ class Frequencies(Experiment):
             effect, said = (
                 worse,
                 (
-                    "evenly spaced frequencies, which repeat only over hundreds of places, do "
-                    "not lose by it here (their loss differs by {effect})"
+                    "linearly spaced frequencies, which repeat only after hundreds of positions, "
+                    "are not worse here (their loss differs by {effect})"
                 ),
             )
         answers = Answers(
-            supported=f"Random frequencies of the same spread serve as well ({same}), and evenly "
-            "spaced ones are worse by {effect}: the spread over scales counts, not the chirp.",
-            refuted=f"Not as was held: {said}.",
-            undecided=f"The seeds do not agree: random log-uniform frequencies differ by {same}, "
-            f"evenly spaced ones by {worse}.",
-            changes="Longer sequences, where evenly spaced frequencies repeat; a model that learns "
-            "its own positions; or positions that work inside attention.",
+            supported=f"Random frequencies with the same spread work as well ({same}), and "
+            f"linearly spaced ones are worse by {{effect}}: the spread over scales matters, not "
+            "the regular order.",
+            refuted=f"The claim fails: {said}.",
+            undecided=f"The seeds vary too much: random log-uniform frequencies differ by {same}, "
+            f"linearly spaced ones by {worse}.",
+            changes="Longer sequences, where linearly spaced frequencies repeat; learned "
+            "positions; or positions that act inside attention.",
         )
         return decide(word, effect, answers, [control],
                       [worse if effect is same else same, alias], parts)  # fmt: skip
@@ -200,25 +204,26 @@ class Frequencies(Experiment):
         )  # fmt: skip
         return [
             Bars(
-                title="Words right, by family of frequencies", bars=bars, unit="%", most=100.0,
-                hint="Turning round strings of words that were not trained on; the thin line "
-                "spans the seeds.",
+                title="Accuracy by family of frequencies", bars=bars, unit="%", most=100.0,
+                hint="Share of right words when reversing new strings; the thin line is the range "
+                "over seeds.",
             ),
             Lines(
-                title="How far apart codes are", series=curves, x="distance of the places",
-                y="distance of the codes", log_x=True,
-                hint="A good code tells near from far: the line rises. Where it falls back, far "
-                "places look near.",
+                title="Distance between encodings", series=curves, x="distance between positions",
+                y="distance between encodings", log_x=True,
+                hint="With a good encoding the line rises. Where it falls back, far positions look "
+                "near.",
             ),
             Table(
-                title="The same in numbers", rows=rows,
-                columns=["frequencies", "to the next place", "nearest of all", "rank correlation"],
-                hint=f"Codes of unit length, {PLACES} places; rank correlation of the distance of "
-                "places and of codes.",
+                title="The distances as numbers", rows=rows,
+                columns=["frequencies", "to the next "
+                    "position", "to the nearest position", "rank correlation"],
+                hint=f"Encodings of unit length, {PLACES} positions; rank correlation between the "
+                "distances of positions and of encodings.",
             ),
             Bars(
-                title="Longer than trained", bars=beyond, unit="%", most=100.0,
-                hint="Words right of strings that are longer than all that were trained on.",
+                title="Accuracy on longer strings", bars=beyond, unit="%", most=100.0,
+                hint="Share of right words on strings longer than all training strings.",
             ),
         ]  # fmt: skip
 
@@ -227,7 +232,7 @@ EXPERIMENT = Frequencies()
 
 
 def kernel(family: str, width: int, seed: int) -> dict[str, Any]:
-    """How far codes of unit length are from that of the first place."""
+    """Distances of unit-length encodings from that of the first position."""
     rates = FAMILIES[family](width // 2, np.random.default_rng(seed))
     table_PD = waves(PLACES, torch.tensor(rates)).double()
     table_PD = table_PD / table_PD.norm(dim=1, keepdim=True)

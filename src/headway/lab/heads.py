@@ -1,7 +1,8 @@
-"""E10: how many heads are needed?
+"""E10: how many attention heads are needed?
 
-Models with 1, 4 and 8 heads are trained alike; then heads of the trained one are switched off, the
-least important first, the most important first and by lot, and kind of attention by kind.
+Models with 1, 4 and 8 heads are trained in the same way. Then heads of the trained model are
+switched off: the least important first, the most important first, in random order, and by kind of
+attention.
 """
 
 from __future__ import annotations
@@ -36,44 +37,53 @@ from headway.nn.attention.attention import Attention
 from headway.tasks.opened import Opened
 
 FREE = 0.05
-"""Nats per token that the loss may rise by before a head counts as needed."""
+"""Total rise of the loss, in nats per token, up to which removed heads count as not needed."""
 
-KINDS = {"encoder": "encoder's own", "decoder": "decoder's own", "cross": "decoder to encoder"}
-ORDERS = {"least": "least important first", "chance": "by lot", "most": "most important first"}
+KINDS = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+ORDERS = {
+    "least": "least important first",
+    "chance": "random order",
+    "most": "most important first",
+}
 COMES_ALONG = "tatoeba-de-en"
 
 
 class ManyHeads(Experiment):
     hypothesis = (
-        "A trained model needs few of its heads: at least 30 % can go, the least important "
-        "first, at almost no loss; attention from decoder to encoder needs its heads most."
+        "A trained model needs few of its heads: at least 30 % can be removed, the least important "
+        "first, at almost no loss. Cross-attention needs its heads most."
     )
     method = (
-        "Small translators learn a made-up language with 1, 4 and 8 heads in each attention, at "
-        "the same width and so with the same parameters; one more has a single head, twice the "
-        "layers and less width, with as many parameters.",
-        "How important a head of the trained model with 4 is, is said by the gradient of the loss "
-        "by a gate on it (Michel et al. 2019), on sentences of the training set. Then gates are "
-        f"closed one after another. A head was free if the loss rises by less than {FREE} nats per "
-        "token in all, on sentences that were never seen.",
-        "Gates are also learned: weights stay, and a price on every open gate (L0, Voita et al. "
-        "2019) says which stay open. And the translator that comes with headway, trained on real "
-        "sentences, is treated in the same way, on other sentences for each seed.",
+        "Small translators learn an artificial language with 1, 4 and 8 heads per attention layer, "
+        "at the same width and so with the same number of parameters. One more has a single head, "
+        "twice the layers and less width, with about as many parameters.",
+        "The importance of a head in the trained model with 4 heads is the gradient of the loss "
+        "with respect to a gate on it (Michel et al. 2019), on sentences of the training set. Then "
+        "gates are closed one after another. Heads were not needed if the loss on new sentences "
+        f"rises by less than {FREE} nats per token in total.",
+        "Gates are also trained: the weights are frozen, and each open gate has a price (L0, Voita "
+        "et al. 2019). The included translator, which was trained on real sentences, is tested in "
+        "the same way, on other sentences for each seed.",
     )
     control = (
-        "A model whose heads are cut out of the weights must give what it gives with closed gates; "
-        "and to take out the most important quarter must cost more than the least important one, "
-        "else importance means nothing."
+        "A model whose heads are cut out of the weights must compute the same as with closed "
+        "gates. Removing the most important quarter must cost more than removing the least "
+        "important one; otherwise importance means nothing."
     )
     literature = (
-        Source("Michel, Levy, Neubig 2019", "20 to 40 % of the heads are free after training; "
-               "attention from decoder to encoder breaks first."),
-        Source("Voita et al. 2019", "38 of 48 heads of an encoder can go for 0.15 BLEU, where "
-               "weights are trained on with the gates; those that stay have roles: positions, "
-               "syntax, rare words.", "differs"),
-        Source("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight; too many are worse, "
-               "too.", "context"),
-        Source("Liu et al. 2021", "Deep models with a single head match shallow ones with many.",
+        Source("Michel, Levy, Neubig 2019", "After training, 20 to 40 % of the heads can be "
+               "removed; cross-attention breaks first."),
+        Source("Voita et al. 2019", "38 of 48 encoder heads can be removed for 0.15 BLEU if the "
+               "weights are trained together with the gates; the remaining heads have roles: "
+               "positions, syntax, rare words.", "differs"),
+        Source("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight; too many heads are "
+               "also worse.", "context"),
+        Source("Liu et al. 2021", "Deep models with a single head match shallow ones with many "
+            "heads.",
                "context"),
     )  # fmt: skip
     pieces = (6, 8)
@@ -120,33 +130,34 @@ class ManyHeads(Experiment):
     def _data(
         self, bench: Bench
     ) -> tuple[beds.Columns, beds.Columns, list[tuple[str, str]], list[tuple[str, str]]]:
-        """To train on, to validate on, to judge heads by, to measure the loss on."""
+        """Data to train on, to validate on, to rank heads by, and to measure the loss on."""
         if bench.data is None:
             bed = beds.bed(beds.grammar, bench.choose(3000, 12000), 150, bench.seed)
             train, valid = bed.columns()
         else:
             train, valid = beds.folder(bench.data)
             if len(train["source"]) < 2_000:
-                bench.doubt(f"{bench.data.name} has {len(train['source']):,} pairs to train on, "
-                            "and 2,000 are needed")  # fmt: skip
+                bench.doubt(f"{bench.data.name} has {len(train['source']):,} training pairs, but "
+                            "2,000 are needed")  # fmt: skip
         sides = [list(zip(some["source"], some["target"], strict=True)) for some in (train, valid)]
         return train, valid, sides[0][:60], sides[1][:150]
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
         effect = Effect.over([100 * v for v in over(found, "own", "free")],
-                             "heads that are free, of all", "%")  # fmt: skip
+                             "share of heads that are not needed", "%")  # fmt: skip
         quarter = {order: [at_quarter(one["own"], order) for one in found] for order in ORDERS}
         told = [most - few for most, few in zip(quarter["most"], quarter["least"], strict=True)]
         apart = max(over(found, "own", "sliced_apart"))
         controls = [
             Control(
                 name="closed gates are heads cut out", passed=apart < 1e-3,
-                said=f"the two differ by at most {said(apart)} nats per token.",
+                said=f"the losses differ by at most {said(apart)} nats per token.",
             ),
             Control(
                 name="importance tells heads apart", passed=min(told) > 0,
-                said=f"the most important quarter costs {said(min(quarter['most']))} nats or more, "
-                f"the least important {said(max(quarter['least']))} at most.",
+                said="removing the most important quarter costs at least "
+                f"{said(min(quarter['most']))} nats, the least important one at most "
+                f"{said(max(quarter['least']))}.",
             ),
         ]  # fmt: skip
         whole = {kind: mean(found, "own", "kinds", kind, -1) for kind in KINDS}
@@ -155,30 +166,37 @@ class ManyHeads(Experiment):
             [one["own"]["kinds"]["cross"][-1]
              - max(one["own"]["kinds"][kind][-1] for kind in KINDS if kind != "cross")
              for one in found],
-            f"loss without any head, {KINDS['cross']} less the worse of the others",
+            f"loss without any head, {KINDS['cross']} minus the worse of the others",
             "nats per token",
         )  # fmt: skip
         more = [
             crossing,
             Effect.over([100 * v for v in over(found, "comes_along", "free")],
-                        f"the same of {COMES_ALONG}", "%"),
+                        f"the same for {COMES_ALONG}", "%"),
             *(Effect.over([one["own"]["kinds"][kind][-1] - one["own"]["loss"] for one in found],
-                          f"loss added without any head of the kind: {name}", "nats per token")
+                          f"added loss without any head of {name}", "nats per token")
               for kind, name in KINDS.items()),
             Effect.over([one["loss"]["1"] - one["loss"]["8"] for one in found],
-                        "loss with 1 head less with 8, both trained so", "nats per token"),
+                        "loss with 1 head minus loss with 8, both trained so", "nats per token"),
             Effect.over([one["loss"]["deep"] - one["loss"]["4"] for one in found],
-                        "loss of 1 head in twice the layers less 4 heads", "nats per token"),
+                        "loss of 1 head in twice the layers minus loss of 4 "
+                        "heads", "nats per token"),
             Effect.over(over(found, "own", "speed"), "speed with half of the heads cut out", "×"),
         ]  # fmt: skip
-        rest = f"Without any, {KINDS[first]} attention costs most ({whole[first]:.1f} nats)."
+        rest = (
+            f"Removing all heads of one kind costs most in {KINDS[first]} (loss {whole[first]:.1f} "
+            "nats)."
+        )
         answers = Answers(
-            supported=f"{{effect}} of the heads of a trained model can go at no loss. {rest}",
-            refuted=f"Not as was held: {{effect}} of the heads can go at no loss. {rest}",
-            undecided=f"Models differ: {{effect}} of their heads can go at no loss. {rest}",
-            changes="Larger models and real text leave more heads over; a model that is trained to "
-            "the end of its wits, or with fewer heads from the start, leaves fewer. To train on "
-            "after heads are gone makes more of them free.",
+            supported=f"{{effect}} of the heads of a trained model can be removed at almost no "
+            f"loss. {rest}",
+            refuted=f"The claim fails: {{effect}} of the heads can be removed at almost no loss. "
+            f"{rest}",
+            undecided=f"Models differ: {{effect}} of their heads can be removed at almost no loss. "
+            f"{rest}",
+            changes="Larger models and real text have more heads that are not needed; a model that "
+            "is trained until it stops improving, or with fewer heads from the start, has fewer. "
+            "Training after the removal makes more heads dispensable.",
         )
         word = all_of(effect.above(30.0), crossing.above(0.0))
         return decide(word, effect, answers, controls, more)
@@ -190,15 +208,15 @@ class ManyHeads(Experiment):
                  arm) for arm in found[0]["loss"]]  # fmt: skip
         return [
             Lines(
-                title="Heads switched off", x="heads off", y="nats per token",
-                hint=f"Validation loss of the trained model with {n} heads, without any further "
+                title="Loss by number of removed heads", x="heads off", y="nats per token",
+                hint=f"Validation loss of the trained model with {n} heads, without further "
                 "training.",
                 series=[(name, [(float(i), mean(found, "own", "orders", order, i))
                                 for i in range(n + 1)]) for order, name in ORDERS.items()],
-                levels=[("as good as free", mean(found, "own", "loss") + FREE)],
+                levels=[("still not needed", mean(found, "own", "loss") + FREE)],
             ),
             Lines(
-                title="By kind of attention", x="heads off", y="nats per token",
+                title="Removed heads by kind of attention", x="heads off", y="nats per token",
                 hint="Only heads of one kind are switched off, the least important first.",
                 series=[(name, [(float(i), mean(found, "own", "kinds", kind, i))
                                 for i in range(len(found[0]["own"]["kinds"][kind]))])
@@ -211,22 +229,22 @@ class ManyHeads(Experiment):
                 bars=interval_bars([(name, over(found, "loss", arm)) for name, arm in arms]),
             ),
             Lines(
-                title=f"A translator of real sentences ({COMES_ALONG})", x="heads off",
-                y="nats per token", hint="The same, on sentences of its test set.",
+                title=f"A translator trained on real sentences ({COMES_ALONG})", x="heads off",
+                y="nats per token", hint="The same measurement on sentences of its test set.",
                 series=[(name, [(float(i), mean(found, "comes_along", "orders", order, i))
                                 for i in range(many + 1)]) for order, name in ORDERS.items()],
             ),
             Table(
-                title="Learned gates", columns=["price of a head", "heads open", "nats per token"],
-                hint="Weights stay; each open gate costs this much.",
+                title="Trained gates", columns=["price per head", "open heads", "nats per token"],
+                hint="The weights are frozen; each open gate costs this much.",
                 rows=[[price, mean(found, "own", "gates", price, "open"),
                        mean(found, "own", "gates", price, "loss")]
                       for price in found[0]["own"]["gates"]],
             ),
             Table(
-                title="What the heads do that are needed",
-                columns=["head", "importance", "roles", "when it alone is off"],
-                hint="Of the first seed, by importance; the last column is the loss that is added.",
+                title="Roles of the most important heads",
+                columns=["head", "importance", "roles", "added loss if it alone is off"],
+                hint="First seed, most important heads first.",
                 rows=found[0]["own"]["roles"],
             ),
         ]  # fmt: skip
@@ -236,7 +254,7 @@ EXPERIMENT = ManyHeads()
 
 
 def at_quarter(one: Mapping[str, Any], order: str) -> float:
-    """Loss that is added when a quarter of the heads is off."""
+    """Added loss with a quarter of the heads off."""
     losses = one["orders"][order]
     return float(losses[(len(losses) - 1) // 4] - losses[0])
 
@@ -249,7 +267,8 @@ def pruned(
     *,
     gates: bool = True,
 ) -> dict[str, Any]:
-    """Loss by heads that are off, in three orders and kind by kind, and what goes with it."""
+    """Loss by number of removed heads, in three orders and for each kind of attention, with related
+    measurements."""
     known = [read(run, source, Ask(output=target)) for source, target in judged_by]
     found = heads(run, known)
     batch = Batch.of(run, [read(run, source, Ask(output=target)) for source, target in unseen])
@@ -280,8 +299,8 @@ def pruned(
 
 
 def free(losses: Sequence[float]) -> float:
-    """The share of heads that can go, one after another, before the loss has risen too far; between
-    two heads by how far it has risen at either."""
+    """Share of heads that can be removed one by one before the loss has risen by `FREE`,
+    interpolated between the last two."""
     rises = [value - losses[0] for value in losses]
     for n, (before, behind) in enumerate(pairwise(rises)):
         if behind >= FREE:
@@ -291,7 +310,7 @@ def free(losses: Sequence[float]) -> float:
 
 @torch.no_grad()
 def loss(run: Opened, batch: Batch, off: Sequence[Head] | frozenset[Head] = ()) -> float:
-    """Nats per token of what the sentences say, with these heads off."""
+    """Loss in nats per token of the target sentences, with these heads off."""
     with heads_off(run.model, Change(off=frozenset(off))):
         return float(_loss(run, batch))
 
@@ -307,7 +326,7 @@ def roles(run: Opened, found: Heads, batch: Batch, most: int = 8) -> list[list[A
     best = sorted(found.heads, key=lambda head: -head.importance)[:most]
     return [
         [f"{KINDS.get(head.kind, head.kind)}, layer {head.layer + 1}, head {head.head + 1}",
-         round(head.importance, 4), ", ".join(head.roles) or "none that we know",
+         round(head.importance, 4), ", ".join(head.roles) or "no known role",
          loss(run, batch, [(head.kind, head.layer, head.head)]) - whole]
         for head in best
     ]  # fmt: skip
@@ -315,7 +334,7 @@ def roles(run: Opened, found: Heads, batch: Batch, most: int = 8) -> list[list[A
 
 @torch.no_grad()
 def faster(run: Opened, small: Opened, batch: Batch, rounds: int = 7) -> float:
-    """How many times as fast the small model reads."""
+    """Speed of the small model relative to the whole one."""
     steps = {name: partial(vectors, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip
     times = in_turns(steps, rounds, next(run.model.parameters()).device)
@@ -334,7 +353,7 @@ STEPS = 80
 def learned_gates(
     run: Opened, known: Sequence[Reading], batch: Batch, seed: int
 ) -> dict[str, dict[str, float]]:
-    """For each price of a head: how many stay open, and the loss with these alone."""
+    """For each price per head: how many stay open, and the loss with these alone."""
     some = Batch.of(run, known)
     return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
 

@@ -1,4 +1,4 @@
-"""How well a model says what it should, word by word, when all words before it are given."""
+"""Loss and accuracy of a model on target words, each predicted from the right words before it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from headway.run import Run
 
 class Taught(NamedTuple):
     nats: float
-    """Per token of the target, its end included."""
+    """Loss per token of the target, including the end token."""
 
     accuracy: float
-    """Share of its words that were the likeliest. An end is no word: where it is can be told by
-    whoever knows lengths alone."""
+    """Share of words whose most likely prediction is right. End tokens do not count: a model that
+    only knows lengths predicts them."""
 
 
 @torch.no_grad()
 def of_pairs(run: Run, pairs: Sequence[Known]) -> Taught:
-    """Of a run that translates."""
+    """Loss and accuracy of a translator on pairs."""
     words: Any = run.opened.words
     model: Any = run.model
     sources = [words.source.as_source(words.source.encode(pair.source)) for pair in pairs]
@@ -43,7 +43,7 @@ def of_pairs(run: Run, pairs: Sequence[Known]) -> Taught:
 
 @torch.no_grad()
 def behind(run: Run, texts: Sequence[tuple[str, str]]) -> Taught:
-    """Of a run that completes: of each text's second part, behind its first."""
+    """Loss and accuracy of a language model on the second part of each text, given the first."""
     words, model = run.tokenizer, run.model
     firsts = [words.as_text(words.encode(first))[:-1] for first, _ in texts]
     wholes = [

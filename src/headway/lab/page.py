@@ -1,4 +1,4 @@
-"""The page of an experiment, and the index of several: one HTML file each, made by `web/`."""
+"""HTML pages of the lab: one for an experiment, and an index of several."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PANELS = ("lab", "labnumbers", "labindex")
 def write_page(
     folder: Path, entry: Entry, facts: Mapping[str, Any], found: Sequence[Measured]
 ) -> Path:
-    """Question, what was done, picture, control, verdict, what would change it, literature."""
+    """Write the page of an experiment: question, method, plots, control, verdict, literature."""
     figures = [one.data() for one in entry.load().figures(found)] if found else []
     sections = {"lab": {**facts, "figures": figures}, "labnumbers": {"rows": _rows(found)}}
     title = f"{entry.question} (headway lab {entry.name})"
@@ -33,7 +33,7 @@ def write_page(
 
 
 def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """`rows`: what `verdict.json` of each holds, with `page`, the way to its page."""
+    """Write the index page. `rows`: contents of each `verdict.json`, with `page`, its link."""
     about = {"name": "The lab", "facts": [f"{len(rows)} experiments"]}
     replace_text(folder / INDEX, _page("headway lab", about, {"labindex": {"rows": list(rows)}}))
     return folder / INDEX
@@ -50,7 +50,7 @@ def _seeds(n: int) -> str:
 
 
 def _rows(found: Sequence[Measured]) -> list[list[Any]]:
-    """Every number that was measured, by its name, a column for each seed."""
+    """Every measured number by its name, with one column per seed."""
     flat = [dict(_flat(one)) for one in found]
     names = dict.fromkeys(name for one in flat for name in one)
     return [[name, *(one.get(name) for one in flat)] for name in names]

@@ -1,6 +1,6 @@
 """Verdicts: effects with intervals over seeds, their power, the limits of a scale, and controls.
 
-Everything here is a pure function of numbers, so that tests can plant the truth.
+Everything here is a pure function of numbers, so that tests can use made-up results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ POWER = 0.8
 
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
-"""Student's t of 95 % on both sides, for 1, 2, … degrees of freedom; beyond them the normal's."""
+"""Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond them the normal
+quantile is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,11 @@ class Effect:
     """Standard deviation over seeds."""
 
     detectable: float = math.inf
-    """Smallest distance from a bar that these seeds, with this spread, detect with `POWER`."""
+    """Smallest distance from a threshold that these seeds, with this spread, detect with
+    `POWER`."""
 
     exact: bool = False
-    """Arithmetic: no seed has a say in it."""
+    """The number is exact arithmetic and does not depend on seeds."""
 
     hides_more: bool = False
     """An arm is at a limit of its scale, so that the true difference may be larger."""
@@ -84,8 +86,8 @@ class Effect:
     def over(
         cls, values: Sequence[float], name: str, unit: str = "", *, exact: bool = False
     ) -> Effect:
-        """Of one number per seed. One seed says nothing about its spread, unless it is `exact`;
-        nor does a number that is none."""
+        """Effect from one number per seed. With one seed the interval is unknown, unless the number
+        is `exact`; with NaN or infinity the effect is NaN."""
         known = [float(value) for value in values]
         if not known or not all(map(math.isfinite, known)):
             return cls(name=name, unit=unit, seeds=len(known), value=math.nan, low=-math.inf,
@@ -105,10 +107,10 @@ class Effect:
 
     @classmethod
     def between(cls, one: Arm, other: Arm, bounds: Bounds, name: str, unit: str = "") -> Effect:
-        """Difference of two arms on a bounded scale, `one` less `other`.
+        """Difference of two arms on a bounded scale, `one` minus `other`.
 
-        Where an arm is at a limit of the scale, the measured difference is smaller than the true
-        one may be: a large difference can still be concluded, a small one cannot.
+        If an arm is at a limit of the scale, the true difference may be larger than the measured
+        one: a large difference can still be concluded, a small one cannot.
         """
         pairs = zip(one.scores, other.scores, strict=True)
         effect = cls.over([a - b for a, b in pairs], name, unit)
@@ -142,7 +144,7 @@ class Effect:
         return "refuted" if self.low > most else "undecided"
 
     def within(self, most: float) -> Word:
-        """Whether it is as good as none: the whole interval is nearer to 0 than this."""
+        """Whether the effect is negligible: the whole interval is closer to 0 than this."""
         if self._same_end:
             return "cannot tell"
         if -most < self.low and self.high < most:
@@ -151,11 +153,11 @@ class Effect:
 
     @property
     def _same_end(self) -> bool:
-        """Whether both arms are at the same end, where nothing can be compared."""
+        """Whether both arms are at the same end of the scale, so that they cannot be compared."""
         return self.hides_more and self.hides_less
 
     def __str__(self) -> str:
-        """`0.42 nats (0.31 to 0.53)`."""
+        """The mean with its interval, such as `0.42 nats (0.31 to 0.53)`."""
         unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
             return f"{said(self.value)}{unit}"
@@ -163,15 +165,16 @@ class Effect:
 
 
 def student(seeds: int) -> float:
-    """Student's t of 95 % for the mean of this many values."""
+    """Quantile of Student's t for the 95 % interval of the mean of this many values."""
     return T[seeds - 2] if seeds - 2 < len(T) else 1.96
 
 
 def power(distance: float, seeds: int) -> float:
-    """Probability that the 95 % interval over `seeds` values excludes a bar on its far side, when
-    their true mean is `distance` standard deviations from it.
+    """Probability that the 95 % interval over `seeds` values excludes a threshold, if their true
+    mean is `distance` standard deviations from it.
 
-    It is the noncentral t distribution, integrated over the spread that the seeds happen to have.
+    This is the noncentral t distribution, integrated over the standard deviation that the seeds
+    happen to have.
     """
     df = seeds - 1
     shift, critical = distance * math.sqrt(seeds), student(seeds)
@@ -188,7 +191,8 @@ def power(distance: float, seeds: int) -> float:
 
 @cache
 def smallest(seeds: int) -> float:
-    """Distance from a bar, in standard deviations, that this many seeds detect with `POWER`."""
+    """Distance from a threshold, in standard deviations, that this many seeds detect with
+    `POWER`."""
     low, high = 0.0, 100.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -204,12 +208,12 @@ def all_of(*words: Word) -> Word:
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """What must come out as expected, or the effect means nothing."""
+    """A result that must come out as expected, or else the effect means nothing."""
 
     name: str
     passed: bool
     said: str
-    """What was seen, in a sentence."""
+    """The measured result in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +225,13 @@ class Verdict:
     effect: Effect
     controls: Sequence[Control] = ()
     more: Sequence[Effect] = ()
-    """Other numbers worth knowing, which the verdict does not rest on."""
+    """Additional numbers that the verdict does not depend on."""
 
     parts: Mapping[str, Word] = field(default_factory=dict)
-    """Verdicts on parts of the hypothesis, where sources are about one of them."""
+    """Verdicts on parts of the hypothesis, for sources that are about one part."""
 
     changes: str = ""
-    """What would change it."""
+    """What would change the verdict."""
 
     def as_json(self) -> dict[str, Any]:
         return plain(asdict(self))
@@ -235,11 +239,11 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The sentences of a verdict, one for each way it may come out."""
+    """The sentences of a verdict, one for each outcome."""
 
     supported: str
     refuted: str
-    undecided: str = "The seeds do not agree well enough to say: {effect}."
+    undecided: str = "The seeds vary too much to decide: {effect}."
     changes: str = field(default="")
 
 
@@ -247,31 +251,34 @@ def decide(
     word: Word, effect: Effect, answers: Answers, controls: Sequence[Control] = (),
     more: Sequence[Effect] = (), parts: Mapping[str, Word] | None = None,
 ) -> Verdict:  # fmt: skip
-    """Verdict with its sentence. A failed control or a single seed makes it undecided, and an arm
-    at a limit of its scale leaves `cannot tell`. `{effect}` in a sentence is the effect with its
-    interval; `effect` is the one that the word rests on."""
+    """Make the verdict with its sentence.
+
+    A failed control or a single seed makes it undecided, and an arm at a limit of its scale makes
+    it `cannot tell`. `effect` is the effect that `word` is about; `{effect}` in a sentence is
+    replaced by it with its interval.
+    """
     failed = [one for one in controls if not one.passed]
     parts = dict(parts or {})
     if failed or (effect.seeds == 1 and not effect.exact):
         parts = dict.fromkeys(parts, "undecided")
     if math.isnan(effect.value):
-        word, sentence = "undecided", f"Nothing could be measured of {effect.name}."
+        word, sentence = "undecided", f"There is no valid measurement of: {effect.name}."
     elif word == "cannot tell":
         sentence = (
-            f"This task cannot tell: {' and '.join(effect.limits)}, so that a difference would not "
-            f"show. Measured, {effect.name}: {effect}."
+            f"This task cannot show a difference: {' and '.join(effect.limits)}. Measured "
+            f"{effect.name}: {effect}."
         )
     elif failed:
         word = "undecided"
         sentence = (
-            "A control failed, so the effect means nothing yet: "
+            "A control failed, so the effect cannot be interpreted: "
             + "; ".join(one.said.rstrip(".") for one in failed)
             + "."
         )
     elif effect.seeds == 1 and not effect.exact:
         word = "undecided"
         sentence = (
-            f"One seed cannot tell an effect from luck: {effect.name} was {effect}. "
+            f"One seed cannot separate an effect from chance. Measured {effect.name}: {effect}. "
             f"Run it with --seeds {SEEDS}."
         )
     else:
@@ -285,21 +292,21 @@ def decide(
 
 
 def power_of(effect: Effect) -> str:
-    """What the seeds could have found, in a sentence."""
+    """A sentence about the effects that these seeds could have detected."""
     return (
-        f"{effect.seeds} seeds that vary like these detect an effect "
-        f"{said(effect.detectable)}{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of "
-        "cases."
+        f"With this spread, {effect.seeds} seeds detect a difference of "
+        f"{said(effect.detectable)}{spaced(effect.unit)} from the threshold in {100 * POWER:.0f} % "
+        "of cases."
     )
 
 
 def spaced(unit: str) -> str:
-    """A unit as it follows a number."""
+    """The unit as it is written after a number."""
     return f" {unit}" if unit and unit not in "%×" else unit
 
 
 def said(value: float) -> str:
-    """A number as people write it: three figures, no more than needed."""
+    """A number rounded to about three significant figures."""
     if not math.isfinite(value):
         return "?"
     if value == 0 or 1e-3 <= abs(value) < 1e4:
@@ -309,7 +316,7 @@ def said(value: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it, which knows no number that is none."""
+    """Convert a value to JSON types; NaN and infinities become None."""
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The loss of a run with weights that it does not have: averaged, lesioned, of an earlier step."""
+"""The loss of a run with other weights than its own: averaged, ablated or from an earlier step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from headway.tasks.task import find_task
 
 
 class Yardstick:
-    """Nats per token, without smoothing and dropout, on what a run was validated with or learned
-    from: one measure for both, and for any model of its shape."""
+    """Loss in nats per token on the validation or training data of a run, without label smoothing
+    and dropout, for any model of the same shape."""
 
     def __init__(self, run: Run, most: int | None = None) -> None:
-        """`most`: of so many of the first examples."""
+        """`most`: use only this many examples from the start."""
         self.run, self.most = run, most
 
     @cached_property
@@ -31,16 +31,16 @@ class Yardstick:
         return task.objective(self.run.settings, task.load_prepared(self.run.folder))
 
     def valid(self, model: nn.Module | None = None) -> float:
-        """On the validation set."""
+        """Loss on the validation set."""
         return self.together([model or self.run.model])
 
     def learned(self, model: nn.Module | None = None) -> float:
-        """On the training set."""
+        """Loss on the training set."""
         return self.together([model or self.run.model], learned=True)
 
     @torch.no_grad()
     def together(self, models: Sequence[nn.Module], *, learned: bool = False) -> float:
-        """Of models that answer together: the mean of their probabilities."""
+        """Loss of an ensemble, which averages the probabilities of its models."""
         objective = self._objective
         items: Items[Any] = objective.train_items if learned else objective.valid_items
         last = len(items.owner) if self.most is None else self.most
@@ -57,7 +57,7 @@ class Yardstick:
         return total / max(1.0, count)
 
     def _right(self, model: nn.Module, batch: Any) -> Tensor:
-        """What the model gives to each token that stands there, as a logarithm."""
+        """Log-probability that the model gives to each right token."""
         read = self._objective.read(model, self._objective.vary(model, batch))
         right_R = getattr(batch.targets, "said_N", batch.targets)
         scores_RV = read.scores(read.x_RD).float()
