@@ -1,6 +1,6 @@
-"""What tasks have in common in choosing what nobody asked for. Each adds its own in `propose`.
+"""Default settings shared by tasks. Each task adds its own in `propose`.
 
-Nothing is looked up here: the same settings and facts make the same proposal.
+The functions depend only on their arguments: the same settings and facts give the same proposal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "linear", "lr": 3e-4, "clip": 1.0, "weight_decay": 0.01,
 }  # fmt: skip
 PUBLISHED_RATE = 1e-4, 0.0384
-"""The most at which imported weights are trained further, and what is divided by the model's width:
-5e-5 for BERT-base. More makes them forget what they know."""
+"""Learning rate for fine-tuning imported weights: the maximum, and a number that is divided by
+d_model (5e-5 for BERT-base). Higher rates destroy the pretraining."""
 
 LORA_RATE = 2e-3
-"""Low-rank changes begin at zero and are few: they take a higher rate than the weights would."""
+"""Learning rate of LoRA matrices. They start at zero and are small, so they need a higher rate than
+full weights."""
 
 FROM_SCRATCH: dict[str, Any] = {
     "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "smoothing": 0.0,
@@ -31,7 +32,7 @@ PAPER: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "cosine", "lr": 6e-4, "clip": 1.0, "smoothing": 0.0,
     "weight_decay": 0.1, "beta2": 0.95, "eps": 1e-8, "floor": 0.1,
 }  # fmt: skip
-"""For presets of published models."""
+"""Training settings for presets of published models."""
 
 MODERN_TEXT: dict[str, Any] = {
     "wiring": "pre",
@@ -41,7 +42,8 @@ MODERN_TEXT: dict[str, Any] = {
     "embedding_scale": False,
     "init": "small",
 }
-"""Of models that nobody named: what learns fastest from little text, by trying."""
+"""Settings of text models without a preset: what learned fastest from little text in
+experiments."""
 
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "encoder": {"embedding_norm": False, "n_segments": 0, "pooling": "mean"},
@@ -53,15 +55,15 @@ WORDS = ("bpe", "unigram", "wordpiece", "words")
 """Kinds of tokenizers whose tokens are words or large parts of them."""
 
 LEAST_NGRAMS, NGRAMS, NGRAM_WEIGHTS, NGRAM_TOKENS = 1 << 10, 1 << 17, 1 << 21, 5_000_000
-"""Buckets of a table of n-grams, weights that it has at most, and tokens of training for which it
-is worth its place."""
+"""Limits for the n-gram table: smallest and largest number of buckets, largest number of weights,
+and the number of training tokens up to which a table is used."""
 
 LEARNS_FAST = "learned fastest on small datasets in our experiments"
 OWN = "required by the task"
 
 
 def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
-    """How training begins, as a reason for how it goes on."""
+    """Reason for training settings: how the weights are initialised, and the amount of data."""
     if settings.distil.teacher:
         return f"distilled from {settings.distil.teacher}, {amount}"
     if settings.start.run:
@@ -72,7 +74,7 @@ def begins(settings: RunSettings, amount: str, device: DeviceFacts) -> str:
 
 
 def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dict[str, Choice]:
-    """The peak rate for weights that come from a run, ours or imported."""
+    """Peak learning rate for fine-tuning a run, trained here or imported."""
     run = settings.start.run
     if facts.begun is None or not facts.begun.imported:
         why = f"fine-tuned from {run}, which needs a lower rate than training from scratch"
@@ -83,7 +85,7 @@ def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dic
 
 
 def fresh_decoder(settings: RunSettings, facts: Facts, family: str) -> bool:
-    """Whether the run starts from an encoder, behind which nothing knows yet how to write."""
+    """Whether the run starts from an encoder and gets a new decoder."""
     starts = facts.begun is not None and bool(settings.start.run)
     return starts and facts.begun is not None and gets_decoder(facts.begun.model, family)
 
@@ -103,12 +105,12 @@ def text_proposal(
     metrics: tuple[str, ...] = (),
     ngrams: bool = False,
 ) -> Proposal:
-    """Of the tasks in one language. `needs`: what the model must have. `training`: where the task
-    differs from the usual; `tuning`: the same for one that starts from another. `ngrams`: it has
-    labels, which n-grams say something about.
+    """Default settings for tasks on text of one language.
 
-    `least_dropout` is for a run that starts from another: text is often learned without dropout,
-    few labels not."""
+    `needs`: settings that the model must have. `training` and `tuning`: training settings that
+    differ from the defaults, for runs from scratch and for fine-tuning. `ngrams`: whether an n-gram
+    table helps with the labels of the task. `least_dropout`: smallest dropout for fine-tuning.
+    Language models are often pretrained without dropout, but few labels need it."""
     family = spec_of(settings).families[0]
     shape = shape_for(facts.n_tokens, device)
     kept: dict[str, Choice] = {}
@@ -133,8 +135,9 @@ def text_proposal(
 
 
 def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
-    """For labels of little text; one that starts from a run with a table has one as large. Imported
-    weights stay what their family is, so that they can be exported to it again."""
+    """The size of the n-gram table for tasks with labels and little text. A run that starts from
+    one with a table gets the same size. Imported models get none, so that they can be exported to
+    their original format."""
     begun = facts.begun
     if begun is not None and (had := getattr(begun.model, "ngrams", 0)):
         return because("same as the run it starts from", "model", {"ngrams": had})
@@ -169,8 +172,8 @@ def media_proposal(
     augment: Values | None = None,
     metrics: tuple[str, ...] = (),
 ) -> Proposal:
-    """Of the tasks on pictures, videos and recordings, in rows of patches or frames. `shape` and
-    `front` are of a model that nobody named: layers and widths, and what reads the media."""
+    """Default settings for tasks on images, video and audio, counted in rows of patches or frames.
+    `shape` (layers and widths) and `front` (input layers) apply to models without a preset."""
     family = family or spec_of(settings).families[0]
     chosen = {"family": family, **MODERN_MEDIA}
     anew = fresh_decoder(settings, facts, family)
@@ -195,8 +198,8 @@ def training_of(
     settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
     training: Values, tuning: Values, *, anew: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """How text and media are trained, from scratch or from the weights of another run. `anew`: a
-    decoder is, behind the encoder of a run."""
+    """Training settings for text and media, from scratch or for fine-tuning. `anew`: a new decoder
+    is added to the encoder of a run."""
     starts, why = facts.begun is not None, begins(settings, amount, device)
     if anew:
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
@@ -217,8 +220,8 @@ def training_of(
 def decoder_training(
     settings: RunSettings, facts: Facts, training: Values, tuning: Values
 ) -> dict[str, Choice]:
-    """As from scratch, so that a fresh decoder learns to write; but gently where the encoder was
-    imported, which would forget what it knows."""
+    """Training settings for a new decoder after a trained encoder: those of training from scratch,
+    or gentler ones if the encoder was imported and would otherwise lose its pretraining."""
     assert facts.begun is not None
     why = f"the decoder is new; the encoder is from {settings.start.run}"
     if not facts.begun.imported:
@@ -228,7 +231,7 @@ def decoder_training(
 
 
 def stored_front(facts: Facts) -> dict[str, object]:
-    """The stored form as settings of a model, with the colours that were counted."""
+    """Model settings for the stored form of media, with the measured pixel statistics."""
     assert facts.front is not None
     colours = {f"picture.{name}": values for name, values in facts.colours.items()}
     return flat_front(facts.front) | colours
@@ -241,7 +244,7 @@ def _dropout(model: ModelSettings, least: float) -> dict[str, Choice]:
 
 
 def shape_for(n_tokens: int, device: DeviceFacts) -> dict[str, int]:
-    """Layers and widths for so many tokens an epoch."""
+    """Layers and widths for this number of tokens per epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
     large = {"n_layers": 8, "d_model": 512, "n_heads": 8, "d_ff": 2048}
@@ -255,7 +258,7 @@ def shape_for(n_tokens: int, device: DeviceFacts) -> dict[str, int]:
 
 
 def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
-    """About a hundred steps an epoch, within what a device likes."""
+    """Batch size for about a hundred steps per epoch, within limits for the device."""
     most = 4096 if device.is_cpu else 65_536
     tokens = 1024
     while tokens < most and tokens < n_tokens / 100:
@@ -264,7 +267,7 @@ def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
 
 
 def batch_rows(n_rows: int, n_items: int, longest: int, device: DeviceFacts) -> int:
-    """The same in whole items of the usual size."""
+    """Batch size in rows for about a hundred steps per epoch, in whole items of the mean size."""
     most = 128 if device.is_cpu else 512
     n = 16
     while 2 * n <= most and n < n_items / 100:

@@ -1,4 +1,4 @@
-"""The runtimes that can stand in for torch, in a table you can see."""
+"""Table of the runtimes that can run a model instead of torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ENGINES = {
     "ctranslate2": "headway.interop.ctranslate2.engine:ctranslate2_engine",
     "onnx": "headway.interop.onnx.engine:onnx_engine",
 }
-"""What `--engine` can say: a module and a function in it, called like `Make`. They stand above the
-tasks, as all foreign formats do, and are imported when they are asked for."""
+"""Values of `--engine`, each with a module and a function of type `Make`. These modules depend on
+the tasks, as all code for foreign formats does, so they are imported only on use."""
 
 Make = Callable[[Path, RunSettings], "Engine"]
-"""From an exported folder and its settings as the command changed them."""
+"""Function that makes an engine from an exported folder and the settings of the command."""
 
 TEXT_ALONE = ("ctranslate2",)
-"""Those that run no models of pictures or recordings."""
+"""Engines that do not support models of images or audio."""
 
 
 def check_engine(name: str) -> None:
@@ -35,7 +35,7 @@ def check_engine(name: str) -> None:
 
 
 def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
-    """The engine of this name for the folder; None is torch itself."""
+    """The engine of this name for the folder, or None for torch."""
     check_engine(name)
     if name == "torch":
         if engines_in(folder):

@@ -1,5 +1,7 @@
-"""Where labels are few: what is cheap makes of 8, 32 and 128 a class, so that people see whether
-more of them would help, and whether a training is worth it at all."""
+"""Learning curve of cheap classifiers with 8, 32 and 128 labels per class, for small datasets.
+
+It shows whether more labels would help, and whether fine-tuning is better than a cheap method.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from headway.tasks.opened import open_run
 from headway.tasks.readout import OneVector
 
 EACH = (8, 32, 128)
-"""Labels a class."""
+"""Numbers of labels per class."""
 
 DRAWS = 3
 
@@ -25,13 +27,13 @@ Labels = NDArray[np.int64]
 
 
 def is_few(labels_N: Labels) -> bool:
-    """Whether half of the classes have no more than the last of these."""
+    """Whether the median class has at most 128 labels."""
     counts = np.bincount(labels_N)
     return bool(np.median(counts[counts > 0]) <= EACH[-1])
 
 
 def vectors_by(encoder: str, device: torch.device, sets: Sequence[Items[Any]]) -> list[Vectors]:
-    """Of the examples of each set, by the run that a training starts from."""
+    """Embeddings of the examples of each set, computed by the pretrained encoder."""
     model, found = open_run(encoder, device=str(device), words=False).model, []
     for items in sets:
         asked = Pass(model, device)
@@ -47,8 +49,8 @@ def vectors_by(encoder: str, device: torch.device, sets: Sequence[Items[Any]]) -
 def curve(
     train: tuple[Sequence[Text], Vectors, Labels], valid: tuple[Sequence[Text], Vectors, Labels]
 ) -> list[dict[str, Any]]:
-    """A row for each number of labels a class, the last for all there are: per cent right on the
-    validation set of nearest neighbours and of a bag of words, the mean of some draws."""
+    """One row for each number of labels per class, the last with all labels: validation accuracy
+    (%) of nearest neighbours and of a bag of words, averaged over some draws."""
     texts, vectors_ND, labels_N = train
     n_classes, most = int(max(labels_N.max(), valid[2].max())) + 1, int(np.bincount(labels_N).max())
     rows = []

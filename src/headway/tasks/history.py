@@ -1,4 +1,4 @@
-"""What a run wrote about itself: `metrics.jsonl`, read back whatever state it is in."""
+"""Reader for the log of a run, `metrics.jsonl`, which tolerates incomplete and damaged lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.tasks.specs import METRICS, Metric
 LOG = "metrics.jsonl"
 
 Entry = dict[str, Any]
-"""One of its lines."""
+"""One line of the log."""
 
 Point = tuple[float, float]
 """A step and a value."""
@@ -30,16 +30,16 @@ class History:
     event: list[Entry] = field(default_factory=list)
     end: list[Entry] = field(default_factory=list)
     scores: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
-    """The records of all that it may report."""
+    """Metrics that the run may report, by name."""
 
     @property
     def last(self) -> Entry:
-        """What was noted at the end; empty where it has not ended."""
+        """The entry for the end of the run; empty if the run has not ended."""
         return self.end[-1] if self.end else {}
 
     @property
     def kept(self) -> dict[str, float]:
-        """Scores of the model that was kept in the end; empty where that is not noted."""
+        """Scores of the final model; empty if they were not logged."""
         return named_scores(self.last.get("scores")).get(str(self.last.get("kept")), {})
 
     def points(self, kind: str, name: str) -> list[Point]:
@@ -48,7 +48,7 @@ class History:
 
 
 def read_history(folder: Path) -> History:
-    """Of a run. Lines without a step are passed over."""
+    """The history of a run folder. Entries with an invalid step are skipped."""
     history = History()
     kinds = {"train", "valid", "event", "end"}
     for entry in entries(folder / LOG):
@@ -62,7 +62,7 @@ def read_history(folder: Path) -> History:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """The lines of `metrics.jsonl`, whatever state it is in: one torn by a kill is passed over."""
+    """The entries of `metrics.jsonl`. Damaged lines, such as one cut off by a kill, are skipped."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
         with suppress(ValueError):
@@ -72,7 +72,7 @@ def entries(path: Path) -> Iterator[Entry]:
 
 
 def named_scores(found: object) -> dict[str, dict[str, float]]:
-    """Scores by the name of what has them; what is damaged is left out."""
+    """Scores by the name of the model that they belong to; malformed entries are left out."""
     every = found.items() if isinstance(found, dict) else ()
     return {str(name): values for name, values in every if isinstance(values, dict)}
 
@@ -83,7 +83,7 @@ def number(value: object) -> float:
 
 
 def mean(points: Sequence[Point]) -> float:
-    """Of the values of at least one point."""
+    """Mean value of the points, of which there must be at least one."""
     return sum(value for _, value in points) / len(points)
 
 

@@ -1,7 +1,7 @@
-"""Examples as a model reads them, whoever asks: training, evaluation, answers, pages, proofs.
+"""Examples as a model reads them, for training, evaluation, prediction, inspection and proofs.
 
-`Items` are columnar and lazy: they know how long everything is, and make tensors of what is wanted.
-An example that is too long for a model is several items, windows of it, which share an owner.
+`Items` are columnar and lazy: they know all lengths, and make tensors only for requested batches.
+An example that is too long for a model becomes several items, its windows, with the same owner.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Draw:
-    """All chance of an epoch follows from this: windows, hidden places, left-out words, speeds."""
+    """Source of all randomness of an epoch: windows, masked positions, dropped words, speeds."""
 
     seed: int
     epoch: int
     reading: int = 0
-    """Which of several readings of an example in that epoch."""
+    """Index of the view, if an example is read several times in the epoch."""
 
 
 @dataclass(frozen=True)
@@ -40,75 +40,75 @@ class Batch(Generic[T]):
     """A flat batch of any task."""
 
     streams: tuple[Input, ...]
-    """What the model reads: one, or a source and a target."""
+    """Inputs of the model: one stream, or a source and a target."""
 
     targets: T
-    """What it should answer: labels, tokens, patches, partners."""
+    """Correct outputs: labels, tokens, patches or partners."""
 
     weights_R: Tensor | None = None
-    """How much each answer counts; zero for what only fills a fixed form. None: all the same."""
+    """Weight of each output; zero for padding of a fixed form. None: all have the same weight."""
 
     rows_R: Tensor | None = None
-    """The rows of the last stream that are asked; None: all of them, or one answer a sequence."""
+    """Rows of the last stream with outputs; None: all of them, or one output per sequence."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one row of a stream is, for people."""
+    """Description of one row of a stream, for people."""
 
     text: str = ""
-    """Of a token."""
+    """Text of a token."""
 
     box: tuple[int, int, int, int] | None = None
-    """Of a patch: left, top, right, bottom, in pixels."""
+    """Place of an image patch: left, top, right, bottom, in pixels."""
 
     time: tuple[float, float] | None = None
-    """Of a row of sound, or of the frames of a video: from and to, in seconds or frames."""
+    """Start and end of an audio row in seconds, or of a video patch in frames."""
 
     special: bool = False
-    """No part of the example: a start, an end, a class token."""
+    """Whether the row is not part of the example: a start, end or class token."""
 
 
 class Items(Protocol[T]):
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Rows of the flat batch that each item takes in each stream (n, streams)."""
+        """Length of each item in each stream, in rows of the flat batch (n, streams)."""
         ...
 
     @property
     def owner(self) -> Rows:
-        """The example that each item is, or is a window of."""
+        """Index of the example that each item is a window of."""
         ...
 
     def drawn(self, draw: Draw) -> Items[T]:
-        """The same examples with the chances of an epoch; what does not depend on it is kept."""
+        """The same examples with the random choices of an epoch."""
         ...
 
     def n_targets(self, rows: Rows) -> int:
-        """What the loss of these is divided by."""
+        """Number by which the summed loss of these items is divided."""
         ...
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[T]:
-        """On the device. Called from a thread that runs ahead of training."""
+        """A batch on the device. This is called from a thread that prefetches for training."""
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        """The form of every batch of a recorded step; None where there is none."""
+        """The fixed form of all batches in a CUDA graph, or None if there is none."""
         ...
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        """What the rows of an item are, for each stream."""
+        """Descriptions of the rows of an item, for each stream."""
         ...
 
 
 READ_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
-"""Rows of a batch that is only read. On a CPU more are not quicker: base-en embeds two texts of
-19,000 characters in 3.1 to 3.5 s of one core with 8,192 rows and in 2.7 to 2.8 s with 1,024. A
-server answers others between two batches."""
+"""Rows of an inference batch. Larger batches are not faster on a CPU: base-en embeds two texts of
+19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and in 2.7 to 2.8 s with 1,024. A
+server can also process other requests between two batches."""
 
 
 def n_owners(items: Items[T]) -> int:
-    """Examples that there are; the first so many own the first items."""
+    """Number of examples, which own the items in ascending order."""
     owner = items.owner
     return int(owner[-1]) + 1 if len(owner) else 0
 
@@ -116,7 +116,7 @@ def n_owners(items: Items[T]) -> int:
 def batches_of(
     items: Items[T], rows: Rows, device: torch.device, on_progress: OnProgress = unheard
 ) -> Iterator[tuple[Rows, Batch[T]]]:
-    """These items, those of like length together, as batches that are only read."""
+    """Inference batches of these items, grouped by length."""
     if not len(rows):
         return
     lengths = items.lengths[:, -1]
@@ -132,22 +132,22 @@ def batches_of(
 
 @dataclass(frozen=True)
 class Pass:
-    """A model that reads a set of examples once, without learning."""
+    """One pass of a model over a set of examples, without training."""
 
     model: nn.Module
     device: torch.device
     full: bool = True
-    """Of a validation set: carefully, as at the end; else quickly, as between steps."""
+    """Whether this is the thorough evaluation at the end, or a quick one during training."""
 
     most: int | None = None
-    """Of so many of the first examples and no more, where time is short."""
+    """Number of first examples to use; None: all of them."""
 
     on_progress: OnProgress = unheard
     calibrate: bool = False
-    """Of labels: score them at the temperature that fits these examples, and name it."""
+    """Whether to fit a temperature to these examples and to score labels with it."""
 
     stopped: Callable[[], bool] = lambda: False
-    """Asked between two batches; `Stopped` is raised when it turns true."""
+    """Called between two batches; `Stopped` is raised when it returns true."""
 
     def tell(self, done: int, total: int) -> None:
         self.on_progress(done, total)
@@ -158,14 +158,15 @@ class Pass:
         return batches_of(items, rows, self.device, self.tell)
 
     def examples(self, items: Items[T]) -> Iterator[tuple[Rows, Batch[T]]]:
-        """The items of the first `most` examples. What stands beside one does not change it."""
+        """Batches of the items of the first `most` examples. The output for an item does not depend
+        on the other items of its batch."""
         last = n_owners(items) if self.most is None else self.most
         return self.batches(items, np.flatnonzero(items.owner < last))
 
 
 def mean_by_owner(found: Iterable[tuple[Rows, Numbers]], items: Items[T], n: int) -> Numbers:
-    """What was found of items (R C) as one row for each of the first `n` examples: answers to the
-    windows of a long one are joined by their mean."""
+    """Outputs of items (R C) as one row for each of the first `n` examples: the mean over the
+    windows of an example."""
     sums_NC: Numbers | None = None
     for rows, values_RC in found:
         if sums_NC is None:

@@ -1,4 +1,4 @@
-"""Labelled examples from files: what is learned from, and what is scored on."""
+"""Labelled examples from files, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScoredSet:
     columns: Columns
     truth_N: Known
     texts: Sequence[Text] | None = None
-    """As they stand in the files, where they are texts."""
+    """The original texts from the files; None for media."""
 
 
 def prepare_labelled(
@@ -59,7 +59,7 @@ def scored_set(
     tokenizer: Tokenizer | None,
     progress: Progress = SILENT,
 ) -> ScoredSet:
-    """What files hold, with labels that must be among these."""
+    """The test set in these files. Its labels must be among `names`."""
     if spec_of(settings).modality != "text":
         shape = front_of(settings)
         media = WantedMedia.of(what_of(shape), shape, "label")
@@ -72,14 +72,14 @@ def scored_set(
 
 
 def plain_text(example: Texts, settings: RunSettings) -> Text:
-    """Fields one after another; of a pair both."""
+    """The texts of an example: both of a pair, or all fields joined by spaces."""
     if settings.data.fields:
         return " ".join(example), ""
     return example[0], example[1] if len(example) > 1 else ""
 
 
 def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[Texts], Known]:
-    """The texts of the files and what is right of each; labels must be among the run's."""
+    """The texts of the files and their targets. Raise DataError for labels unknown to the run."""
     numbers = {label: i for i, label in enumerate(settings.labels)}
     examples: list[Texts] = []
     found: list[Any] = []
@@ -110,6 +110,6 @@ def labelled_examples(settings: RunSettings, data: DataSettings) -> tuple[list[T
 
 
 def unit_of(settings: RunSettings) -> str:
-    """What examples are called, in the plural."""
+    """Plural noun for the examples of a run, for messages."""
     modality = spec_of(settings).modality
     return "texts" if modality == "text" else UNITS[modality]

@@ -1,4 +1,4 @@
-"""What a labeller is made of where nobody says, by what it reads."""
+"""Default settings of classification, for each kind of input."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ from headway.tasks.specs import Modality, Spec, answering, spec_of
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 512
-"""Tokens that a model chosen here reads at once; longer texts are read in windows."""
+"""Default maximum length in tokens; longer texts are read in windows."""
 
 SUBWORDS = ("bpe", "unigram", "wordpiece")
 VOCAB_SIZE = 8192
-"""Of sub-words, where nobody says: whole words tell more about a label than their pieces."""
+"""Default vocabulary size of subword tokenizers. It is large, because whole words are more
+informative for labels than their pieces."""
 
 SMALL_TOKENS = 1_000_000
 SMALL: dict[str, Any] = {"n_layers": 2, "dropout": 0.3}
-"""Of a model that nobody named, for less text than that: more layers learn it by heart sooner."""
+"""Default model for fewer than SMALL_TOKENS tokens: more layers overfit sooner."""
 
 LEAST_GRID = 24
-"""Pixels of a side from which on the cells of a feature grid, 8 pixels apart, are enough."""
+"""Smallest side in pixels for a feature grid, whose cells are 8 pixels apart."""
 
 FROM_SCRATCH: dict[str, Any] = {
     "optimizer": "muon", "schedule": "linear", "weight_decay": 0.05, "clip": 1.0,
@@ -50,15 +51,15 @@ FROM_SCRATCH: dict[str, Any] = {
 
 
 IMBALANCED = "imbalanced classes"
-"""How the reason for macro F1 begins."""
+"""Start of the reason for choosing macro F1."""
 
 IMBALANCE = 10
-"""Times as many examples as the rarest class the most frequent one has, where classes are called
-imbalanced: accuracy then hardly depends on the rare ones."""
+"""Ratio of the most frequent class to the rarest one from which classes count as imbalanced:
+accuracy then hardly depends on the rare classes."""
 
 
 def imbalance(facts: Facts) -> str:
-    """Why macro F1 chooses the checkpoint; empty where classes are about equally frequent."""
+    """Reason for choosing the checkpoint by macro F1; empty if the classes are balanced."""
     there = [count for count in facts.counts if count]
     if len(there) < 2 or max(there) < IMBALANCE * min(there):
         return ""
@@ -66,19 +67,19 @@ def imbalance(facts: Facts) -> str:
 
 
 SEEN = 1200
-"""How often examples of a rare label are seen in training. On 24 package tags (4,909 texts; a
-quarter of the tags have 184 examples or fewer) micro F1 grew up to the seventh pass and stayed
-until the tenth."""
+"""Target number of times that training shows examples of a rare label. On 24 package tags (4,909
+texts; a quarter of the tags have 184 examples or fewer) micro F1 increased until the seventh epoch
+and stayed constant until the tenth."""
 
 MOST_PASSES = 10
 MOST_READ = {True: 1_200_000, False: 50_000_000}
-"""Tokens that are read in more passes than usual, on a CPU and on a GPU: about five minutes of two
-cores."""
+"""Limit of training tokens when epochs are added, on a CPU (True) and on a GPU: about five minutes
+on two cores."""
 
 
 def passes(facts: Facts, usual: int, device: DeviceFacts) -> int:
-    """Epochs over texts. Of several labels each is learned from its own examples: the rarer labels
-    are, the more often they are shown."""
+    """Number of epochs over texts. Multi-label tasks get more epochs the rarer their labels are,
+    because each label is learned only from its own examples."""
     if facts.answer != "labels" or not any(facts.counts):
         return usual
     rare = float(np.quantile([count for count in facts.counts if count], 0.25))
@@ -88,7 +89,7 @@ def passes(facts: Facts, usual: int, device: DeviceFacts) -> int:
 
 @dataclass(frozen=True)
 class Head:
-    """What follows from the kind of answer."""
+    """Output width, metrics and label smoothing for a kind of target."""
 
     width: int
     metrics: tuple[str, ...]
@@ -97,7 +98,7 @@ class Head:
 
     @classmethod
     def of(cls, row: Spec, facts: Facts) -> Head:
-        """Of numbers and of labels that are right or not nothing is shared out."""
+        """The head for the targets of a row. Only single-label targets get label smoothing."""
         row, n = answering(row, facts.answer), len(facts.labels)
         metrics = tuple(name for name in row.scores if name != "top5" or n > TOP)
         smoothing = 0.1 if row.answers == "label" else 0.0
@@ -110,7 +111,7 @@ class Head:
 
 
 def answer_facts(facts: Facts, prepared: Prepared) -> Facts:
-    """With what the answers are."""
+    """The facts with the kind of target: class counts, or mean and standard deviation."""
     n = len(facts.labels)
     if "labels" in prepared.train:
         counts = np.bincount(np.asarray(prepared.train["labels"].tokens, np.int64), minlength=n)
@@ -130,7 +131,7 @@ def answer_facts(facts: Facts, prepared: Prepared) -> Facts:
 
 
 def with_words(settings: RunSettings) -> RunSettings:
-    """With a size of the vocabulary, where nobody says."""
+    """The settings with the default vocabulary size for subword tokenizers."""
     if settings.tokenizer.vocab_size is not None or settings.tokenizer.kind not in SUBWORDS:
         return settings
     return replace(settings, tokenizer=replace(settings.tokenizer, vocab_size=VOCAB_SIZE))
@@ -149,7 +150,7 @@ def text_facts(settings: RunSettings, prepared: Prepared) -> Facts:
 
 
 def _needed(part: Columns, tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """Tokens of each text, read whole."""
+    """Length of each whole text in tokens."""
     return TextIntake(tokenizer, 1 << 40).cut(part).needed
 
 
@@ -218,15 +219,15 @@ def picture_labels(
 
 
 def epochs_for(n_items: int, device: DeviceFacts) -> int:
-    """Few pictures are seen more often; a CPU has less patience."""
+    """Number of epochs over images: more for small datasets, fewer on a CPU."""
     few, some, many = (60, 20, 5) if device.is_cpu else (300, 100, 30)
     return few if n_items < 5_000 else some if n_items < 50_000 else many
 
 
 def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict[str, object]:
-    """A model for so many pictures: convolutions first, which know that neighbours belong together
-    and spare a ViT from learning it, and no more layers than the data can fill. On a CPU the
-    convolutions also leave it few rows to read."""
+    """Layers and widths of a ViT with a convolutional stem, for this number of images. Convolutions
+    have the locality that a plain ViT must learn from data. On a CPU they also reduce the number
+    of patches."""
     tiny = {"n_layers": 3, "d_model": 96, "n_heads": 3, "d_ff": 192}
     small = {"n_layers": 6, "d_model": 192, "n_heads": 3, "d_ff": 576}
     middle = {"n_layers": 9, "d_model": 256, "n_heads": 4, "d_ff": 768}
@@ -241,7 +242,7 @@ def small_vit(shape: PictureSettings, n_items: int, device: DeviceFacts) -> dict
 def with_stem(
     shape: PictureSettings, settings: RunSettings, device: DeviceFacts
 ) -> PictureSettings:
-    """What makes rows of pixels, where nobody says."""
+    """The front with the default stem for small images, unless the settings choose one."""
     asked = settings.asked.under("model.picture")
     named = settings.model is not None or bool(settings.origin)
     if named or "stem" in asked or "patch" in asked or shape.frames > 1:
@@ -254,13 +255,13 @@ def with_stem(
 
 
 def augment_for(shape: PictureSettings) -> dict[str, object]:
-    """What hardly ever changes what a picture shows: it may stand a little elsewhere. Mirrored
-    digits are others, so mirroring and stronger changes are the user's to ask for."""
+    """Default augmentation of images: small shifts, which keep the content. Mirroring and stronger
+    changes must be requested, because a mirrored digit, for example, is no longer the same."""
     return {"crop": max(1, min(shape.height, shape.width) // 16)}
 
 
 def check_token(settings: RunSettings, what: Modality) -> None:
-    """A teacher and a token that learns from it go together."""
+    """Raise ConfigError unless a teacher and a distillation token are set together."""
     if what != "pictures":
         return
     teacher = settings.classify.teacher
@@ -315,7 +316,7 @@ def sound_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head:
 
 
 def size_for(device: DeviceFacts) -> dict[str, object]:
-    """Layers and widths of a model that listens and has little to say."""
+    """Layers and widths of an audio model with a small output."""
     if device.is_cpu:
         return {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 256}
     return {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 768}
@@ -323,7 +324,7 @@ def size_for(device: DeviceFacts) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Choices:
-    """Of one kind of data."""
+    """Functions that compute facts and default settings for one kind of data."""
 
     facts: Callable[[RunSettings, Any], Facts]
     propose: Callable[[RunSettings, Facts, DeviceFacts, Head], Proposal]

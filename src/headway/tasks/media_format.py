@@ -1,7 +1,7 @@
-"""The first of two choices: in which form pictures, videos and recordings are stored.
+"""The form in which images, videos and audio are stored: size, channels, frames, sample rate.
 
-As someone asked, as the run that this one starts from has it, or as the first items suggest. Once
-they are stored, their form says it, and no file is opened again.
+It comes from the settings, from the parent run, or from a sample of the data. After preparation it
+is read from the stored data, so no source file is opened again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from headway.settings.run import RunSettings
 from headway.tasks.parent_run import model_named
 
 LOOKED_AT = 32
-"""Items whose form is looked at where nobody says which form to bring them to."""
+"""Number of items sampled to choose a form, if the settings do not define it."""
 
 SMALL_PICTURE = 64
-"""Pixels of a side up to which pictures keep their own size."""
+"""Largest side in pixels at which images keep their own size."""
 
 LARGE_PICTURE = 224
 PATCHES = (2, 4, 7, 8, 14, 16, 32)
 MOST_CELLS = {"small": 64, "large": 196}
 FRAMES = 8
-"""Of a video, where nobody says."""
+"""Default number of frames of a video."""
 
 TUBELET = 2
 
@@ -50,9 +50,8 @@ def picture_shape(
     wants: Values | None = None,
     stored: Survey | None = None,
 ) -> PictureSettings:
-    """The front that pictures (or `videos`) are prepared for. `wants`: what the task needs of it,
-    such as no class token; what the user asked for comes before that. `stored`: the form they were
-    given, where that is done."""
+    """The front that images (or `videos`) are prepared for. `wants`: defaults of the task, such as
+    no class token, which the user's settings override. `stored`: the form of prepared data."""
     known = _known_front(settings, "picture")
     if known is not None:
         assert isinstance(known, PictureSettings)
@@ -71,7 +70,7 @@ def picture_shape(
 def sound_shape(
     settings: RunSettings, wants: Values | None = None, stored: Survey | None = None
 ) -> SoundSettings:
-    """The front that recordings are prepared for: 16 kHz, or 8 kHz where they have no more."""
+    """The front that audio is prepared for: 16 kHz, or 8 kHz if no file has a higher rate."""
     known = _known_front(settings, "sound")
     if known is not None:
         assert isinstance(known, SoundSettings)
@@ -86,17 +85,17 @@ def sound_shape(
 
 
 STANDARD = {"scale": "standard"}
-"""Of the mel front of a model from scratch: neither loudness nor the microphone's colour says who
-speaks."""
+"""Default of the mel front of a model from scratch: each recording is standardised, because neither
+loudness nor the microphone identifies a speaker."""
 
 
 def media_shape(settings: RunSettings, what: What) -> PictureSettings | SoundSettings:
-    """The front that media are prepared for that nothing is written about."""
+    """Input settings for media tasks that do not generate text."""
     return sound_shape(settings, STANDARD) if what == "sounds" else picture_shape(settings, what)
 
 
 def stored_form(prepared: Prepared) -> Survey:
-    """What was decided before the data was prepared."""
+    """The form of prepared data."""
     items = prepared.train.media
     if isinstance(items, SoundStore):
         return Survey(rate=items.rate)
@@ -105,7 +104,7 @@ def stored_form(prepared: Prepared) -> Survey:
 
 
 def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSettings | None:
-    """That of a run or a named model, if there is one."""
+    """The front of the parent run or of the preset, or None."""
     model = model_named(settings)
     if model is None:
         return None
@@ -120,8 +119,8 @@ def _known_front(settings: RunSettings, name: str) -> PictureSettings | SoundSet
 
 
 def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.uint8]]:
-    """Some of them, spread over all, as large as they come. The check names those that cannot be
-    read; here they are passed over, unless there is no other."""
+    """A sample of the images in their original size, spread over the dataset. Unreadable ones are
+    skipped, because the data check lists them; if all are unreadable, DataError is raised."""
     form = Form(what, frames=FRAMES if what == "videos" else 1)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
@@ -137,7 +136,7 @@ def _first_pictures(settings: RunSettings, what: What) -> Iterator[NDArray[np.ui
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
-    """Samples a second of some recordings, by their headers, or as a list of arrays says."""
+    """Sample rates of some recordings, from file headers or from a list of arrays."""
     items = [one.medium for one in _source(settings, "sounds") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
     paths = [path for path in found if path.suffix.lower() in AUDIO]
@@ -149,7 +148,7 @@ def _first_rates(settings: RunSettings) -> list[int]:
 
 
 def _source(settings: RunSettings, what: What) -> Source:
-    """All there are; none of them is read yet."""
+    """All items of the data files, not yet read."""
     source, _ = sources("media", settings, WantedMedia(Form(what)))
     if source.in_arrays:
         return source
@@ -162,7 +161,7 @@ def _source(settings: RunSettings, what: What) -> Source:
 
 
 def _picture_form(found: Iterable[NDArray[np.uint8]], what: What) -> Survey:
-    """Size, colours and frames for pictures such as these."""
+    """Size, channels and frames to store images like these."""
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
         raise DataError(f"none of the sampled {what} could be read.")
@@ -186,14 +185,14 @@ def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
 
 
 def _rounded(size: int) -> int:
-    """A size that patches fit into: small ones as they are, large ones brought down."""
+    """A side length that patches divide: small sizes almost unchanged, large ones reduced."""
     if size <= SMALL_PICTURE:
         return max(8, -(-size // 4) * 4)
     return min(LARGE_PICTURE, round(size / 16) * 16)
 
 
 def patch_of(height: int, width: int) -> int:
-    """The finest patches that make no more rows than are worth their time."""
+    """The smallest patch size that divides the image and keeps the number of patches in limits."""
     most = MOST_CELLS["small" if max(height, width) <= SMALL_PICTURE else "large"]
     for patch in PATCHES:
         if height % patch == 0 == width % patch and height * width // patch**2 <= most:
@@ -202,7 +201,7 @@ def patch_of(height: int, width: int) -> int:
 
 
 def flat_front(front: PictureSettings | SoundSettings) -> dict[str, object]:
-    """The settings of a front as those of a model: `picture.height` and so on."""
+    """Settings of a front as flat model settings, such as `picture.height`."""
     section = "picture" if isinstance(front, PictureSettings) else "sound"
     return {
         f"{section}.{name}": list(value) if isinstance(value, tuple) else value
@@ -212,8 +211,7 @@ def flat_front(front: PictureSettings | SoundSettings) -> dict[str, object]:
 
 
 def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[float]]:
-    """Mean and standard deviation of each channel, of pixels between 0 and 1, as the settings of a
-    front have them."""
+    """Mean and standard deviation of each channel, for pixels between 0 and 1."""
     rows = np.unique(np.linspace(0, len(store) - 1, min(most, len(store))).astype(np.int64))
     sums = np.zeros((2, store[0].shape[1]))
     count = 0
@@ -232,7 +230,7 @@ def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[flo
 def item_rows(
     items: PictureStore | SoundStore, front: PictureSettings | SoundSettings
 ) -> NDArray[np.int64]:
-    """Rows of the flat batch that each stored item becomes."""
+    """Number of rows of each stored item in the flat batch."""
     if isinstance(items, SoundStore):
         assert isinstance(front, SoundSettings)
         found = {n: front.rows_of(n) for n in np.unique(items.lengths).tolist()}

@@ -1,4 +1,5 @@
-"""What the files of a run hold, where neither its settings nor another run say so."""
+"""Detection of the kind of media in data files, if neither the settings nor a parent run define
+it."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from headway.tasks.specs import Modality, Spec, front_reads, possible
 
 
 def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Spec:
-    """The row of the table that a run is of. Where settings do not tell, the front does that data
-    was prepared for, or else the files, which are looked at."""
+    """The row of the task table for a run. If the settings are ambiguous, it follows from the front
+    that the data was prepared for, or from the data files."""
     rows = possible(settings)
     if len(rows) == 1:
         return rows[0]
@@ -32,7 +33,7 @@ def row_of(settings: RunSettings, front: PictureSettings | SoundSettings | None 
 
 
 def modality_of(settings: RunSettings) -> Modality:
-    """As a run has it that this one begins with, else as the first file has it."""
+    """Kind of media of the parent run, or of the first data file."""
     begun = origin_of(settings)
     return (
         front_reads(begun.model)
@@ -42,7 +43,8 @@ def modality_of(settings: RunSettings) -> Modality:
 
 
 def named(path: Path, data: DataSettings) -> What:
-    """What a file is by its name and its form, and a folder or a list by that of its first."""
+    """Kind of media of a file by its extension and shape, or of the first file in a folder or
+    list."""
     if path.is_dir():
         files = sorted(path.rglob("*"))
         sound = next((file for file in files if file.suffix.lower() in ENDINGS["sounds"]), None)
@@ -63,7 +65,7 @@ def named(path: Path, data: DataSettings) -> What:
 
 
 def _first(path: Path, data: DataSettings) -> Medium | None:
-    """Of a list. A column can be told from others that hold no pictures, or no recordings."""
+    """The first item of a list of paths, tried as a list of images and then of audio files."""
     kinds: tuple[What, ...] = ("pictures", "sounds")
     for what in kinds:
         with suppress(DataError):
@@ -73,7 +75,7 @@ def _first(path: Path, data: DataSettings) -> Medium | None:
 
 
 def _of_item(path: Path, index: int | None = None) -> What:
-    """A picture has the axes Y X [C], a video one more in front."""
+    """Images or videos, by the shape: an image has the axes Y X [C], a video one more in front."""
     if path.suffix.lower() == ".npy":
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape

@@ -1,4 +1,4 @@
-"""The run that another starts from or learns from: its model, its words, where it came from."""
+"""The parent run, which a run starts from or is distilled from: its model and its vocabulary."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def origin_of(settings: RunSettings) -> Origin | None:
 
 
 def model_named(settings: RunSettings) -> ModelSettings | None:
-    """That of the run which this one begins with, or one that someone named."""
+    """The model settings of the parent run, or those given in the settings."""
     begun = origin_of(settings)
     return settings.model if begun is None else begun.model
 
 
 def tokenizer_of(settings: RunSettings) -> Tokenizer | None:
-    """That of the run which this one starts from or learns from, if there is one that has words."""
+    """The tokenizer of the parent run, or None without a parent or if the parent has none."""
     if not settings.origin:
         return None
     folder = run_folder(settings.origin)

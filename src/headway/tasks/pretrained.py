@@ -1,5 +1,5 @@
-"""The encoder that a task on text begins with where nobody names another: the shipped one of the
-language, if it knows the words."""
+"""Choice of the pretrained encoder that a text task starts from by default: the shipped encoder of
+the language, if its vocabulary covers the texts."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages hav
 (docs/models/base-en.md)."""
 
 ROWS, EVERY = 4000, 4
-"""How many of the first rows are looked at, and every which of them."""
+"""Number of first rows that are sampled, and the stride of the sample."""
 
 LEAST = 50
-"""Words that a language can be told by."""
+"""Smallest number of words for detecting the language."""
 
 WORD = re.compile(r"[^\W\d_]+")
 
 
 def with_pretrained(settings: RunSettings) -> RunSettings:
-    """Starting from the shipped encoder of the language, where that is usual and nobody said
-    otherwise."""
+    """The settings, changed to start from the shipped encoder of the language if that is the
+    default of the task and the settings do not choose otherwise."""
     name = pretrained_for(settings)
     return replace(settings, start=replace(settings.start, run=name)) if name else settings
 
 
 def pretrained_for(settings: RunSettings) -> str:
-    """The shipped run to start from, or nothing: another beginning is asked for, the task does
-    without, or the texts are in another language."""
+    """Name of the shipped run to start from. Empty if the settings choose another start, if the
+    task has no pretrained encoder, or if the texts are in another language."""
     name = spec_of(settings).pretrained
     if not name or name not in shipped_names() or settings.data.fields:
         return ""
@@ -51,7 +51,7 @@ def pretrained_for(settings: RunSettings) -> str:
     tokenizer = Vocabularies.load(file_in(run_folder(name), TOKENIZER)).target
     try:
         return name if knows(tokenizer, texts_of(settings)) else ""
-    except UserError:  # said in full when the data is prepared
+    except UserError:  # reported in full when the data is prepared
         return ""
 
 
@@ -70,13 +70,14 @@ def knows(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
 
 
 def texts_of(settings: RunSettings) -> Iterator[str]:
-    """Some of those to train on. What can be read only once is left for training."""
+    """A sample of the training texts; none if the data comes from a pipe, which can be read only
+    once."""
     paths: dict[str, Any] = {name: tuple(parts(getattr(settings.data, name))) for name in FIELDS}
     if any(is_stream(path) for side in paths.values() for path in side):
         return
     settings = replace(settings, data=replace(settings.data, **paths))
     reads = spec_of(settings).reads
-    if reads == "tagged":  # which scheme of tags it is would have to be looked for in all of them
+    if reads == "tagged":  # detecting the tagging scheme would read all files
         source = Source(reads, settings, paths["text"])
     else:
         source, _ = sources(reads, settings)

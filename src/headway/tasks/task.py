@@ -1,7 +1,7 @@
-"""A task: how its data, its model, its training, its answers and its scores come about.
+"""Base class of tasks: data preparation, proposed settings, training, prediction and evaluation.
 
-One file each beside this one; what can be said without doing any of it is in the table,
-`specs.py`, whose rows name these classes. What a task learns by is its `Objective`.
+Each task has its own module in this package. Static facts about it are in the table of `specs.py`,
+whose rows name these classes. The `Objective` of a task defines its loss and its scores.
 """
 
 from __future__ import annotations
@@ -33,55 +33,58 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Use:
-    """What one call asks of opened runs. It changes nothing about them."""
+    """A request to opened runs, with the settings and options of one call. The runs stay as they
+    are."""
 
     opened: Opened
     settings: Resolved
-    """Of the first, as the command changed them."""
+    """Settings of the first run, with the changes of the command."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the command, by name."""
+    """Options of the command, by name."""
 
     progress: Progress = SILENT
-    """Where to show how far it is."""
+    """Progress reporter."""
 
     between: OnProgress = unheard
-    """Called between two batches: whoever holds the models may let others have them."""
+    """Called between two batches, where the lock of the models may be released for others."""
 
 
 class Predictor(Protocol):
     def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
-        """One for each line, in order; `live`: as soon as the line is there. A line is a text, or a
-        `Question` of `data.unlabelled` where the task knows of more than one text."""
+        """Yield one answer per line, in order; with `live`, as soon as the line is available. A
+        line is a text, or a `Question` of `data.prediction_files` for tasks with several texts."""
         ...
 
     def summary(self) -> str:
-        """What was done, for people."""
+        """A line for people about the inputs that were processed."""
         ...
 
 
 @runtime_checkable
 class Joining(Predictor, Protocol):
-    """A predictor whose answers grow a token at a time: others may join and leave between steps."""
+    """A predictor for continuous batching: it generates one token per step, and requests may join
+    and leave the batch between steps."""
 
     @property
     def joins(self) -> bool:
-        """Whether the way that this one searches is a matter of single steps."""
+        """Whether its decoding method allows continuous batching."""
         ...
 
     def together(self) -> Continuous:
-        """What answers grow in; one of these serves all predictors of the same opened runs."""
+        """A new batch, which can serve all predictors of the same opened runs."""
         ...
 
     def member(
         self, growing: Continuous, question: Any, *, on_piece: OnPiece | None = None,
         top: int = 0, number: int = 0,
     ) -> Member:  # fmt: skip
-        """What joins `growing` for a question; `number`: which of one caller's it is."""
+        """The member that joins the batch `growing` for a question. `number` is the index of the
+        question among those of one caller."""
         ...
 
     def joined(self, question: Any, member: Member) -> Answer:
-        """Its answer, when it is done."""
+        """The answer to a question whose member is finished."""
         ...
 
 
@@ -91,25 +94,25 @@ class Task(ABC):
 
     @abstractmethod
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> Prepared:
-        """Check, split, tokenise; or find all that done before."""
+        """Check, split and tokenise the data, or load it if that is done already."""
 
     def load_prepared(self, folder: Path) -> Prepared:
         return load_prepared(folder)
 
     @abstractmethod
     def describe(self, prepared: Prepared) -> str:
-        """How much there is to train on: `29,000 pairs`."""
+        """The amount of training data, for people: `29,000 pairs`."""
 
     @abstractmethod
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        """What choices about model and training rest on."""
+        """Facts about the data on which default settings depend."""
 
     @abstractmethod
     def propose(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
-        """Model and training where nobody says. Nothing but the facts is looked at."""
+        """Default settings of the model and of training, derived from the facts alone."""
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:  # noqa: B027
-        """Refuse data that such a model cannot learn from."""
+        """Raise an error if the model cannot be trained on the data."""
 
     @abstractmethod
     def objective(self, settings: Resolved, prepared: Prepared) -> Objective[Any]: ...
@@ -123,12 +126,14 @@ class Task(ABC):
 
 
 def find_task(settings: RunSettings, front: PictureSettings | SoundSettings | None = None) -> Task:
-    """`front`: that data was prepared for, so that no file has to be looked at again."""
+    """The task of a run. With the `front` that the data was prepared for, no data file has to be
+    opened to detect the kind of media."""
     return make_task(row_of(settings, front))
 
 
 def make_task(row: Spec) -> Task:
-    """Imported when it is needed: each brings parts that the others do without."""
+    """The task of a row. Its module is imported here, on first use, because tasks have different
+    dependencies."""
     module, _, name = row.objective.rpartition(".")
     path = module if "." in module else f"headway.tasks.{module}"
     made: Callable[[Spec], Task] = getattr(import_module(path), name)

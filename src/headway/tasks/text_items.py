@@ -1,7 +1,7 @@
-"""Texts in memory as the model of a run reads them, one by one: to look at, to study, to prove by.
+"""Texts in memory as a model reads them, one by one: for inspection, studies and proofs.
 
-What stands around a text, between two and in front of fields is the intake's business, as in
-training and in answers.
+Special tokens around texts, between two texts and before fields are added by the intake, as in
+training and prediction.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from headway.tasks.tag_answers import sentence_of, word_rule
 from headway.tasks.tags import encoded, word_items
 
 THE_TEXT = "the text"
-"""What it is called in errors."""
+"""Name of the text in errors."""
 
 
 class TextItem(NamedTuple):
     ids: list[int]
     segments: Sequence[int] = ()
-    """1 for the second text of a pair, where the model tells them apart, else 0; or the shape of
-    the word that a token is of, where the model reads that."""
+    """Segment of each token: 1 for the second text of a pair, else 0; or the word shape of the
+    token, for models that read shapes."""
 
     rows: list[int] | None = None
-    """Those that are asked; None: the text as a whole."""
+    """Rows that are predicted; None: one prediction for the whole text."""
 
     example: int = 0
-    """The number of the text that it is, or is a window of."""
+    """Index of the text that this is a window of."""
 
     needed: int = 0
-    """Rows of that text, read whole."""
+    """Rows of the whole text."""
 
 
 def text_items(run: Opened, lines: Sequence[str], max_len: int | None = None) -> list[TextItem]:
-    """Lines as people give them: a tab between two texts, or JSON with fields; in windows where
-    they are too long."""
+    """Items for lines of user input: a text, two texts with a tab between, or JSON with fields.
+    Long texts are cut into windows."""
     intake = _intake(run, max_len)
     texts = [parse_texts(line, THE_TEXT, run.settings.data) for line in lines]
     return list(_items(intake.cut(intake.columns(texts))))
@@ -51,14 +51,14 @@ def text_items(run: Opened, lines: Sequence[str], max_len: int | None = None) ->
 def frame_tokens(
     run: Opened, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
-    """Tokens of texts, or of pairs of them."""
+    """Items for texts, or pairs of texts, that are tokenised already."""
     sides = {"text": texts} if others is None else {"text": texts, "other": others}
     columns = Columns({name: TokenStore.of(side) for name, side in sides.items()})
     return list(_items(_intake(run, None).cut(columns)))
 
 
 def gapped_item(run: Opened, line: str) -> TextItem:
-    """A text with gaps, which are what is asked; without one every token is."""
+    """The item of a text whose gaps are predicted, or all of its tokens if it has no gaps."""
     tokens, gaps = gaps_in(line, run.vocab.source)
     item = frame_tokens(run, [tokens])[0]
     before = len(run.vocab.source.text_ends[0])
@@ -67,7 +67,7 @@ def gapped_item(run: Opened, line: str) -> TextItem:
 
 
 def tagged_item(run: Opened, line: str) -> TextItem:
-    """A text whose words are asked, each by its first piece."""
+    """The item of a text whose words are predicted, each at its first piece."""
     tokenizer = run.vocab.source
     sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
     words = encoded([sentence], tokenizer, run.settings.tag)

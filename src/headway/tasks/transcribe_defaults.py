@@ -1,4 +1,4 @@
-"""What is chosen for a transcriber where nobody says, and what cannot be chosen."""
+"""Default settings of speech recognition, and checks of settings that contradict each other."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from headway.tasks.media_format import item_rows
 from headway.tasks.parent_run import model_named, origin_of
 
 MIN_ROWS = 16
-"""The shortest window: a tiny one may be all that a test has."""
+"""Shortest window in rows, so that tiny datasets work."""
 
 
 def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
     weight = weight_of(settings, None if facts.begun is None else facts.begun.model)
     alone = weight == 1.0
-    # Longer recordings are read in windows: a model knows no lengths but those that it heard.
+    # Longer recordings are read in windows: a model does not generalise to unseen lengths.
     front = replace(facts.sound, max_rows=max(MIN_ROWS, facts.longest))
     needs: dict[str, object] = {"heads": ("ctc",)} if alone else {}
     if not alone and (not settings.origin or "transcribe.ctc" in settings.asked):
         needs["ctc"] = weight > 0
     limit = int(1.5 * facts.longest_text) + 16
-    # CTC has no smoothing, and its grids are padded: recordings of like length side by side.
+    # CTC has no smoothing, and its grids are padded: batch recordings of similar length.
     usual = {"smoothing": 0.0 if alone else 0.1, "pool": POOL}
     found = media_proposal(
         settings,
@@ -60,7 +60,8 @@ def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposa
 
 
 def _needs_characters(settings: RunSettings, begun: Origin | None) -> bool:
-    """Letters, unless someone asks for other tokens: little speech has few words."""
+    """Whether to use characters as tokens: the default unless other tokens are requested or a run
+    with a vocabulary is the parent, because small speech datasets have few words."""
     asked = any(key.startswith("tokenizer.") for key in settings.asked)
     return not asked and (begun is None or not n_words(begun.model))
 
@@ -72,7 +73,7 @@ def with_characters(settings: RunSettings) -> RunSettings:
 
 
 def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
-    """The weight of CTC, which must be one that the model can do."""
+    """The weight of CTC; for a run that starts from another, one that its model supports."""
     weight = settings.transcribe.ctc
     if begun is None or "transcribe.ctc" in settings.asked:
         return weight
@@ -81,7 +82,7 @@ def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
 
 
 def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object]:
-    """Layers and widths for so many rows an epoch."""
+    """Layers and widths for this number of rows per epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
     large = {"n_layers": 12, "d_model": 512, "n_heads": 8, "d_ff": 2048}
@@ -92,19 +93,19 @@ def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object
 
 
 def epochs_for(n_rows: int) -> int:
-    """More for less: recordings are changed each time they are heard."""
+    """Number of epochs: more for less data, because augmentation changes recordings every time."""
     return next((n for most, n in ((100_000, 60), (1_000_000, 30), (10_000_000, 20))
                  if n_rows <= most), 10)  # fmt: skip
 
 
 def room_for(device: DeviceFacts) -> int:
-    """Rows, times the beam, that are decoded at once."""
+    """Batch size in decoding: rows times beam size."""
     return 8192 if device.is_cpu else 131_072
 
 
 def check_rows(settings: Resolved, prepared: Prepared) -> None:
-    """Recordings must be short enough to be heard at once; and CTC says at most a token a row, and
-    needs a row between two that are alike."""
+    """Raise DataError if no recording is short enough to be read at once, or if many have more
+    tokens than rows: CTC outputs at most one token per row."""
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)
@@ -130,7 +131,7 @@ def check_rows(settings: Resolved, prepared: Prepared) -> None:
 
 
 def check_weight(settings: RunSettings) -> None:
-    """A weight of CTC that the model cannot have is an error that says why."""
+    """Raise ConfigError if the model does not support the weight of CTC."""
     model = model_named(settings)
     weight = weight_of(settings, model if settings.origin else None)
     alone = None if model is None else family_of(model) == "sound-encoder"
