@@ -202,8 +202,8 @@ def test_a_served_page_follows_another_token(browser: Any) -> None:
         opened.goto(f"{url}/#tab=walk")
         opened.wait_for_selector("#root[data-drawn=walk]")
         opened.select_option("[data-walk=row]", "1")
-        opened.get_by_text(re.compile(r"\bplace 2\b")).first.wait_for()
+        opened.get_by_text(re.compile(r"\bposition 2\b")).first.wait_for()
         opened.select_option("[data-walk=kind]", "encoder")
-        opened.get_by_text(re.compile(r"\bHund\b.*\bplace 2\b")).first.wait_for()
+        opened.get_by_text(re.compile(r"\bHund\b.*\bposition 2\b")).first.wait_for()
         assert float(opened.get_attribute("[data-walk=worst]", "data-value")) < 1e-3
         opened.close()

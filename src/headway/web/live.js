@@ -1,5 +1,5 @@
 // The client of a served page: the only place that speaks to a server, and only to its own. The
-// strip under the title asks for another text, hides tokens, forces a beginning, switches heads off.
+// strip under the title requests another text, hides tokens, forces a beginning, switches heads off.
 const LIVE = {
   draft: null, said: "", bad: false, busy: false, answers: 0,
 
@@ -14,7 +14,7 @@ const LIVE = {
     return said;
   },
 
-  // Sends what the strip says, changed so; the page then shows the answer and keeps its state.
+  // Sends the settings of the strip with these changes; the page then shows the answer and keeps its state.
   async look(page, changes = {}) {
     if (LIVE.busy) return;
     const request = { ...LIVE.draft, ...changes };
@@ -67,19 +67,19 @@ const LIVE = {
     const strip = el("section", { class: "card noprint", "data-live": "strip", "aria-label": "Ask the model", style: "margin-top:10px;padding:11px 13px;display:grid;gap:9px" },
       el("div", { class: "row", style: "align-items:center" }, words,
         el("button", { type: "button", class: "chip", "data-live": "go", onclick: () => act(fresh(draft.text)) }, "Look"),
-        el("button", { type: "button", class: "chip", "data-live": "reset", title: "Nothing hidden, forced or switched off", onclick: () => act({ ...known.plain, text: draft.text }) }, "Reset")));
+        el("button", { type: "button", class: "chip", "data-live": "reset", title: "Clear all changes: hidden tokens, forced beginning, heads switched off", onclick: () => act({ ...known.plain, text: draft.text }) }, "Reset")));
     top.insertBefore(strip, top.querySelector("nav"));
     if (!known.media) LIVE.hideable(strip, page, act);
     const line = el("div", { class: "row", style: "align-items:center" },
-      known.writes && box("force", "output begins with", { type: "text", placeholder: "anything" }, "11em"),
+      known.writes && box("force", "output begins with", { type: "text", placeholder: "any text" }, "11em"),
       known.writes && count("beam", "beam", 1, 32, 1, known.usual.beam),
       known.writes && !known.continues && count("alpha", "length penalty", 0, 5, 0.1, known.usual.alpha),
-      known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "search"),
+      known.writes && count("temperature", "temperature", 0.05, 5, 0.05, "off"),
       known.writes && draft.temperature && count("seed", "seed", 0, 1e9, 1, 1),
       known.continues && count("new", "new tokens", 1, 512, 1, 24),
-      !known.media && el("label", { class: "small soft", title: "They run the model a hundred times, so an answer takes longer" },
+      !known.media && el("label", { class: "small soft", title: "Saliency maps run the model about a hundred times, so the result takes longer" },
         el("input", { type: "checkbox", "data-live": "maps", checked: Boolean(draft.maps), onchange: (event) => act({ maps: event.target.checked }) }), " saliency maps (slow)"),
-      known.checkpoints.length > 1 && el("label", { class: "small soft" }, "weights ", el("select", { "data-live": "checkpoint",
+      known.checkpoints.length > 1 && el("label", { class: "small soft" }, "checkpoint ", el("select", { "data-live": "checkpoint",
         onchange: (event) => act({ checkpoint: event.target.value }) },
       known.checkpoints.map((label) => el("option", { value: label, selected: label === (draft.checkpoint || "final") }, label)))));
     strip.append(line);
@@ -89,16 +89,16 @@ const LIVE = {
     LIVE.tell(strip);
   },
 
-  // The tokens that were given; a click hides one from all others, another brings it back.
+  // The input tokens. A click hides a token from all others, a second click shows it again.
   hideable(strip, page, act) {
     const name = Object.keys(page.look.streams)[0], stream = page.look.streams[name], n = page.data.shared.live.given;
     const hidden = page.data.shared.live.request.hidden, is = (i) => hidden.some(([s, place]) => s === name && place === i);
     const rest = (i) => hidden.filter(([s, place]) => !(s === name && place === i));
-    const row = el("div", { class: "row small", style: "align-items:center;gap:4px 10px" }, el("span", { class: "soft" }, "click to hide:"));
+    const row = el("div", { class: "row small", style: "align-items:center;gap:4px 10px" }, el("span", { class: "soft" }, "click a token to hide it:"));
     strip.append(row);
     const part = { pieces: stream.pieces.slice(0, n), words: stream.words.slice(0, n), special: stream.special.slice(0, n) };
     tokens(row, part, { onclick: (i) => act({ hidden: is(i) ? rest(i) : [...hidden, [name, i]] }),
-      title: (i) => (is(i) ? "hidden: no other token attends to it" : "hide it from all other tokens") })
+      title: (i) => (is(i) ? "hidden: no other token can attend to it; click to show it" : "hide this token from all other tokens") })
       .forEach((node, i) => {
         node.dataset.hide = i;
         node.setAttribute("aria-pressed", String(is(i)));
@@ -108,15 +108,15 @@ const LIVE = {
 
   heads(strip, page, draft, act) {
     const { off } = page.data.shared.live.request, { heads } = page.data.shared.live;
-    // The head that is on the screen; in a panel without one, the one that Attention would show.
+    // The head that the panel shows. A panel without a head uses the one that Attention would show.
     const { kind, layer, head } = page.shown || limitsOf(page, "attention").now || { kind: Object.keys(heads)[0], layer: 0, head: 0 };
     const name = `${kind}.${layer}.${head}`;
     const shown = (id) => { const [k, l, h] = id.split("."); return page.head(k, Number(l), Number(h)); };
     strip.append(el("div", { class: "row small", style: "align-items:center;gap:4px 10px" },
-      el("span", { class: "soft" }, "heads off:"), off.length ? null : el("span", { class: "soft" }, "none"),
-      off.map((id) => el("button", { type: "button", class: "chip", "data-off": id, title: "switch it on again",
+      el("span", { class: "soft" }, "heads switched off:"), off.length ? null : el("span", { class: "soft" }, "none"),
+      off.map((id) => el("button", { type: "button", class: "chip", "data-off": id, title: "switch this head on again",
         onclick: () => act({ off: off.filter((other) => other !== id) }) }, shown(id) + " ✕")),
       !off.includes(name) && el("button", { type: "button", class: "chip", "data-live": "off", "data-head": name,
-        title: "The head that the panel below shows (keys ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
+        title: "Switch off the head shown in the panel below (select it with ↑ ↓ and 1–9)", onclick: () => act({ off: [...off, name] }) }, "switch off " + shown(name))));
   },
 };

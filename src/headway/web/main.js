@@ -1,7 +1,7 @@
 // Header, tabs, keyboard and start.
-const OF_TOKENS = [["← →", "another token"], ["↑ ↓", "another layer"], ["1 … 9", "a head"]];
+const OF_TOKENS = [["← →", "previous or next token"], ["↑ ↓", "next or previous layer"], ["1 … 9", "select a head"]];
 const HELP = [
-  ["[ ]", "another tab"], ["/", "search"], ["?", "this help"],
+  ["[ ]", "previous or next tab"], ["/", "search"], ["?", "show this help"],
 ];
 
 function panelNames(page) {
@@ -11,7 +11,7 @@ function panelNames(page) {
 
 function helpDialog(page) {
   const keys = Object.keys(page.look.streams).length || PANELS[page.state.tab]?.limits ? [...OF_TOKENS, ...HELP] : HELP;
-  const dialog = el("dialog", { "aria-label": "Keys" }, el("h2", {}, "Keys"),
+  const dialog = el("dialog", { "aria-label": "Keyboard shortcuts" }, el("h2", {}, "Keyboard shortcuts"),
     el("dl", {}, keys.map(([key, what]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, what)])),
     el("button", { class: "chip", onclick: () => dialog.close() }, "Close"));
   document.body.append(dialog);
@@ -24,7 +24,7 @@ function lookPicker(page) {
   if (looks.length < 2) return null;
   const compare = el("label", {}, "compare with ",
     el("select", { "data-key": "other", onchange: (event) => page.set({ other: Number(event.target.value) }) },
-      el("option", { value: -1 }, "nothing"),
+      el("option", { value: -1 }, "none"),
       looks.map((look, i) => i !== here && el("option", { value: i, selected: look === page.other }, look.label))));
   if (page.steps) {
     box.append(el("label", {}, "checkpoint ", el("input", {
@@ -42,9 +42,9 @@ function header(page, names, current) {
     el("div", { class: "top" },
       el("h1", {}, run.name || page.data.title), el("span", { class: "facts soft" }, (run.facts || []).map((fact) => el("span", {}, fact))),
       el("span", { class: "tools noprint" },
-        el("button", { class: "tool", "data-key": "theme", "aria-label": "dark or light",
+        el("button", { class: "tool", "data-key": "theme", "aria-label": "switch between dark and light theme",
           onclick: () => { ROOT.dataset.theme = other; page.set({}); } }, other === "light" ? "☀" : "☾"),
-        el("button", { class: "tool", "data-key": "help", "aria-label": "help", onclick: () => helpDialog(page) }, "?"))),
+        el("button", { class: "tool", "data-key": "help", "aria-label": "keyboard shortcuts", onclick: () => helpDialog(page) }, "?"))),
     page.look.text && !page.live && el("p", { class: "text" }, page.look.text),
     lookPicker(page),
     el("nav", { role: "tablist", class: "tabs noprint", "aria-label": "Panels" }, names.map((name) => el("button", {
@@ -56,14 +56,14 @@ function header(page, names, current) {
 
 function failure(host, name, error) {
   console.error(`panel ${name}:`, error);
-  host.append(el("section", { class: "card failed", role: "alert" }, el("h2", {}, `The panel “${name}” cannot be drawn`),
+  host.append(el("section", { class: "card failed", role: "alert" }, el("h2", {}, `The panel “${name}” could not be drawn`),
     el("pre", {}, String(error?.stack || error))));
 }
 
 function drawPanel(host, name, page) {
   const panel = PANELS[name], section = page.section(name);
-  if (!panel) return failure(host, name, new Error("its script did not run; the browser's console says why"));
-  if (!section) return host.append(el("section", { class: "card empty" }, `Nothing to show here for ${page.look.label}.`));
+  if (!panel) return failure(host, name, new Error("its script did not run; the console of the browser shows the reason"));
+  if (!section) return host.append(el("section", { class: "card empty" }, `This panel has no data for ${page.look.label}.`));
   try {
     panel.draw(host, section, page);
   } catch (error) {

@@ -25,13 +25,13 @@ function bars(host, items, { max, unit = "", digits = 3, onclick, colour: fillCo
   return list;
 }
 
-// What a value lies between, over the end of its bar.
+// The interval of a value, drawn over the end of its bar.
 function whisker([low, high], most) {
   const [from, to] = [low, high].map((value) => 100 * clamp(value / most, 0, 1));
   return el("i", { class: "range", "data-low": low, "data-high": high, style: `left:${from}%;width:${to - from}%` });
 }
 
-// The few numbers that one asks for first.
+// Tiles with the most important numbers.
 function tiles(host, items) {
   host.append(el("div", { class: "tiles" }, items.map(({ name, value, note }) =>
     el("div", {}, el("span", {}, name), el("b", { "data-number": name }, value), el("small", {}, note)))));
@@ -92,7 +92,7 @@ function axisOf(given, values, count, tight) {
   return axis;
 }
 
-// The frame of a chart: a drawing with both axes, and where a value lies in it.
+// The frame of a chart: a drawing with both axes, and functions that map values to positions.
 function axes(host, { x, y, xs = [], ys = [], height = 240, tight = true, label }) {
   const width = clamp(host.clientWidth || 640, 280, 860), [right, top, bottom] = [14, 12, 40];
   const across = axisOf(x, xs, width / 90, tight), up = axisOf(y, ys, height / 50);
@@ -110,7 +110,7 @@ function axes(host, { x, y, xs = [], ys = [], height = 240, tight = true, label 
   return { drawing, X, Y, across, up, width, left, right: width - right, top, bottom: height - bottom };
 }
 
-// What is not a number interrupts a line.
+// Values that are not numbers interrupt a line.
 function pathOf(points, X, Y, isShown) {
   let begun = false;
   return points.map((p) => {
@@ -158,7 +158,7 @@ function lines(host, { series: all, x, y, height = 240, onclick, mark = null, be
   return drawing;
 }
 
-// The extent of a sound in each of many moments, from −1 to 1.
+// A waveform: lowest and highest sample of each column, from −1 to 1.
 function wave(lows, highs, width, height, label) {
   const n = highs.length, point = (v, i) => `${(((i + 0.5) / n) * width).toFixed(1)},${((height / 2) * (1 - v * 0.96)).toFixed(1)}`;
   const there = Array.from(highs, point), back = Array.from(lows, point).reverse();
@@ -191,8 +191,8 @@ function table(host, columns, rows, { onclick, picked } = {}) {
   return body;
 }
 
-// What stands beside a map. A row of cross attention is the token that is being written, elsewhere
-// the token that was read; a block of tokens is named by its places, "3–4".
+// Labels of the sides of a map. A row of cross attention is the token being generated, other rows
+// are tokens that were read; a block of tokens is named by its positions, "3–4".
 function axisLabels(look, { columns, block }, name) {
   const { pieces, words, short } = look.streams[name], written = name !== columns && look.outputs, n = pieces.length;
   if (block > 1) return Array.from({ length: Math.ceil(n / block) }, (_, b) => [...new Set([b * block + 1, Math.min(n, (b + 1) * block)])].join("–"));
@@ -201,7 +201,7 @@ function axisLabels(look, { columns, block }, name) {
     : (i && words[i] >= 0 && words[i] === words[i - 1] && /^[\p{L}\p{N}]/u.test(piece) ? "·" : "") + piece));
 }
 
-// A patch of a picture with those beside it, where there is one to see.
+// A patch of an image with its neighbours, where there is one.
 const patch = (seen) => seen && el("img", { class: "patch", src: seen, alt: "" });
 
 function tokens(host, stream, { value, map = "blues", low = 0, high = 1, onhover, onclick, picked, title, digits } = {}) {
@@ -228,11 +228,11 @@ function chips(host, items, picked, onpick) {
   }, item.label ?? item.key, item.note && el("small", {}, item.note)))));
 }
 
-// Charts as Python gives them: {title, series, log, zero, most, best, better, levels}, two beside each other.
+// Charts from Python: {title, series, log, zero, most, best, better, levels}, in two columns.
 function drawCharts(host, charts) {
   const grid = el("div", { class: "grid2 charts" });
   host.append(grid);
-  // All cards first: a chart is as wide as its card, and a card as the grid makes it.
+  // All cards are created before the first chart is drawn, because a chart is as wide as its card.
   const bodies = charts.map(({ title, better, series: all }) => frame(grid, {
     title, name: title.toLowerCase().replace(/\W+/g, "-"), hint: better && `${better} is better`,
     csv: () => [["line", "step", "value"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],

@@ -1,6 +1,6 @@
 // The data of the page: base64 of deflated bytes, a JSON header and then arrays.
 async function openPacked(text) {
-  if (typeof DecompressionStream === "undefined") throw new Error("This browser is too old to unpack the page: it lacks DecompressionStream.");
+  if (typeof DecompressionStream === "undefined") throw new Error("This browser cannot unpack the page because it does not support DecompressionStream. Use a newer browser.");
   const binary = atob(text.trim()), packed = new Uint8Array(binary.length);
   for (let i = 0; i < packed.length; i++) packed[i] = binary.charCodeAt(i); // `Uint8Array.from` takes seconds for a large page
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -11,7 +11,7 @@ async function openPacked(text) {
   return revive({ tree: header }, bytes.buffer, start).tree;
 }
 
-// Arrays are decoded when somebody first reads them: a page of many looks opens at once.
+// Arrays are decoded on first access, so that a page with many looks opens at once.
 function revive(node, buffer, start) {
   for (const [key, value] of Object.entries(node)) {
     if (value === null || typeof value !== "object") continue;

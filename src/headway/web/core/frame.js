@@ -1,5 +1,5 @@
-// A panel's card and its exports. What is exported is what is seen: a picture of the card's body
-// with its style inside, or the numbers as CSV.
+// The card of a panel and its export menu: an image of the card's body with its style, or the
+// numbers as CSV.
 function frame(host, { title, hint, name, csv, svg: drawing }) {
   const body = el("div", { class: "body" });
   const file = (kind) => `${(document.title + " " + (name || title)).replace(/[^\w.-]+/g, "-")}.${kind}`;
@@ -36,7 +36,7 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-// An SVG text of a node. Canvases become images; other HTML stands in a foreignObject with the
+// SVG source of a node. Canvases become images; other HTML is put into a foreignObject with the
 // page's own style, so that text stays text.
 function picture(node) {
   const box = node.getBoundingClientRect();

@@ -1,5 +1,5 @@
-// What is shown is in the `#` of the address, so that a link brings back the same view.
-// Anybody may write there: numbers must be whole, and names that every object has are no names.
+// The state of the view is in the `#` of the address, so that a link restores the same view.
+// Links are untrusted: numbers must be integers, and names of Object.prototype are skipped.
 const NUMBERS = /^(look|other|layer|head|row|column|neuronsN|overview_item)$|(Node|Token|Factor)$/;
 
 function readState() {
@@ -25,7 +25,7 @@ function writeState(state) {
 function makePage(data, redraw) {
   const page = {
     data, state: readState(), live: null,
-    // Of checkpoints the last is the finished model, and the one to begin with.
+    // The last checkpoint is the finished model; the page starts with it.
     get steps() { return page.data.looks.every((look) => look.step != null); },
     get look() {
       const last = page.data.looks.length - 1;

@@ -8,7 +8,7 @@ function pick(section, { state }) {
   return { kind, layer, head, map: ["mean", "max"].includes(state.map) ? state.map : "raw" };
 }
 
-// What a head looks at, as one matrix: its own, or over all heads of the layer.
+// Attention weights as one matrix: of one head, or the mean or maximum over the heads of the layer.
 function matrix(kind, layer, head, map) {
   const all = kind.layers[layer], [H, T, S] = all.shape;
   if (map === "raw" && H) return sub(all, head);
@@ -17,7 +17,7 @@ function matrix(kind, layer, head, map) {
   return out;
 }
 
-// A, or A − B where both have the same tokens. A difference has one scale for all heads of its kind.
+// A, or A − B where both have the same tokens. Differences have one scale for all heads of a kind.
 function viewOf(page, kind) {
   const twin = page.otherSection("attention")?.kinds.find((one) => one.name === kind.name);
   const shapes = (one) => one.layers.map((layer) => layer.shape).join(";"), fits = Boolean(twin) && shapes(kind) === shapes(twin);
@@ -34,7 +34,7 @@ function roleOf(page, kind, layer, head) {
   return found ? found.roles.join(", ") : "";
 }
 
-// The tiles of one kind are kept: choosing another head draws none of them again.
+// The tiles of each kind are cached, so that selecting another head redraws none of them.
 const kept = new WeakMap();
 function tilesOf(kind, view) {
   const key = [view.difference && view.scale.high, themeName()].join(), old = kept.get(kind);
@@ -64,7 +64,7 @@ function drawGrid(host, page, kind, now) {
 function drawLines(host, rows, columns, onpick) {
   const height = 18 * Math.max(rows.length, columns.length) + 8, width = 300, drawn = svg("g"), y = (i) => 18 * i + 17;
   const marks = rows.map((label, i) => svg("text", { x: 110, y: y(i), class: "end pick", onclick: () => onpick(i) }, shortText(label)));
-  host.append(svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "where one token looks" },
+  host.append(svg("svg", { class: "lines", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "attention of one token" },
     drawn, marks, columns.map((label, i) => svg("text", { x: 190, y: y(i) }, shortText(label)))));
   return (r, row) => {
     marks.forEach((mark, i) => mark.classList.toggle("strong", i === r));
@@ -99,27 +99,27 @@ PANELS.attention = {
     const now = pick(section, page), { kind, layer, head, map } = now, view = viewOf(page, kind), cross = kind.rows !== kind.columns, { block } = kind;
     page.shown = { kind: kind.name, layer, head };
     const grid = frame(host, { title: "All heads", name: "heads-grid",
-      hint: "A tile is a head: its rows are the tokens that look, its columns what they look at. Layer 1 is at the bottom; heads stand side by side. Click one to see it large." }).appendChild(el("div", { class: "row" }));
+      hint: "Each tile is one head. Rows are the tokens that attend (queries), columns are the tokens attended to (keys). Layer 1 is at the bottom. Click a tile to enlarge it." }).appendChild(el("div", { class: "row" }));
     for (const one of section.kinds) drawGrid(grid, page, one, now);
 
     const data = view.of(layer, head, map), rows = axisLabels(page.look, kind, kind.rows), columns = axisLabels(page.look, kind, kind.columns), C = columns.length;
     const name = map === "raw" ? page.head(kind.name, layer, head) : `${kind.name} ${layer + 1}, ${map} over heads`;
     const one = block > 1 ? `a block of ${block} tokens` : "a token";
     const body = frame(host, { title: name, name: name.replace(/\W+/g, "-"),
-      hint: `Each row is ${one} that ${cross ? `is being written, each column ${one} of the source` : "looks, each column what it looks at"}. ${view.difference ? "Orange is more, blue less than in the other. " : block === 1 ? "Rows sum to 1. " : kind.pinned.length ? "Pinned tokens are exact. " : ""}Weights say where a head looks; they are not importance.`,
+      hint: `Each row is ${one} ${cross ? `being generated, each column ${one} of the source` : `(query), each column ${one} that it attends to (key)`}. ${view.difference ? "Orange: more attention than in the other look; blue: less. " : block === 1 ? "Rows sum to 1. " : kind.pinned.length ? "Rows of pinned tokens are exact. " : ""}Attention weights show where a head looks, not what is important for the output.`,
       csv: () => [["", ...columns], ...rows.map((label, r) => [label, ...data.subarray(r * C, (r + 1) * C)])] });
     const bar = body.appendChild(el("div", { class: "row noexport" }));
     chips(bar, [{ key: "raw", label: "this head" }, { key: "mean", label: "mean of heads" }, { key: "max", label: "max of heads" }], map, (key) => page.set({ map: key === "raw" ? null : key }));
     if (view.fits) chips(bar, [{ key: null, label: page.look.label }, { key: "difference", label: `minus ${page.other.label}` }], view.difference ? "difference" : null, (key) => page.set({ attention_view: key }));
-    else if (view.twin) bar.append(el("span", { class: "soft small" }, "No difference is shown: the tokens are not the same."));
+    else if (view.twin) bar.append(el("span", { class: "soft small" }, "No difference is shown because the tokens differ."));
     const select = (key, count, value) => bar.append(el("label", { class: "small soft" }, key + " ", el("select", { "data-key": key, onchange: (event) => page.set({ kind: kind.name, [key]: Number(event.target.value) }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     select("layer", kind.layers.length, layer);
     select("head", kind.layers[layer].shape[0], head);
     const role = map === "raw" && roleOf(page, kind.name, layer, head);
-    body.append(el("p", { class: "small soft" }, role && [el("b", { "data-role": "" }, role), " · "], "truth: ",
+    body.append(el("p", { class: "small soft" }, role && [el("b", { "data-role": "" }, role), " · "], "measured accuracy: ",
       el("span", { "data-truth": "" }, page.truth(`${kind.name}.${layer}.${map === "raw" ? head : map}`)),
-      block > 1 && ` · a cell is the largest weight of ${block} × ${block} tokens`));
+      block > 1 && ` · each cell is the largest weight of ${block} × ${block} tokens`));
     const left = el("div", { class: "map" }), right = el("div"), said = el("p", { class: "says", role: "status" });
     body.append(el("div", { class: "row" }, left, right), said);
     const lines = Math.max(rows.length, C) <= 80 && drawLines(right, rows, columns, (row) => page.set({ row }));
@@ -127,18 +127,18 @@ PANELS.attention = {
     const say = (r) => {
       const row = Array.from(data.subarray(r * C, (r + 1) * C), (size, c) => [size, c]).filter(([size]) => size).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]));
       if (lines) lines(r, row);
-      const read = ` (${block > 1 ? "" : "having read "}“${page.stream(kind.rows).pieces.slice(r * block, (r + 1) * block).join(" ")}”)`;
-      said.replaceChildren(el("b", {}, rows[r]), cross || block > 1 ? read : "", row.length ? " looks at " : ": all zero",
+      const read = ` (${block > 1 ? "" : "after "}“${page.stream(kind.rows).pieces.slice(r * block, (r + 1) * block).join(" ")}”)`;
+      said.replaceChildren(el("b", {}, rows[r]), cross || block > 1 ? read : "", row.length ? " attends to " : ": all weights are zero",
         ...row.slice(0, FEW).flatMap(([size, c], i) => [i ? ", " : "", columns[c] + " ", el("span", { class: "num soft", "data-column": c, "data-value": size }, number(size))]));
     };
     heatmap(left, { data, rows, columns, scale: view.scale, row: home, width: body.clientWidth - (body.clientWidth > 760 && lines ? 330 : 0), label: `${name}: weights of ${rows.length} by ${C} tokens`,
       onhover: (r) => say(r ?? home), onclick: (r) => page.set({ row: r }) });
-    legend(left, { ...view.scale, label: view.difference ? "difference of weights" : "attention weight" });
+    legend(left, { ...view.scale, label: view.difference ? "difference of attention weights" : "attention weight" });
     say(home);
     if (block > 1) drawPinned(body, kind, layer, head, page);
     else if (cross && !view.difference && !page.stream(kind.columns).short) {
       const text = pharaoh(data, page, kind);
-      body.append(el("p", { class: "small" }, el("span", { class: "soft" }, "source word-target word, counted from 0: "), el("code", { "data-pharaoh": "" }, text), " ",
+      body.append(el("p", { class: "small" }, el("span", { class: "soft" }, "word alignment (source-target, counted from 0): "), el("code", { "data-pharaoh": "" }, text), " ",
         el("button", { class: "chip noexport", onclick: () => save(new Blob([text + "\n"]), "alignment.txt") }, "Save as Pharaoh")));
     }
   },

@@ -1,4 +1,4 @@
-// The search as a tree from left to right: a column a token, the best path on top.
+// The search as a tree from left to right: one column per token, the best path on top.
 const ROW = 27, GAP = 26;
 const clean = (piece) => piece.replace(/▁/g, " ").trim() || "␣";
 const isDead = (s, i) => ["cut", "lost"].includes(s.fate[i]);
@@ -12,8 +12,8 @@ function pathTo(s, i) {
 const words = (s, i) => clean(pathTo(s, i).map((n) => (s.place[n] || s.fate[n] === "lost" ? "" : s.piece[n])).join(""));
 const told = (s, i) => `${words(s, i)}\nlog P ${number(s.log_prob[i])} · score ${number(s.score[i])} · rank ${s.rank[i]} in step ${s.step[i]}\n${s.fate[i]}: ${s.why[i]}`;
 
-// What is drawn. Of a branch that died only the first node, with the number of those behind it; they
-// unfold when it is picked.
+// The visible nodes. A branch that died shows only its first node and the number of nodes after it;
+// selecting it unfolds them.
 function visible(s, mode, picked) {
   const show = [1], inside = [], folded = [], always = new Set(pathTo(s, picked));
   for (let i = 1; i < s.parent.length; i++) {
@@ -59,9 +59,9 @@ function drawTree(s, page, picked) {
 }
 
 function choices(host, s, page, i, asked) {
-  host.append(el("p", { class: "small soft" }, asked ? `In the place of “${clean(s.piece[asked])}”, by probability:` : "What could follow:"));
+  host.append(el("p", { class: "small soft" }, asked ? `Alternatives to “${clean(s.piece[asked])}”, by probability:` : "Most probable next tokens:"));
   bars(host, s.next[i].map(([piece, value, child]) => ({ label: clean(piece), value: Math.exp(value), child, picked: child === asked,
-    note: child < 0 ? "not taken up" : s.fate[child] })), { max: 1, onclick: (item) => item.child > 0 && page.set({ beamNode: item.child }) });
+    note: child < 0 ? "not expanded" : s.fate[child] })), { max: 1, onclick: (item) => item.child > 0 && page.set({ beamNode: item.child }) });
 }
 
 function detail(host, s, page, i) {
@@ -82,21 +82,21 @@ function detail(host, s, page, i) {
 }
 
 PANELS.beam = {
-  title: "Beam",
+  title: "Beam search",
   draw(host, s, page) {
     const picked = page.state.beamNode > 0 && page.state.beamNode < s.parent.length ? page.state.beamNode : s.outputs[0];
     const [drawing, x] = drawTree(s, page, picked), scroll = el("div", { class: "scroll" }, drawing);
     const body = frame(host, { title: "Beam search", name: "beam", svg: () => drawing, hint: s.hint,
       csv: () => [["node", ...s.facts], ...s.piece.map((_, i) => [i, ...s.facts.map((name) => s[name][i])])] });
     body.append(el("p", { class: "num", "data-summary": "" }, s.summary));
-    chips(body, [{ key: "kept", label: "kept only" }, { key: "near", label: "and cut beside the best" }, { key: "all", label: "everything" }],
+    chips(body, [{ key: "kept", label: "kept only" }, { key: "near", label: "kept, and cut next to the best path" }, { key: "all", label: "all" }],
       page.state.beamShow || "near", (key) => page.set({ beamShow: key }));
     body.append(scroll, el("p", { class: "small soft" }, s.stopped), s.note && el("p", { class: "note" }, s.note));
     const middle = scroll.clientWidth / 2;
     if (page.state.beamNode) requestAnimationFrame(() => { if (Math.abs(x - scroll.scrollLeft - middle) > middle - 70) scroll.scrollLeft = x - middle; });
     detail(frame(host, { title: words(s, picked), name: "hypothesis", hint: s.about }), s, page, picked);
-    const steps = el("details", {}, el("summary", { class: "small" }, "step by step"));
-    frame(host, { title: "Every token accounted for", name: "steps", hint: s.tally, csv: () => [s.columns, ...s.counts] }).append(steps);
+    const steps = el("details", {}, el("summary", { class: "small" }, "counts for each step"));
+    frame(host, { title: "Continuations at each step", name: "steps", hint: s.tally, csv: () => [s.columns, ...s.counts] }).append(steps);
     table(steps, s.columns, s.counts);
   },
 };

@@ -3,9 +3,9 @@ const kindsOf = (look) => Object.fromEntries((look.sections.attention?.kinds || 
 
 // Why two maps cannot be subtracted, or null.
 const misfit = (a, b) => {
-  if (!a || !b) return "only one of the two has it";
+  if (!a || !b) return "only one of the two looks has it";
   const [x, y] = [a, b].map((kind) => kind.block + " " + kind.layers.map((layer) => layer.shape));
-  return x === y ? null : "the shapes differ";
+  return x === y ? null : "their shapes differ";
 };
 
 // x − y with its largest distance from zero and its mean one.
@@ -26,8 +26,8 @@ const headCells = (host, kinds, most, page) => host.append(el("div", { class: "r
     }))).reverse());
 })));
 
-// Maps side by side, each with its scale below. All get their place before the first is drawn: a map
-// is as wide as its place, and a place as its neighbours let it.
+// Maps side by side, each with its scale below. All containers are created before the first map is
+// drawn, because a map is as wide as its container.
 const sideBySide = (host, maps) => {
   const row = el("div", { class: "row beside" }, maps.map(({ label, side, columns }) =>
     el("div", { "data-map": side, style: `flex:1 1 ${clamp(columns.length * 14 + 110, 270, 1100)}px` }, el("h3", {}, label))));
@@ -44,7 +44,7 @@ const drawMaps = (host, a, b, name, page) => {
   const [x, y] = [a, b].map((kind) => sub(kind.layers[layer], head)), why = misfit(a, b), gap = why ? null : less(x, y);
   const body = frame(host, {
     title: page.head(name, layer, head) + " side by side", name: "compare-map",
-    hint: "Weights on one scale" + (why ? `. No difference is drawn: ${why}.` : ", and their difference: orange where A is larger, blue where B is."),
+    hint: "Attention weights on the same scale" + (why ? `. No difference is shown: ${why}.` : ", and their difference: orange where A is larger, blue where B is larger."),
     csv: gap && (() => [["row", "column", "A", "B", "A−B"], ...Array.from(gap.data, (v, i) => [Math.floor(i / x.shape[1]) + 1, (i % x.shape[1]) + 1, x[i], y[i], v])]),
   });
   const map = (label, side, look, kind, data, scale) => {
@@ -57,14 +57,14 @@ const drawMaps = (host, a, b, name, page) => {
     ...(gap ? [map("A − B, at most " + number(gap.most), "difference", page.look, a, gap.data, gap.scale)] : [])]);
 };
 
-// What each layer thought of the output, less what the other look's layer did.
+// Logit lens: probability of the output at each layer, minus that of the other look.
 const drawLens = (host, page) => {
   const [a, b] = [page.section("lens"), page.otherSection("lens")], [x, y] = [a, b].map((lens) => lens?.views?.[0]?.chosen);
   if (!x || !y || String(a.outputs) !== String(b.outputs) || String(x.shape) !== String(y.shape)) return;
   const { data, most, scale } = less(x, y), n = x.shape[1];
   const body = frame(host, {
-    title: "Lens: how sure each layer is of the output", name: "compare-lens",
-    hint: "P(A) − P(B) of the final output if the model stopped at that layer: orange where A is surer, blue where B is.",
+    title: "Logit lens: probability of the output at each layer", name: "compare-lens",
+    hint: "P(A) − P(B) of the final output, read at each layer. Orange: more probable in A; blue: more probable in B.",
     csv: () => [["layer", ...a.outputs], ...a.layers.map((layer, l) => [layer, ...data.subarray(l * n, (l + 1) * n)])],
   });
   body.dataset.most = most;
@@ -78,13 +78,13 @@ const drawOutputs = (host, [a, b]) => {
     const [x, y] = [a[i], b[i]], p = [x, y].map((one) => (one ? Math.exp(one.log_prob) : null));
     return { x, y, p, gap: x && y && x.id === y.id ? x.log_prob - y.log_prob : null };
   });
-  const columns = ["place", "A", "P(A)", "B", "P(B)", "difference"];
+  const columns = ["position", "A", "P(A)", "B", "P(B)", "difference"];
   const body = frame(host, {
     title: "Outputs, token by token", name: "compare-outputs",
-    hint: "What each gave and how sure it was. The difference is log P(A) − log P(B), in nats, where both gave the same.",
+    hint: "The outputs of both looks with their probabilities. The difference is log P(A) − log P(B) in nats, where both outputs are the same.",
     csv: () => [columns, ...rows.map(({ x, y, p, gap }, i) => [i + 1, x?.name, p[0], y?.name, p[1], gap])],
   });
-  const said = (one, gap) => (one ? el("span", { class: gap === null ? "unlike" : null, title: "likeliest: " + one.top.map(([word, p]) => `${word} ${percent(p)}`).join(", ") }, one.name) : "");
+  const said = (one, gap) => (one ? el("span", { class: gap === null ? "unlike" : null, title: "most probable: " + one.top.map(([word, p]) => `${word} ${percent(p)}`).join(", ") }, one.name) : "");
   table(body, columns, rows.map(({ x, y, p, gap }, i) => [i + 1, said(x, gap), p[0], said(y, gap), p[1], gap])).dataset.outputs = n;
   const same = rows.filter((row) => row.gap !== null);
   body.append(el("p", { class: "small soft" }, `${same.length} of ${n} outputs are the same` +
@@ -94,14 +94,14 @@ const drawOutputs = (host, [a, b]) => {
 PANELS.compare = {
   title: "Compare",
   draw(host, section, page) {
-    if (!page.other) return host.append(el("section", { class: "card empty" }, "Choose above what this look is compared with."));
+    if (!page.other) return host.append(el("section", { class: "card empty" }, "Select what to compare with in the menu at the top of the page."));
     const [a, b] = [page.look, page.other].map(kindsOf), common = Object.keys(a).filter((name) => b[name]);
     const values = Object.fromEntries(common.filter((name) => !misfit(a[name], b[name])).map((name) => [name, a[name].layers.map((layer, l) =>
       Array.from({ length: layer.shape[0] }, (_, h) => less(sub(layer, h), sub(b[name].layers[l], h)).mean))]));
     const most = Math.max(0, ...Object.values(values).flat(2));
     const body = frame(host, {
       title: "Where heads differ", name: "compare-heads",
-      hint: "Mean |A − B| over all pairs of tokens, a square a head, one scale for all; layer 1 is at the bottom. Click a head to see its maps.",
+      hint: "Mean |A − B| over all pairs of tokens. Each square is one head, all on the same scale; layer 1 is at the bottom. Click a head to see its maps.",
       csv: () => [["kind", "layer", "head", "mean |A−B|"], ...Object.entries(values).flatMap(([name, layers]) => layers.flatMap((heads, l) => heads.map((v, h) => [name, l + 1, h + 1, v])))],
     });
     body.append(el("p", { class: "small" }, el("b", {}, "A "), el("bdi", {}, page.look.label), " · ", el("b", {}, "B "), el("bdi", {}, page.other.label)));
@@ -109,7 +109,7 @@ PANELS.compare = {
     if (most) legend(body, { high: most, map: "oranges", label: "mean |A − B|" });
     for (const name of Object.keys({ ...a, ...b })) {
       const why = misfit(a[name], b[name]);
-      if (why) body.append(el("p", { class: "note", "data-misfit": name }, `${name}: no difference can be drawn: ${section.fits[name] || why}.`));
+      if (why) body.append(el("p", { class: "note", "data-misfit": name }, `${name}: no difference can be shown: ${section.fits[name] || why}.`));
     }
     const name = common.includes(page.state.kind) ? page.state.kind : common[0];
     drawMaps(host, a[name], b[name], name, page);

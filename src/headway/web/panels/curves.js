@@ -1,4 +1,4 @@
-// What was measured while the run went on.
+// Training curves.
 PANELS.curves = {
   title: "Curves",
   draw(host, section) { drawCharts(host, section.charts); },

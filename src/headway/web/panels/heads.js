@@ -1,5 +1,5 @@
-// What each head is worth and what it does; what pruning costs, where it was measured.
-// In a pruned model heads are counted anew; the grid has them where they were.
+// Importance and roles of each head, and the pruning curve where it was measured.
+// A pruned model renumbers its heads; the grid shows them at their original positions.
 const nameOf = (page, one) => page.head(one.kind, one.layer, one.head) + (one.number === one.head ? "" : ` (was ${one.number + 1})`);
 const open = (page, one) => page.set({ tab: "attention", kind: one.kind, layer: one.layer, head: one.head, map: null });
 const rolesIn = (section) => section.roles.filter((role) => section.heads.some((one) => role.name in one.scores));
@@ -27,7 +27,7 @@ function drawKind(host, section, page, kind, by, high) {
       onclick: () => open(page, one), onpointermove: (event) => tip(event, about(section, page, one)), onpointerleave: () => tip(null),
     }, role && role.mark);
   };
-  host.append(el("h3", {}, kind.name, el("span", { class: "soft small plain" }, `  ${kind.rows} → ${kind.columns}${kind.shared ? ", all layers are one" : ""}`)),
+  host.append(el("h3", {}, kind.name, el("span", { class: "soft small plain" }, `  ${kind.rows} → ${kind.columns}${kind.shared ? ", all layers share their weights" : ""}`)),
     el("div", { class: "scroll roles", style: `grid-template-columns:20px repeat(${kind.n_heads},${size}px)` },
       label(""), columns.map((h) => label(h + 1)), rows.map((layer) => [label(layer + 1), columns.map((h) => cell(layer, h))])));
 }
@@ -42,15 +42,15 @@ function drawRoles(host, section) {
 
 function drawCurve(host, { curve, command }) {
   if (!curve && !command) return;
-  const body = frame(host, { title: "What pruning costs", name: "pruning", hint: curve ? curve.hint : "How the score falls as heads are taken out.",
-    csv: curve && (() => [["order", "heads out", curve.metric], ...curve.series.flatMap((one) => one.points.map((point) => [one.name, ...point]))]) });
+  const body = frame(host, { title: "Pruning curve", name: "pruning", hint: curve ? curve.hint : "The score as heads are removed.",
+    csv: curve && (() => [["order", "heads removed", curve.metric], ...curve.series.flatMap((one) => one.points.map((point) => [one.name, ...point]))]) });
   if (!curve) {
-    body.append(el("p", { class: "empty" }, "Not measured for this run. Measure it once, and every later page shows it:"), el("p", {}, el("code", {}, command)));
+    body.append(el("p", { class: "empty" }, "Not measured for this run. This command measures the curve for this page and all later ones:"), el("p", {}, el("code", {}, command)));
     return;
   }
   const scores = curve.series.flatMap((one) => one.points.map((point) => point[1]));
   lines(body, { series: curve.series.map((one) => ({ ...one, colour: /important/.test(one.name) ? "var(--bad)" : null })), height: 260,
-    x: { label: `heads out, of ${curve.n_heads}`, low: 0 }, y: { label: curve.metric, low: Math.min(0, ...scores), high: Math.max(...scores) * 1.05 } });
+    x: { label: `heads removed, of ${curve.n_heads}`, low: 0 }, y: { label: curve.metric, low: Math.min(0, ...scores), high: Math.max(...scores) * 1.05 } });
   body.append(el("p", { class: "small soft" }, curve.note));
 }
 
@@ -58,7 +58,7 @@ function drawTable(host, section, page) {
   const roles = rolesIn(section), names = roles.map((role) => role.name), plain = section.measures.map(({ key }) => key);
   const heads = [...section.heads].sort((a, b) => b.importance - a.importance);
   const row = (one) => [nameOf(page, one), ...plain.map((key) => one[key]), one.roles.join(", ") || "–", ...names.map((name) => one.scores[name] ?? null)];
-  const body = frame(host, { title: "All heads", name: "heads-table", hint: "Click a heading to sort, a row to see what the head looks at. The columns on the right are what roles are judged by.",
+  const body = frame(host, { title: "All heads", name: "heads-table", hint: "Click a column heading to sort, or a row to see the attention of its head. The columns on the right are the scores that decide the roles.",
     csv: () => [["head", ...plain, "roles", ...names], ...heads.map(row)] });
   table(body.appendChild(el("div", { class: "tall" })),
     ["head", ...section.measures.map(({ key, title }) => ({ name: key, title })), "roles", ...roles.map(({ name, meaning }) => ({ name, digits: 2, title: meaning }))],
@@ -70,8 +70,8 @@ PANELS.heads = {
   title: "Heads",
   draw(host, section, page) {
     const by = section.measures.find(({ key }) => key === page.state.heads_by) || section.measures[0], high = Math.max(...section.heads.map((one) => one[by.key]));
-    const body = frame(host, { title: "What heads are worth and do", name: "heads",
-      hint: "The colour says how much a head matters, the letter where it looks. Layer 1 is at the bottom; click a head to see its attention.",
+    const body = frame(host, { title: "Head importance and roles", name: "heads",
+      hint: "Colours show the selected measure, letters the role of a head. Layer 1 is at the bottom. Click a head to see its attention.",
       csv: () => [["head", by.key], ...section.heads.map((one) => [nameOf(page, one), one[by.key]])] });
     const bar = el("div", { class: "row noexport" }), side = el("div", { class: "grid3" });
     body.append(el("p", { class: section.one_text ? "note" : "small soft", "data-scope": "" }, section.scope), bar, side);

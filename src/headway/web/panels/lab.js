@@ -1,6 +1,6 @@
-// An experiment of the lab: verdict, pictures, what was done, control, literature.
+// An experiment of the lab: verdict, figures, controls, method, literature.
 const WORDS = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"], "cannot tell": ["–", "warn"] };
-const STANCES = { agrees: "agrees", disagrees: "disagrees", open: "not decided here", differs: "says something else", context: "to know" };
+const STANCES = { agrees: "agrees", disagrees: "disagrees", open: "undecided here", differs: "different finding", context: "background" };
 const spoken = (x) => (typeof x === "number" && Number.isFinite(x) ? number(x) : "?");
 
 function drawVerdict(host, section) {
@@ -8,26 +8,26 @@ function drawVerdict(host, section) {
   host.append(el("section", { class: "card verdict" },
     el("div", { class: "word", style: `--tone:var(--${tone})` }, el("span", { "aria-hidden": "true" }, sign), el("b", { "data-verdict": section.verdict }, section.verdict)),
     el("div", {}, el("p", { class: "sentence" }, section.sentence),
-      el("p", { class: "soft" }, el("b", {}, "Held to be true: "), section.hypothesis),
-      section.size === "quick" && el("p", { class: "soft small" }, "A quick run with small models; --full has larger ones."))));
+      el("p", { class: "soft" }, el("b", {}, "Hypothesis: "), section.hypothesis),
+      section.size === "quick" && el("p", { class: "soft small" }, "A quick run with small models. --full uses larger models."))));
 }
 
 function drawEffects(host, section) {
   const rows = [section.effect, ...section.more].filter(Boolean);
   if (!rows.length) return;
   const body = frame(host, {
-    title: "The numbers behind it", name: "effects",
-    hint: "The first decides. Mean over seeds and 95 % interval (Student's t); exact numbers have no interval. Detectable: the smallest distance from a bar that these seeds find in 80 % of cases.",
-    csv: () => [["what", "unit", "mean", "low", "high", "spread", "seeds", "detectable"], ...rows.map((one) => [one.name, one.unit, one.value, one.low, one.high, one.spread, one.seeds, one.detectable])],
+    title: "Effect sizes", name: "effects",
+    hint: "The first row decides the verdict. Mean over seeds with its 95 % confidence interval (Student's t); exact values have no interval. Detectable: the smallest distance from a threshold that this number of seeds detects in 80 % of cases.",
+    csv: () => [["measure", "unit", "mean", "low", "high", "spread", "seeds", "detectable"], ...rows.map((one) => [one.name, one.unit, one.value, one.low, one.high, one.spread, one.seeds, one.detectable])],
   });
-  table(body, ["what", "mean", "from", "to", "spread over seeds", "detectable", "unit"], rows.map((one) => [one.name, one.value, one.exact ? "exact" : spoken(one.low), one.exact ? "" : spoken(one.high), one.exact ? "" : spoken(one.seeds > 1 ? one.spread : null), one.exact ? "" : spoken(one.detectable), one.unit]));
+  table(body, ["measure", "mean", "low", "high", "spread over seeds", "detectable", "unit"], rows.map((one) => [one.name, one.value, one.exact ? "exact" : spoken(one.low), one.exact ? "" : spoken(one.high), one.exact ? "" : spoken(one.seeds > 1 ? one.spread : null), one.exact ? "" : spoken(one.detectable), one.unit]));
 }
 
-// Its card first, for all of them: a chart is as wide as its card, and a card as the grid makes it.
+// All cards are created before the first chart is drawn, because a chart is as wide as its card.
 function figureCard(host, figure) {
   const rows = {
     lines: () => [["line", "x", "y"], ...figure.series.flatMap((one) => one.points.map((p) => [one.name, ...p]))],
-    bars: () => [["what", "value", "low", "high"], ...figure.bars.map((one) => [one.label, one.value, one.low, one.high])],
+    bars: () => [["name", "value", "low", "high"], ...figure.bars.map((one) => [one.label, one.value, one.low, one.high])],
     table: () => [figure.columns, ...figure.rows],
     heatmap: () => [["", ...figure.columns], ...figure.values.map((row, r) => [figure.rows[r], ...row])],
   }[figure.kind];
@@ -55,12 +55,12 @@ function drawFigures(host, figures) {
 const text = (host, title, ...inside) => host.append(el("section", { class: "card" }, el("h2", {}, title), inside));
 
 function drawControls(host, section) {
-  text(host, "The control", el("p", { class: "hint" }, section.control), el("ul", { class: "plain" }, section.controls.map((one) => el("li", { "data-passed": String(one.passed) },
+  text(host, "Controls", el("p", { class: "hint" }, section.control), el("ul", { class: "plain" }, section.controls.map((one) => el("li", { "data-passed": String(one.passed) },
     el("b", { style: `color:var(--${one.passed ? "good" : "bad"})` }, one.passed ? "✓ " : "✗ "), el("b", {}, one.name), ": ", one.said))));
 }
 
 PANELS.lab = {
-  title: "Answer",
+  title: "Result",
   draw(host, section) {
     drawVerdict(host, section);
     drawFigures(host, section.figures.slice(0, 1));
@@ -71,13 +71,13 @@ PANELS.lab = {
       drawFigures(grid, section.figures.slice(1));
     }
     drawControls(host, section);
-    text(host, "What was done", section.method.map((one) => el("p", {}, one)));
-    if (section.changes) text(host, "What would change it", el("p", {}, section.changes));
-    text(host, "What others found", el("dl", { class: "sources" }, section.literature.map(([who, says, stance]) => [
+    text(host, "Method", section.method.map((one) => el("p", {}, one)));
+    if (section.changes) text(host, "What could change this result", el("p", {}, section.changes));
+    text(host, "Related work", el("dl", { class: "sources" }, section.literature.map(([who, says, stance]) => [
       el("dt", {}, who, " ", el("span", { class: "soft small" }, STANCES[stance])), el("dd", {}, says)])));
-    const facts = [["date", section.date], ["took", `${number(section.minutes)} minutes, ${number(section.cpu_minutes)} of a core`], ["machine", section.machine], ["seeds", section.seeds], ["data", section.data],
+    const facts = [["date", section.date], ["duration", `${number(section.minutes)} minutes (${number(section.cpu_minutes)} core-minutes)`], ["machine", section.machine], ["seeds", section.seeds], ["data", section.data],
       ...Object.entries(section.versions)].filter(([, value]) => value !== null);
-    text(host, "How it was made", el("p", { class: "mono small" }, `headway lab ${section.experiment}${section.size === "full" ? " --full" : ""} --seeds ${section.seeds}${section.first_seed > 1 ? ` --first-seed ${section.first_seed}` : ""}`),
+    text(host, "How to reproduce it", el("p", { class: "mono small" }, `headway lab ${section.experiment}${section.size === "full" ? " --full" : ""} --seeds ${section.seeds}${section.first_seed > 1 ? ` --first-seed ${section.first_seed}` : ""}`),
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))])));
   },
 };

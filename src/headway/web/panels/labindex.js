@@ -1,4 +1,4 @@
-// All experiments of a folder: question, verdict, sentence.
+// All experiments of a folder: question, verdict and conclusion.
 const TONES = { supported: ["✓", "good"], refuted: ["✗", "bad"], undecided: ["?", "warn"], "cannot tell": ["–", "warn"] };
 
 PANELS.labindex = {
@@ -8,7 +8,7 @@ PANELS.labindex = {
     tiles(host, counts);
     const body = frame(host, {
       title: "Questions and answers", name: "experiments",
-      hint: "An answer is supported, refuted, undecided (more seeds may decide) or \"cannot tell\" (the task is too easy or too hard). A question leads to its page.",
+      hint: "Verdicts: supported, refuted, undecided (more seeds may decide) or \"cannot tell\" (the task is too easy or too hard). Click a question to open its page.",
       csv: () => [["number", "question", "verdict", "answer"], ...rows.map((row) => [row.number, row.question, row.verdict, row.sentence])],
     });
     body.append(el("ol", { class: "questions" }, rows.map((row) => {

@@ -1,4 +1,4 @@
-// What every layer would say if it were the last: layers by outputs, the likeliest word in each cell.
+// Logit lens: layers by outputs, with the most probable word in each cell.
 const range = (n) => [...Array(n).keys()], at = (array, l, r) => array[l * array.shape[1] + r];
 const named = ({ layers }, l) => layers[l].replace(/^layer |^with /, "");
 const latest = (decided) => decided.reduce((best, l, r) => ((l ?? -1) > (decided[best] ?? -1) ? r : best), 0);
@@ -10,7 +10,7 @@ function top(section, { top: ids, probability }, l, r) {
 
 function told(section, view, l, r) {
   return [section.layers[l], ...top(section, view, l, r).map((one) => `${number(one.value).padEnd(8)} ${one.label}`),
-    `in the end “${section.outputs[r]}”: rank ${at(view.rank, l, r)}, probability ${number(at(view.chosen, l, r))}`, `${number(at(view.kl, l, r))} nats from the answer`].join("\n");
+    `final output “${section.outputs[r]}”: rank ${at(view.rank, l, r)}, probability ${number(at(view.chosen, l, r))}`, `KL to the final prediction: ${number(at(view.kl, l, r))} nats`].join("\n");
 }
 
 function grid(section, view, ranks, page, picked) {
@@ -32,38 +32,38 @@ function grid(section, view, ranks, page, picked) {
 function curves(host, section, page) {
   const other = page.otherSection("lens"), { fitted } = section, L = section.layers.length;
   const list = (values) => values.map((x) => number(x, 2)).join(", ");
-  const body = frame(host, { title: "How it comes about, over all outputs", name: "lens-curves", hint: "Left: how far each layer is from the end. Right: how many outputs the layer has already right." +
-    (fitted ? ` The tuned lens was fitted on ${fitted.lines} lines. On ${fitted.held_out} others it is ${list(fitted.tuned)} nats from the end, the plain one ${list(fitted.plain)}.` : "") });
+  const body = frame(host, { title: "Logit lens by layer, over all outputs", name: "lens-curves", hint: "Left: mean KL divergence from the final prediction. Right: fraction of outputs for which the layer already predicts the final output." +
+    (fitted ? ` The tuned lens was fitted on ${fitted.lines} lines. On ${fitted.held_out} held-out lines its divergence by layer is ${list(fitted.tuned)} nats; that of the plain logit lens is ${list(fitted.plain)}.` : "") });
   const views = [...section.views, ...(other && other.views.length ? [{ ...other.views[0], name: page.other.label }] : [])], pair = el("div", { class: "grid2" }, el("div"), el("div"));
   body.append(pair);
   const x = { label: "layer", ticks: range(L).filter((l) => L < 16 || l % 2 === 0).map((l) => [l, named(section, l)]) };
   const series = (value) => views.map((view) => ({ name: view.name, points: range(view.rank.shape[0]).map((l) => [l, range(view.rank.shape[1]).reduce((sum, r) => sum + value(view, l, r), 0) / view.rank.shape[1]]) }));
-  lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the answer (nats)", low: 0 } });
-  lines(pair.children[1], { series: series((view, l, r) => Number(at(view.rank, l, r) === 1)), x, y: { label: `share of ${section.outputs.length} outputs`, low: 0, high: 1 } });
+  lines(pair.children[0], { series: series((view, l, r) => at(view.kl, l, r)), x, y: { label: "KL to the final prediction (nats)", low: 0 } });
+  lines(pair.children[1], { series: series((view, l, r) => Number(at(view.rank, l, r) === 1)), x, y: { label: `fraction of ${section.outputs.length} outputs`, low: 0, high: 1 } });
 }
 
 PANELS.lens = {
-  title: "Lens",
+  title: "Logit lens",
   draw(host, section, page) {
     const { layers, outputs, reads, cosine, how } = section;
     if (cosine) {
-      return bars(frame(host, { title: "How near each layer is to the final vector", name: "lens", csv: () => [["layer", "cosine"], ...layers.map((name, l) => [name, cosine[l]])],
-        hint: `${section.what || "This model answers with a vector. 1: pooled after this layer, it would point the same way."} ${how}` }), layers.map((label, l) => ({ label, value: cosine[l] })), { max: 1 });
+      return bars(frame(host, { title: "Similarity of each layer to the final vector", name: "lens", csv: () => [["layer", "cosine"], ...layers.map((name, l) => [name, cosine[l]])],
+        hint: `${section.what || "This model outputs a vector. 1 means that the vector read after this layer has the same direction."} ${how}` }), layers.map((label, l) => ({ label, value: cosine[l] })), { max: 1 });
     }
     const view = section.views.find((one) => one.name === page.state.lens) || section.views.at(-1), ranks = page.state.lensmode === "rank";
     const l = clamp((page.state.layer ?? layers.length) + 1, 0, layers.length - 1), spot = page.look.outputs.findIndex((one) => one.row >= page.state.row);
     const r = page.state.row === undefined || spot < 0 ? latest(view.decided) : spot, first = view.decided[r];
     const body = frame(host, {
-      title: "What each layer would say", name: "lens",
-      hint: (ranks ? "The rank at each layer of what is said in the end: 1 is the likeliest. Shades are on a log scale. " : "The likeliest answer if the model stopped at this layer; the stronger the colour, the surer. Bold: what it says in the end. ") + how,
-      csv: () => [["layer", "output", "word", "probability", "rank of the final word", "its probability", "KL"], ...layers.flatMap((name, i) => outputs.map((out, j) => [name, out, ...Object.values(top(section, view, i, j)[0]), at(view.rank, i, j), at(view.chosen, i, j), at(view.kl, i, j)]))],
+      title: "Logit lens: the prediction at each layer", name: "lens",
+      hint: (ranks ? "Rank of the final output at each layer: 1 is the most probable. Colours use a log scale. " : "The most probable output when the prediction is read at each layer. Stronger colours are higher probabilities. Bold: the final output. ") + how,
+      csv: () => [["layer", "output", "word", "probability", "rank of the final output", "its probability", "KL"], ...layers.flatMap((name, i) => outputs.map((out, j) => [name, out, ...Object.values(top(section, view, i, j)[0]), at(view.rank, i, j), at(view.chosen, i, j), at(view.kl, i, j)]))],
     });
     const choice = el("div", { class: "row" });
-    chips(choice, [{ key: "words" }, { key: "rank", label: "rank of the final word" }], ranks ? "rank" : "words", (lensmode) => page.set({ lensmode }));
+    chips(choice, [{ key: "words" }, { key: "rank", label: "rank of the final output" }], ranks ? "rank" : "words", (lensmode) => page.set({ lensmode }));
     if (section.views.length > 1) chips(choice, section.views.map(({ name }) => ({ key: name, label: name + " lens" })), view.name, (lens) => page.set({ lens }));
     body.append(choice, grid(section, view, ranks, page, [l, r]), el("h3", {}, layers[l] + (reads[r] ? `, at “${reads[r]}”` : "")));
     bars(body, top(section, view, l, r).map((one) => ({ ...one, picked: one.label === outputs[r] })), { max: 1 });
-    body.append(el("p", {}, `“${outputs[r]}” is at rank ${at(view.rank, l, r)} here`, first === null ? " and never stays the likeliest: search, neighbours or the given text decided." : `; it is the likeliest from ${layers[first]} on.`));
+    body.append(el("p", {}, `“${outputs[r]}” has rank ${at(view.rank, l, r)} here`, first === null ? " and never stays the top prediction: the search, neighbouring tags or the given text decided." : `; it stays the top prediction from ${layers[first]} on.`));
     return curves(host, section, page);
   },
   limits: ({ layers }, page) => ({ row: 1 + (page.look.outputs.at(-1).row ?? 0), layer: layers.length - 1 }),

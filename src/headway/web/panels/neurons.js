@@ -26,8 +26,8 @@ PANELS.neurons = {
     const n = numbers.includes(page.state.neuronsN) ? page.state.neuronsN : stack.usual, found = stack.choices[n];
     const at = clamp(page.state.neuronsFactor ?? 0, 0, n - 1), all = Array.from({ length: n }, (_, k) => sub(found.weights, k));
     const most = Math.max(...all.map((w) => Math.max(...w))) || 1, top = Math.max(...all[at]) || 1;
-    const body = frame(host, { title: "What fires together", name: "neurons",
-      hint: `Each row is a group of neurons (of ${stack.layers} layers × ${stack.neurons.toLocaleString("en")}) that fire together on this text; bars are tokens, from left to right. Click a row to colour the text by it.`,
+    const body = frame(host, { title: "Neurons that fire together", name: "neurons",
+      hint: `Non-negative factors of the feed-forward activations (${stack.layers} layers × ${stack.neurons.toLocaleString("en")} neurons). Each row is a group of neurons that fire together on this text; bars are tokens, from left to right. Click a row to colour the text by it.`,
       csv: () => [["factor", ...stream.pieces], ...all.map((w, k) => [k + 1, ...w])] });
     if (names.length > 1) chips(body, names.map((key) => ({ key, label: key })), name, (key) => page.set({ neuronsStack: key, neuronsFactor: null, neuronsN: null }));
     body.append(el("div", { class: "row small" }, el("span", { class: "soft" }, "factors")));
@@ -40,10 +40,10 @@ PANELS.neurons = {
       el("span", { class: "small soft" }, best(w, stream).join(" · "))]));
     for (const button of rows.querySelectorAll("button")) button.style.cssText = "border:0;background:none;padding:0;cursor:pointer;line-height:0;text-align:left";
     body.append(el("div", { class: "scroll" }, rows));
-    body.append(el("p", { class: "small soft" }, `${n} factors hold `, el("b", { "data-explained": found.explained, "data-value": found.explained }, percent(found.explained)),
-      " of the activations (squared, where positive). " + (stack.clipped ? `The ${percent(stack.clipped)} that are below zero are set to zero first, as Ecco does.` : "")));
+    body.append(el("p", { class: "small soft" }, `${n} factors explain `, el("b", { "data-explained": found.explained, "data-value": found.explained }, percent(found.explained)),
+      " of the sum of squares of the positive activations. " + (stack.clipped ? `Negative activations (${percent(stack.clipped)} of all squares) are set to zero first, as in Ecco.` : "")));
     const sides = el("div", { class: "grid2" }), left = el("div"), right = el("div");
-    const card = frame(host, { title: `Factor ${at + 1}`, name: "neurons-factor", hint: "In which layers its neurons sit, and which of them count most.",
+    const card = frame(host, { title: `Factor ${at + 1}`, name: "neurons-factor", hint: "The layers of its neurons, and the neurons with the largest loadings.",
       csv: () => [["layer", "neuron", "loading"], ...found.top[at].map(([l, i, v]) => [l + 1, i, v])] });
     card.append(sides);
     sides.append(left, right);

@@ -1,7 +1,7 @@
-// A picture or a video under what each word looked at. Maps are drawn smoothly; numbers are those of the patches.
+// An image or a video with the map of each word over it. Maps are interpolated; numbers are those of the patches.
 const pictures = new WeakMap();
 
-// The frames as canvases. Checkpoints have none of their own: the last look holds them.
+// The frames as canvases. Only the last look contains them, not the checkpoints.
 function framesOf(page) {
   const { frames } = page.data.looks.map((look) => look.sections.picture).findLast((one) => one?.frames);
   if (!pictures.has(frames)) {
@@ -25,10 +25,10 @@ function pick(section, page) {
   return { layer, head, map, at: state.row === undefined ? bestWord(groups) : Math.max(0, at) };
 }
 
-// The first word that is not a small one says most at a glance.
+// The first word with more than two letters: short words are rarely informative.
 const bestWord = (groups) => Math.max(0, groups.findIndex(({ name, word }) => word >= 0 && name.length > 2));
 
-// What a word looked at: the mean over its pieces, a number a patch and before them those of the first rows.
+// The map of a word: the mean over its pieces, one weight per special row, then one per patch.
 function weightsOf(section, { map, layer, head }, at) {
   const { rows } = section.groups[at], all = section.heads[layer], whole = section.maps.find(({ key }) => key === map);
   const [H, R, S] = all ? all.shape : [0, ...whole.weights.shape], out = new Float32Array(S);
@@ -61,7 +61,7 @@ function smooth(cells, Y, X, size) {
   return out;
 }
 
-// The line around what has half of the largest weight or more: light on dark, to be seen on any picture.
+// Outline of the weights of at least half the maximum; white on dark, so that it is visible on any image.
 function outline(brush, field, n, level, [left, top, wide, tall], thick) {
   const path = new Path2D(), at = (x, y) => field[y * n + x] - level;
   for (let y = 0; y < n - 1; y++) {
@@ -77,7 +77,7 @@ function outline(brush, field, n, level, [left, top, wide, tall], thick) {
   for (const [wider, ink] of [[3, "#10141c"], [1, "#fff"]]) { brush.lineWidth = thick * wider; brush.strokeStyle = ink; brush.stroke(path); }
 }
 
-// One frame and the map over it: clear where it looks and dark or foggy elsewhere, or warm colours there.
+// One frame with its map: clear where weights are large and dark or foggy elsewhere, or warm colours there.
 const VEIL = { light: [8, 10, 14], fog: [236, 240, 246] };
 function overlay(canvas, picture, cells, section, { width, high, style, strength }) {
   const [, Y, X] = section.grid, { origin, step } = section.cells, sharp = window.devicePixelRatio || 1, fine = width > 150 ? 96 : 40;
@@ -96,7 +96,7 @@ function overlay(canvas, picture, cells, section, { width, high, style, strength
   brush.imageSmoothingQuality = "high";
   const [left, top, wide, tall] = [origin[1], origin[0], step[1] * X, step[0] * Y].map((x, i) => x * (i % 2 ? canvas.height : canvas.width));
   if (style !== "heat" && (left || top || wide < canvas.width - 1 || tall < canvas.height - 1)) {
-    brush.fillStyle = `rgba(${VEIL[style]},${strength})`; // what no patch covers
+    brush.fillStyle = `rgba(${VEIL[style]},${strength})`; // pixels that no patch covers
     for (const box of [[0, 0, canvas.width, top], [0, top + tall, canvas.width, canvas.height], [0, top, left, tall], [left + wide, top, canvas.width, tall]]) brush.fillRect(...box);
   }
   brush.drawImage(veil, left, top, wide, tall);
@@ -107,7 +107,7 @@ const most = (cells) => cells.reduce((a, b) => Math.max(a, b), 0);
 const timeOf = ({ tubelet: n }, t) => (n > 1 ? `frames ${t * n + 1}–${(t + 1) * n}` : `frame ${t + 1}`);
 
 PANELS.picture = {
-  title: "Picture",
+  title: "Image",
   frames: framesOf,
   limits(section, page) {
     const { layer, head, at } = pick(section, page), last = page.look.outputs.at(-1).row ?? 0;
@@ -121,16 +121,16 @@ PANELS.picture = {
     const key = whole ? map : `${kind}.${layer}.${map === "head" ? head : map}`, pieces = page.stream(kind === "cross" ? "source" : "picture").pieces;
     if (!whole) page.shown = { kind, layer, head };
     const weights = weightsOf(section, now, at), cells = weights.subarray(extra), high = most(cells);
-    const body = frame(host, { title: writes ? `What “${word}” looked at` : `What the answer “${word}” looked at`, name: "picture",
-      hint: `${style === "heat" ? "Warm" : "Clear"} where the map counts most, smoothed between patches; the line is around what has half of the most or more. Point at the picture for the numbers. ${T > 1 ? "A frame stands for each stretch of the video." : ""}`,
-      csv: () => [["word", "place", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
+    const body = frame(host, { title: writes ? `Image regions used for “${word}”` : `Image regions used for the prediction “${word}”`, name: "picture",
+      hint: `${style === "heat" ? "Warm colours mark" : "Clear areas have"} the largest weights, interpolated between patches. The outline encloses weights of at least half the maximum. Hover over the image for values. ${T > 1 ? "Each frame represents one part of the video." : ""}`,
+      csv: () => [["word", "patch", "weight"], ...groups.flatMap((group, g) => [...weightsOf(section, now, g)].map((x, i) => [group.name, pieces[i], x]))] });
     const sides = body.appendChild(el("div", { class: "row" })), strip = el("div", { class: "frames" }), side = el("div", { class: "beside" });
     sides.append(strip, side);
     const room = Math.min(host.clientWidth - 34, 900), wide = T > 1 ? clamp(Math.floor(Math.min(room, 620) / Math.min(T, room < 500 ? 2 : 4)) - 8, 90, 210) : Math.min(room, 400);
     const says = el("p", { class: "says num small", role: "status" }), best = cells.indexOf(high);
     const tell = (i) => says.replaceChildren(pieces[extra + i] + " ", el("b", { "data-value": cells[i], "data-place": extra + i }, number(cells[i], 4)));
     frames.forEach((picture, t) => {
-      const canvas = el("canvas", { class: "seen", role: "img", "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the picture"} with the map ${name} of ${word}`, "data-frame": t });
+      const canvas = el("canvas", { class: "seen", role: "img", "aria-label": `${T > 1 ? timeOf(section, t) + " of the video" : "the image"} with the map ${name} of ${word}`, "data-frame": t });
       strip.append(el("figure", {}, canvas, T > 1 && el("figcaption", { class: "small soft" }, timeOf(section, t))));
       overlay(canvas, picture, cells.subarray(t * Y * X, (t + 1) * Y * X), section, { width: wide, high, ...look });
       canvas.onpointermove = (event) => {
@@ -155,8 +155,8 @@ PANELS.picture = {
     bar.append(el("label", {}, "strength ", el("input", { type: "range", min: 0, max: 100, value: opacity, "data-key": "opacity", oninput: (event) => page.set({ pictureOpacity: event.target.value }) })));
     tell(best);
     const first = weights.subarray(0, extra).reduce((a, b) => a + b, 0), sum = weights.reduce((a, b) => a + b, 0);
-    side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Strongest: ", el("b", {}, pieces[extra + best]), ` with ${number(high, 3)} of ${number(sum, 3)}.`, extra > 0 && first > 0 ? ` ${percent(first / sum)} is on the rows before the patches.` : ""),
-      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), section.first.measured && ["map", "layer", "head"].every((one) => now[one] === section.first[one]) ? "Shown first, for it was right most often of the maps of this page. " : "", section.caution));
+    side.append(el("p", { class: "small" }, whole ? whole.how : `${name}.`, " Maximum: ", el("b", {}, pieces[extra + best]), `, ${number(high, 3)} of ${number(sum, 3)} in total.`, extra > 0 && first > 0 ? ` The special tokens before the patches have ${percent(first / sum)}.` : ""),
+      says, el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured accuracy: ${page.truth(key)}. `), section.first.measured && ["map", "layer", "head"].every((one) => now[one] === section.first[one]) ? "This map is shown first because its measured accuracy is the highest on this page. " : "", section.caution));
     if (section.skipped.length) side.append(el("p", { class: "small soft" }, section.skipped.map(([label, why]) => `${label}: ${why}. `)));
 
     const small = (cells, label, picked, onclick, top, width = 104) => {
@@ -165,11 +165,11 @@ PANELS.picture = {
       return el("button", { class: picked ? "picked" : null, "aria-pressed": String(picked), onclick, title: T > 1 ? timeOf(section, t) : null }, canvas, el("span", { class: "small" }, label));
     };
     if (groups.length > 1) {
-      const grid = frame(host, { title: "Word by word", name: "words", hint: `The same map, ${name}, for each word, each on its own scale. ${T > 1 ? "Of a video the frame that gets most. " : ""}Click one to see it large.` }).appendChild(el("div", { class: "seengrid" }));
+      const grid = frame(host, { title: "Word by word", name: "words", hint: `The map “${name}” for each word, each on its own scale. ${T > 1 ? "For a video, the frame with the largest total weight is shown. " : ""}Click a map to enlarge it.` }).appendChild(el("div", { class: "seengrid" }));
       groups.forEach((group, g) => grid.append(small(weightsOf(section, now, g).subarray(extra), group.name, g === at, () => page.set({ row: page.look.outputs[group.rows[0]].row }))));
     }
     if (!section.heads.length) return;
-    const all = frame(host, { title: "All heads", name: "picture-heads", hint: `What “${word}” looked at in every layer (from the last down to the first) and head. Click one to see it large.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
+    const all = frame(host, { title: "All heads", name: "picture-heads", hint: `Attention of “${word}” in every head of every layer (last layer on top). Click a map to enlarge it.` }), n = Math.max(...section.heads.map(({ shape }) => shape[0])), side2 = clamp(Math.floor((host.clientWidth - 60) / n) - 8, 34, 96);
     const table2 = all.appendChild(el("div", { class: "scroll" })).appendChild(el("div", { class: "seengrid heads", style: `grid-template-columns:16px repeat(${n},${side2}px)` }));
     section.heads.map(({ shape }, l) => [el("i", { class: "small soft" }, l + 1), ...Array.from({ length: n }, (_, h) => (h < shape[0] ? small(weightsOf(section, { map: "head", layer: l, head: h }, at).subarray(extra), "", map === "head" && l === layer && h === head, () => page.set({ kind, layer: l, head: h, pictureMap: "head" }), 0, side2) : el("i")))]).reverse().forEach((row) => {
       row.slice(1).forEach((node, h) => { node.setAttribute("aria-label", page.head(kind, Number(row[0].textContent) - 1, h)); node.title = node.getAttribute("aria-label"); });

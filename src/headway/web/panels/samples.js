@@ -1,9 +1,9 @@
-// The same examples at several moments of the training.
+// Outputs for the same examples at several training steps.
 PANELS.samples = {
   title: "Samples",
   draw(host, { names, steps, samples }) {
     const body = frame(host, {
-      title: "Samples over time", name: "samples", hint: "What the model answered to the same validation examples at several steps.",
+      title: "Samples over time", name: "samples", hint: "Outputs of the model for the same validation examples at several training steps.",
       csv: () => [[...names, ...steps.map((step) => `step ${step}`)], ...samples.map((one) => [one.source, one.target, ...one.outputs])],
     });
     const line = (label, text, last) => text != null && [el("dt", {}, label), el("dd", { dir: "auto", class: last ? "last" : null }, String(text).trim() === "" ? el("em", { class: "soft" }, "empty") : text)];

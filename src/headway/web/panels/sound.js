@@ -1,4 +1,4 @@
-// A recording over time: its wave, its log-mel picture, what each word looked at, and when it was said.
+// A recording over time: waveform, log-mel spectrogram, the map of each word, and word times.
 let player = null;
 
 function pick(section, page) {
@@ -13,7 +13,7 @@ function pick(section, page) {
 
 const headOf = ({ heads, some }, layer, head) => (heads ? head < heads[layer].shape[0] && sub(heads[layer], head) : some[`${layer}.${head}`]);
 
-// The chosen map: outputs by rows of the sound.
+// The selected map: outputs by rows of the audio.
 function weightsOf(section, { map, layer, head }) {
   const whole = section.maps.find(({ key }) => key === map);
   if (whole) return whole.weights;
@@ -35,13 +35,13 @@ function track(data, rows, columns, width, height, { low = 0, high, map, share =
   return canvas;
 }
 
-// How far the times of words were from the truth, where that was measured.
+// Median error of the word times, where it was measured.
 function measured(page) {
   const found = page.truths?.facts?.times, list = (errors) => Object.entries(errors).map(([way, ms]) => `${way.startsWith("head") ? "best head" : way} ${Math.round(ms)} ms`).join(", ");
-  return found && el("span", { "data-times": "" }, `Boundaries of ${found.words} words, median error: ${found.own_ms ? `by themselves ${list(found.own_ms)}; ` : ""}moved to pauses ${list(found.median_ms)}. `);
+  return found && el("span", { "data-times": "" }, `Boundaries of ${found.words} words, median error: ${found.own_ms ? `unadjusted ${list(found.own_ms)}; ` : ""}moved to pauses ${list(found.median_ms)}. `);
 }
 
-// Words at their times, in lanes so that no label lies on another. What finds no lane is a tick, named when pointed at.
+// Words at their times, in lanes so that labels do not overlap. A word without a free lane is a tick with a tooltip.
 const LANES = 4, LANE = 25;
 function said(words, key, X, width, onclick) {
   const pen = el("canvas").getContext("2d"), ends = [];
@@ -75,7 +75,7 @@ function play(section, node, from, to) {
 }
 
 PANELS.sound = {
-  title: "Sound",
+  title: "Audio",
   limits(section, page) {
     const { layer, head, at } = pick(section, page), { groups, heads } = section;
     return { layer: section.means.length, head: heads ? heads[layer].shape[0] : 0, row: groups.length && 1 + (page.look.outputs.at(-1).row ?? 0),
@@ -86,17 +86,17 @@ PANELS.sound = {
     const now = pick(section, page), { layer, head, map, at } = now, whole = maps.find(({ key }) => key === map), some = groups.length > 0, outputs = page.look.outputs;
     section.audio = held.audio;
     section.span = Math.max(section.seconds, 1e-6);
-    const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? `${section.aligning.length > 1 ? `${section.aligning.length} heads that` : "one head that"} ${section.follows ? `follow${section.aligning.length > 1 ? "" : "s"}` : `come${section.aligning.length > 1 ? "" : "s"} nearest to following`} the sound` : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
+    const weights = some && weightsOf(section, now), R = outputs.length, name = whole ? whole.label : map === "aligning" ? `${section.aligning.length > 1 ? `${section.aligning.length} heads that` : "one head that"} ${section.follows ? `follow${section.aligning.length > 1 ? "" : "s"}` : `come${section.aligning.length > 1 ? "" : "s"} closest to following`} the audio` : map === "head" ? page.head(kind, layer, head) : `${kind} ${layer + 1}, mean over heads`;
     const key = whole ? map : map === "aligning" ? "aligning" : `${kind}.${layer}.${map === "head" ? head : map}`;
     if (!whole && map === "head") page.shown = { kind, layer, head };
     const way = times.find((one) => one.key === page.state.soundTimes) || times[0], written = R > 1 || groups[0]?.word >= 0, shifted = way?.words.some(isMoved);
-    const body = frame(host, { title: "The recording", name: "sound",
-      hint: `From above: ${way ? `when words were said by ${way.key}, ${shifted ? "the same with borders moved to pauses, " : ""}` : ""}the wave, the log-mel picture that the model reads (low tones at the bottom), and what ${written ? "each word" : "the answer"} looked at. Point anywhere for the numbers.`,
+    const body = frame(host, { title: "Recording", name: "sound",
+      hint: `From top to bottom: ${way ? `word times by ${way.key}, ${shifted ? "the same times with boundaries moved to pauses, " : ""}` : ""}the waveform, the log-mel spectrogram that the model reads (low frequencies at the bottom), and the attention of ${written ? "each word" : "the prediction"}. Hover for values.`,
       csv: () => [["word", "begins", "ends", "begins, at pauses", "ends, at pauses"], ...(way?.words || []).map((word) => [word.text, word.start, word.end, ...word.moved])] });
     const bar = body.appendChild(el("div", { class: "row noexport" })), needle = el("i", { class: "needle", style: "display:none" });
     if (held.audio) bar.append(el("button", { class: "chip", "data-key": "play", onclick: () => (player ? player.stop() : play(section, needle, 0, section.seconds)) }, "▶ play"));
-    else bar.append(el("span", { class: "soft small" }, "The recording is too long to be held by the page."));
-    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "nearest to aligning" }] : []), ...(section.means.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
+    else bar.append(el("span", { class: "soft small" }, "The recording is too long to be included in the page."));
+    if (some) chips(bar, [...(section.aligning.length ? [{ key: "aligning", label: section.follows ? "heads that align" : "closest to aligning" }] : []), ...(section.means.length ? [{ key: "head", label: "one head" }, { key: "mean", label: "mean of heads" }] : []), ...maps].map((one) => ({ ...one, title: one.how })), map, (soundMap) => page.set({ soundMap }));
     const select = (label, count, value) => bar.append(el("label", { class: "small soft" }, label + " ", el("select", { "data-key": label, onchange: (event) => page.set({ kind, [label]: Number(event.target.value), soundMap: map === "mean" ? "mean" : "head" }) },
       Array.from({ length: count }, (_, i) => el("option", { value: i, selected: i === value }, i + 1)))));
     if (map === "head" || map === "mean") select("layer", section.means.length, layer);
@@ -112,7 +112,7 @@ PANELS.sound = {
       put("words", said(way.words, "word", X, width, heard));
       if (shifted) put("pauses", said(way.words.map((word) => ({ ...word, start: word.moved[0], end: word.moved[1] })), "moved", X, width, heard));
     }
-    put("wave", wave(sub(held.wave, 0), sub(held.wave, 1), width, 58, "the wave"));
+    put("wave", wave(sub(held.wave, 0), sub(held.wave, 1), width, 58, "waveform"));
     if (mel) {
       const [A, F] = mel.shape, turned = Float32Array.from({ length: A * F }, (_, i) => mel[(i % A) * F + F - 1 - Math.floor(i / A)]), sorted = Float32Array.from(mel).sort();
       put("mel", track(turned, F, A, width, 130, { low: sorted[Math.floor(0.02 * sorted.length)], high: sorted[Math.floor(0.995 * sorted.length)], map: "blues" }));
@@ -121,11 +121,11 @@ PANELS.sound = {
       const high = weights.reduce((a, b) => Math.max(a, b), 0), line = clamp(Math.round(260 / R), 9, 22), box = el("div", { class: "looked", style: `height:${R * line}px` }, track(weights, R, S, width, R * line, { high: high || 1, map: "oranges", share: covered }));
       if (section.rows && map === "aligning" && R > 1) {
         const path = section.rows.map(([a, b], r) => (b > a ? `${X(a * row_s)},${(r + 0.5) * line} ${X(b * row_s)},${(r + 0.5) * line}` : "")).filter(Boolean).join(" ");
-        box.append(svg("svg", { width, height: R * line, class: section.follows ? "path" : "path loose", "aria-label": "the best path through the sound" }, svg("polyline", { points: path })));
+        box.append(svg("svg", { width, height: R * line, class: section.follows ? "path" : "path loose", "aria-label": "best path through the audio" }, svg("polyline", { points: path })));
       }
       const mine = groups[at].rows;
       if (written) box.append(el("i", { class: "mine", style: `top:${mine[0] * line}px;height:${mine.length * line}px` }), el("div", { class: "names small" }, (line < 14 ? groups : outputs.map((out, r) => ({ name: out.name, rows: [r] }))).map(({ name: one, rows }) => el("button", { class: mine.includes(rows[0]) ? "picked" : null, title: one, style: `top:${rows[0] * line}px;height:${rows.length * line}px;line-height:${rows.length * line}px;font-size:${Math.min(12, rows.length * line - 1)}px`, onclick: () => page.set({ row: outputs[rows[0]].row ?? 0 }) }, shortText(one, 9)))));
-      put(written ? "" : "looked at", box);
+      put(written ? "" : "attention", box);
       box.onpointermove = (event) => {
         const area = box.getBoundingClientRect(), s = Math.floor(((event.clientX - area.left) / width) * section.span / row_s), r = clamp(Math.floor((event.clientY - area.top) / line), 0, R - 1);
         if (s < 0 || s >= S) return tip(null);
@@ -140,10 +140,10 @@ PANELS.sound = {
     if (some) {
       body.append(el("p", { class: "small" }, whole ? whole.how : `${name[0].toUpperCase()}${name.slice(1)}: `, map === "aligning" && [section.aligning.map(([l, h]) => page.head(kind, l, h)).join(", "), ". ", el("span", { "data-says": "" }, section.says)]),
         el("p", { class: "note small" }, el("b", { "data-truth": key }, `Measured: ${page.truth(key)}. `), measured(page), section.caution));
-    } else body.append(el("p", { class: "empty" }, "The model heard nothing."));
+    } else body.append(el("p", { class: "empty" }, "There are no outputs to show maps for."));
     if (section.skipped.length) body.append(el("p", { class: "small soft" }, section.skipped.map(([one, why]) => `${one}: ${why}. `)));
     if (way) {
-      const list = frame(host, { title: "Words and times", name: "times", hint: `In seconds. ${times.map((one) => `${one.key}: ${one.how}`).join("; ")}. ${shifted ? `“At pauses”: the borders moved to pauses in the sound${times.length > 1 && times[0].words.every((word, i) => word.moved.every((x, k) => same(x, times[1].words[i].moved[k]))) ? "; there both are the same, for the pauses tell these times" : ""}.` : "No pause was near enough to move a border to."}${held.audio ? " A click plays the word." : ""}`,
+      const list = frame(host, { title: "Word times", name: "times", hint: `Times in seconds. ${times.map((one) => `${one.key}: ${one.how}`).join("; ")}. ${shifted ? `“At pauses”: boundaries moved to the nearest pauses in the audio${times.length > 1 && times[0].words.every((word, i) => word.moved.every((x, k) => same(x, times[1].words[i].moved[k]))) ? "; both methods then agree, because the pauses determine these times" : ""}.` : "No pause was close enough to move a boundary to."}${held.audio ? " Click a row to play the word." : ""}`,
         csv: () => [["word", ...times.flatMap(({ key: one }) => ["begins", "ends", "begins, at pauses", "ends, at pauses"].map((x) => `${one} ${x}`)), "probability"], ...way.words.map((word, i) => [word.text, ...times.flatMap(({ words }) => [words[i].start, words[i].end, ...words[i].moved]), word.confidence])] });
       const off = (ms) => (ms === null ? "" : `, error ${Math.round(ms)} ms`);
       table(list, ["word", ...times.flatMap((one) => [`by ${one.key}${off(one.own_ms)}`, ...(shifted ? [`at pauses${off(one.median_ms)}`] : [])]), "probability"],
@@ -151,12 +151,12 @@ PANELS.sound = {
         { onclick: held.audio ? (_, i) => play(section, needle, ...way.words[i].moved) : null });
     }
     if (section.ctc) {
-      const { names, probabilities } = section.ctc, card = frame(host, { title: "What CTC hears", name: "ctc", hint: `The probability of each symbol of the answer in every row of the sound; ${names.at(-1)}: no symbol.`, csv: () => [["second", ...names], ...Array.from({ length: S }, (_, s) => [s * row_s, ...names.map((_one, i) => probabilities[i * S + s])])] });
+      const { names, probabilities } = section.ctc, card = frame(host, { title: "CTC probabilities", name: "ctc", hint: `Probability of each output symbol over time; ${names.at(-1)} is the blank (no symbol).`, csv: () => [["second", ...names], ...Array.from({ length: S }, (_, s) => [s * row_s, ...names.map((_one, i) => probabilities[i * S + s])])] });
       lines(card, { series: names.map((one, i) => ({ name: one, colour: i === names.length - 1 ? "var(--edge)" : null, points: Array.from({ length: S }, (_, s) => [s * row_s, probabilities[i * S + s]]) })), x: "seconds", y: { label: "probability", low: 0, high: 1 }, height: 200 });
     }
     if (section.shares && section.heads) {
-      const card = frame(host, { title: "How far heads follow the sound", name: "aligning", hint: `The share of each head's attention that lies on its own best path through time: 1 would follow the speech in every step, one that looks everywhere has ${number(1 / R, 2)}. The marked ones of the last layer are the line together; below it heads often look at the word before.` });
-      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? (section.follows ? "tells times" : "nearest") : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
+      const card = frame(host, { title: "Heads that follow the audio", name: "aligning", hint: `The fraction of the attention of each head that is on its own best path through time. 1 follows the speech at every step; uniform attention has ${number(1 / R, 2)}. The line is made from the marked heads of the last layer; heads of lower layers often attend to the previous word.` });
+      bars(card, section.shares.flatMap((of, l) => of.map((value, h) => ({ l, h, value, label: page.head(kind, l, h), picked: section.aligning.some(([a, b]) => a === l && b === h) }))).sort((a, b) => b.value - a.value).slice(0, 16).map((one) => ({ ...one, note: one.picked ? (section.follows ? "used for times" : "closest") : null })), { max: 1, onclick: ({ l, h }) => page.set({ layer: l, head: h, soundMap: "head" }) });
     }
   },
 };

@@ -1,4 +1,4 @@
-// A run at a glance: its scores beside what else it could have been, its first curves, its card.
+// Summary of a run: scores compared with baselines and other candidates, first curves, model card.
 const better = ({ lower }) => (lower ? "lower ↓" : "higher ↑");
 const written = (value, digits) => (value === null ? "–" : value.toFixed(digits));
 
@@ -6,19 +6,19 @@ function drawScores(host, { rows, columns }) {
   const named = columns.map((one) => (one.kept ? "✓ " : one.baseline ? "baseline: " : "") + one.name);
   const body = frame(host, {
     title: "Scores on the validation data", name: "scores",
-    hint: "Every metric of the task, which way is better, and what each candidate for the final model reached; ✓ is in model.safetensors. A baseline is what one gets for nothing.",
+    hint: "All metrics of the task, their direction, and the scores of each candidate for the final model. ✓ marks the weights in model.safetensors. A baseline is a score without a trained model.",
     csv: () => [["metric", "unit", "better", ...named], ...rows.map((row, r) => [row.label, row.unit, row.lower ? "lower" : "higher", ...columns.map((one) => one.values[r])])],
   });
   table(body, ["metric", "better", ...named], rows.map((row, r) => [row.label + (row.unit && `, ${row.unit}`), better(row),
     ...columns.map((one) => el(one.kept ? "b" : "span", { class: "num", "data-value": one.values[r] }, written(one.values[r], row.digits)))]));
 }
 
-// The one score that training goes by, beside what one gets without a model.
+// The metric that selects the checkpoint, compared with baselines.
 function drawCompared(host, { metric, rows }) {
   const body = frame(host, {
-    title: `Validation ${metric.label}${metric.unit && `, ${metric.unit}`}, beside baselines`, name: "compared",
-    hint: `${better(metric)} is better.${rows.some((one) => one.low !== null) ? " The thin line: where the score lies in 95 % of sets drawn anew." : ""}`,
-    csv: () => [["who", "value", "low", "high"], ...rows.map((one) => [one.name, one.value, one.low, one.high])],
+    title: `Validation ${metric.label}${metric.unit && `, ${metric.unit}`}, compared with baselines`, name: "compared",
+    hint: `${better(metric)} is better.${rows.some((one) => one.low !== null) ? " The thin line is the 95 % bootstrap interval of the score." : ""}`,
+    csv: () => [["name", "value", "low", "high"], ...rows.map((one) => [one.name, one.value, one.low, one.high])],
   });
   const most = metric.unit === "%" && !metric.lower ? 100 : Math.max(...rows.flatMap((one) => [one.value, one.high ?? 0]).map(Math.abs)) || 1;
   bars(body, rows.map(({ name, value, low, high }, i) => ({ label: name, value, picked: i === rows.length - 1, colour: i === rows.length - 1 ? "var(--s1)" : "var(--s5)",
@@ -26,14 +26,14 @@ function drawCompared(host, { metric, rows }) {
     note: low !== null && high !== null ? `${written(low, metric.digits)} – ${written(high, metric.digits)}` : "" })), { max: most });
 }
 
-// Where labels are few: would more of them help, and is a model worth its training?
+// Learning curves of cheap methods: would more labels help, and is training a model worth it?
 function drawFew(host, { lines: all }) {
   const body = frame(host, {
-    title: "Fewer labels: validation accuracy, %", name: "few-labels",
-    hint: "What is cheap makes of 8, 32 and 128 labels a class, drawn three times: the class of the nearest texts by the vectors of the encoder that this run started from, and a bag of words. This model has learned from all of them. Where a line still rises, more labels help.",
-    csv: () => [["who", "labels a class", "accuracy"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
+    title: "Validation accuracy with fewer labels, %", name: "few-labels",
+    hint: "Accuracy of two cheap methods with 8, 32 and 128 labels per class, each with three random samples: nearest neighbours by the vectors of the pretrained encoder of this run, and a bag of words. This model was trained on all labels. If a line still rises, more labels will help.",
+    csv: () => [["method", "labels per class", "accuracy"], ...all.flatMap((one) => one.points.map((point) => [one.name, ...point]))],
   });
-  lines(body, { series: all, x: { label: "labels of a class, at most", log: true }, y: { label: "right, %" }, height: 250 });
+  lines(body, { series: all, x: { label: "labels per class, at most", log: true }, y: { label: "accuracy, %" }, height: 250 });
 }
 
 PANELS.summary = {

@@ -9,14 +9,14 @@ const scaleOf = (name, values) => {
   return { low: 0, high: high * 1.08 || 1 };
 };
 
-// A few of many layers: the first, the last, and some between.
+// A selection of many layers: the first, the last, and some in between.
 const chosen = (all) => {
   if (all.length <= MOST_LINES) return all;
   const step = (all.length - 1) / (MOST_LINES - 1);
   return Array.from({ length: MOST_LINES }, (_, i) => all[Math.round(i * step)]);
 };
 
-// The final weights are no further step of the line: they may be an average, or an early best one.
+// The final weights are not a point of the line: they may be an average or an earlier checkpoint.
 const pointsOf = (line, section) => line.points || line.values.slice(0, -1).map((y, i) => [section.steps[i], y]);
 
 const card = (host, figure, section) => {
@@ -55,17 +55,17 @@ PANELS.training = {
   title: "Training",
   draw(host, section, page) {
     const n = section.labels.length - 1;
-    const what = section.kept ? `The final weights are the ${section.kept.replace(/^the /, "")}.` : "The last stage is the run as it is used.";
+    const what = section.kept ? `The final weights are the ${section.kept.replace(/^the /, "")}.` : "The last stage is the final model.";
     host.append(el("p", { class: "soft", style: "margin:0 4px" },
-      `The same ${section.n_tokens} tokens through ${n} checkpoint${n === 1 ? "" : "s"} and the final weights; the output is always what the final model wrote. ${what} `,
-      "The lines go through the checkpoints; the dotted one marks the stage that the page shows. Click a chart or move the slider above to show another."));
+      `The same ${section.n_tokens} tokens in ${n} checkpoint${n === 1 ? "" : "s"} and in the final model. Every stage reads the output of the final model. ${what} `,
+      "Lines connect the checkpoints; the dotted line marks the stage that this page shows. Click a chart or move the slider at the top to select another stage."));
     const grid = el("div", { class: "grid2" });
     host.append(grid);
-    // All cards first: a chart is as wide as its card, and a card as the grid makes it.
+    // All cards are created before the first chart is drawn, because a chart is as wide as its card.
     const bodies = section.figures.map((figure) => card(grid, figure, section));
     section.figures.forEach((figure, i) => drawFigure(bodies[i], figure, section, page));
     if (section.n_tokens < 10) {
-      host.append(el("p", { class: "note" }, "With so few tokens, likeness of states is high even by chance: use a longer text to tell stages apart."));
+      host.append(el("p", { class: "note" }, "With fewer than 10 tokens the similarity of states (CKA) is high even by chance. Use a longer text to compare stages."));
     }
   },
 };

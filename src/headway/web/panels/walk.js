@@ -1,5 +1,5 @@
-// One token through one layer. Each step is computed again here, from the numbers that are shown,
-// and compared with what the model computed.
+// One token through one layer. Each step is recomputed here from the values that are shown
+// and compared with the values of the model.
 const below = (n) => String(n).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 const dot = (a, b, at = 0) => { let sum = 0; for (let i = 0; i < b.length; i++) sum += a[at + i] * b[i]; return sum; };
 const largest = (list) => list.reduce((best, x, i) => (Math.abs(x) > Math.abs(list[best]) ? i : best), 0);
@@ -13,8 +13,8 @@ const gelu = (x) => (x * (1 + erf(x / Math.SQRT2))) / 2, silu = (x) => x / (1 + 
 const near = (x) => (x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)))) / 2;
 const ACTS = { relu, relu2: (x) => relu(x) ** 2, gelu, silu, "gelu-tanh": near, swiglu: silu, geglu: gelu, "geglu-tanh": near };
 
-// By kind of step: what it leads to from its inputs, and the same in figures for its largest number,
-// which is `y`: the `i`-th of what comes out (`to`) and the `r`-th of what was computed.
+// By kind of step: the result computed from the inputs, and the formula for its largest value, which
+// is component `i` of the output vector and number `r` of the recomputed values.
 const KINDS = {
   norm: [(s, [x]) => {
     const n = x.length, mean = s.centred ? x.reduce((a, b) => a + b) / n : 0, spread = Math.sqrt(x.reduce((a, b) => a + (b - mean) ** 2, 0) / n + s.eps);
@@ -79,14 +79,14 @@ function drawStep({ vectors: v, labels, streams }, page, s, n, { x, values, rows
   if (!values.length) return body;
   const r = largest(values), i = rows[r], all = s.inputs.map((name) => labels[name]), place = s.kind === "mix" ? "" : s.shown ? below(s.columns[r] + 1) : `[${i + 1}]`;
   body.append(el("div", { class: "sum num" }, `${labels[s.out]}${place} = ${KINDS[s.kind][1]({ s, x, i, r, all, from: all[0] })}${place && " = " + number(values[r])}`),
-    el("span", { class: "small soft", "data-step": s.out, "data-value": worst }, `${values.length} of ${out.length} numbers computed again; largest difference ${number(worst, 1)}`));
+    el("span", { class: "small soft", "data-step": s.out, "data-value": worst }, `${values.length} of ${out.length} values recomputed; largest relative difference ${number(worst, 1)}`));
   return body;
 }
 
 // A served page can follow another token.
 function choices({ at, n_heads, streams }, page) {
   const known = page.live && page.data.shared.live;
-  if (!known || !("walk" in known.request)) return el("p", { class: "small soft" }, `This is --walk ${at.kind}.${at.layer + 1}.${at.head + 1}.${at.row + 1} (kind, layer, head, token).`);
+  if (!known || !("walk" in known.request)) return el("p", { class: "small soft" }, `Same as --walk ${at.kind}.${at.layer + 1}.${at.head + 1}.${at.row + 1} (kind, layer, head, token).`);
   const count = (n) => Array.from({ length: n }, (_, i) => i + 1), pieces = (kind) => page.stream(streams[kind][0]).pieces;
   const lists = { kind: Object.keys(n_heads), layer: count(n_heads[at.kind].length), head: count(n_heads[at.kind][at.layer]), row: pieces(at.kind).map((piece, i) => `${i + 1} ${piece}`) };
   return el("div", { class: "row" }, Object.entries(lists).map(([key, names]) => el("label", { class: "small soft" }, key + " ", el("select", { "data-walk": key, onchange: ({ target }) => {
@@ -101,12 +101,12 @@ PANELS.walk = {
     const { at, steps, heads } = section, found = check(section), worst = Math.max(...found.map((one) => one.worst));
     page.shown = at;
     const body = frame(host, {
-      title: `Walk: one token through layer ${at.layer + 1}${section.stack === "self" ? "" : " of the " + section.stack}`, name: "walk",
-      hint: "The model's own numbers, from top to bottom. A strip is a vector: blue below zero, orange above; point at a number to read it.",
+      title: `Walkthrough: one token through layer ${at.layer + 1}${section.stack === "self" ? "" : " of the " + section.stack}`, name: "walk",
+      hint: "The values of the model, from top to bottom. Each strip is a vector: blue is negative, orange is positive. Hover over a strip to read its values.",
       csv: () => [["step", "vector", "number", "model", "page"], ...steps.flatMap((s, i) => found[i].values.map((x, j) => [i + 1, s.out, found[i].rows[j] + 1, section.vectors[s.out][found[i].rows[j]], x]))],
     });
-    body.append(el("p", {}, "Token ", el("b", {}, `“${section.token}”`), ` (place ${at.row + 1})`, section.says ? ["; the model says ", el("b", {}, `“${section.says}”`), " here"] : "",
-      ". All is computed again on this page; the largest difference from the model, as a share of the largest number of a vector, is ",
+    body.append(el("p", {}, "Token ", el("b", {}, `“${section.token}”`), ` (position ${at.row + 1})`, section.says ? ["; the output of the model here is ", el("b", {}, `“${section.says}”`)] : "",
+      ". This page recomputes every step. The largest difference from the model, relative to the largest value of a vector, is ",
       el("b", { class: "num", "data-walk": "worst", "data-value": worst, style: `color:var(--${worst < 1e-3 ? "good" : "bad"})` }, number(worst, 1)), "."), choices(section, page));
     const list = el("div", { class: "walk" });
     steps.forEach((s, i) => {

@@ -1,6 +1,6 @@
 "use strict";
-// The page at `/` of `headway serve`: what the server says of its models decides what is shown, and
-// no task is known by its name. Whatever a model wrote becomes text, never markup.
+// The page at `/` of `headway serve`. The server's description of its models decides what is shown;
+// no task is known by its name. Output of a model is inserted as text, never as markup.
 const KEY = "headway-key";
 const APP = { models: [], model: null, file: null, url: null, typed: {}, texts: {}, options: {}, last: null, stop: null, version: "", wrong: "", recorder: null };
 
@@ -8,20 +8,20 @@ const keyHeader = () => (sessionStorage.getItem(KEY) ? { Authorization: "Bearer 
 const $ = (name) => document.querySelector(`[data-serve=${name}]`);
 const own = () => APP.model.headway;
 const isMedia = () => own().reads !== "text";
-const KINDS = { pictures: ["picture", "image/*"], videos: ["video", "video/*,image/gif"], sounds: ["recording", "audio/*"] };
+const KINDS = { pictures: ["an image", "image/*"], videos: ["a video", "video/*,image/gif"], sounds: ["a recording", "audio/*"] };
 
 async function ask(path, options = {}) {
   const answer = await fetch(path, { ...options, headers: { ...keyHeader(), ...options.headers } });
   if (answer.ok) return answer;
   let said = {};
-  try { said = await answer.json(); } catch { /* a proxy may say it in another form */ }
+  try { said = await answer.json(); } catch { /* the error of a proxy may not be JSON */ }
   const error = new Error(said.error?.message || `${answer.status} ${answer.statusText}`);
   error.status = answer.status;
   error.wait = answer.headers.get("Retry-After");
   throw error;
 }
 
-// -- what is asked
+// -- the request
 
 function shownOptions() {
   const found = {};
@@ -41,7 +41,7 @@ function theInput() {
   return APP.texts[names[0] || "text"] || "";
 }
 
-// A translator has learnt from single lines: each line of the box is an input of its own.
+// Translation models are trained on single lines, so each line of the box is a separate input.
 const byLine = (given) => own().writes && !own().continues && typeof given === "string" && given.trim().includes("\n");
 const isLine = (line) => line.trim() !== "";
 
@@ -51,15 +51,15 @@ function theRequest() {
   return { model: APP.model.id, ...asked, ...more };
 }
 
-// What is still to be given; a text that is gone on with may be empty.
+// The message about missing input. The prompt of a language model may be empty.
 function missing() {
-  if (isMedia()) return APP.file ? "" : `choose a ${KINDS[own().reads][0]} first.`;
+  if (isMedia()) return APP.file ? "" : `Choose ${KINDS[own().reads][0]} first.`;
   const names = inputNames().length ? inputNames() : ["text"], empty = names.filter((name) => !(APP.texts[name] || "").trim());
   if (own().fields.length ? empty.length < names.length : !empty.length) return "";
-  return names.length > 1 && empty.length < names.length ? `type a text first: ${empty.join(", ")}.` : "type a text first.";
+  return names.length > 1 && empty.length < names.length ? `Enter a text first: ${empty.join(", ")}.` : "Enter a text first.";
 }
 
-// Of several lines one answer with as many lines.
+// Joins the answers for several lines into one answer with the same lines.
 function together(answers, given) {
   const failed = answers.find((answer) => answer.error);
   if (failed) throw new Error(failed.error);
@@ -98,9 +98,9 @@ async function send() {
       last.whole = said.answers || said.answer;
     }
   } catch (error) {
-    if (APP.last !== last) return; // another model was chosen meanwhile
-    if (error.name === "AbortError") APP.wrong = "stopped.";
-    else APP.wrong = error.message + (error.wait ? ` (again in ${error.wait} s)` : "");
+    if (APP.last !== last) return; // another model was selected in the meantime
+    if (error.name === "AbortError") APP.wrong = "Stopped.";
+    else APP.wrong = error.message + (error.wait ? ` (retry in ${error.wait} s)` : "");
     if (error.status === 401) { sessionStorage.removeItem(KEY); begin(); return; }
   } finally {
     last.took = performance.now() - begun;
@@ -109,7 +109,7 @@ async function send() {
   refresh();
 }
 
-// Server-sent events: pieces as they come, the answer last.
+// Server-sent events: pieces as they arrive, then the complete answer.
 async function follow(answer, begun) {
   const reader = answer.body.getReader(), decoder = new TextDecoder();
   let rest = "";
@@ -136,7 +136,7 @@ async function follow(answer, begun) {
   }
 }
 
-// -- what is shown of an answer: by the keys that it has
+// -- display of an answer, depending on its keys
 
 const score = (output) => (output.token_log_probs?.length ? Math.exp(output.token_log_probs.reduce((a, b) => a + b, 0) / output.token_log_probs.length) : null);
 
@@ -146,15 +146,15 @@ function written(host, answer) {
   host.append(el("p", { class: "said", dir: "auto", "data-serve": "text" }, given && el("span", { class: "given" }, given), best.text));
   if (others.length) {
     host.append(el("ol", { class: "others", "aria-label": "alternatives" }, outputs.map((output) => el("li", {},
-      el("span", { class: "num soft", title: "geometric mean of the probabilities of its tokens" }, percent(score(output) ?? 0)),
+      el("span", { class: "num soft", title: "geometric mean of the token probabilities" }, percent(score(output) ?? 0)),
       el("bdi", { "data-serve": "alternative" }, output.text)))));
-  } else if (score(best) != null) host.append(el("p", { class: "small soft" }, `mean probability of a token: ${percent(score(best))}`));
+  } else if (score(best) != null) host.append(el("p", { class: "small soft" }, `geometric mean of the token probabilities: ${percent(score(best))}`));
 }
 
 function spoken(host, answer) {
   written(host, { text: answer.text });
   if (answer.words?.length) {
-    host.append(el("div", { class: "words" }, answer.words.map((word) => el("span", { title: `${percent(word.confidence ?? 0)} sure` },
+    host.append(el("div", { class: "words" }, answer.words.map((word) => el("span", { title: `confidence ${percent(word.confidence ?? 0)}` },
       word.word, el("small", { class: "num" }, `${word.start.toFixed(2)}–${word.end.toFixed(2)} s`)))));
   }
 }
@@ -178,7 +178,7 @@ function filled(host, answer) {
 
 function vector(host, answer) {
   const values = answer.vector, most = Math.max(...values.map(Math.abs));
-  host.append(el("p", { class: "said", "data-serve": "text" }, `${values.length} numbers`));
+  host.append(el("p", { class: "said", "data-serve": "text" }, `Vector with ${values.length} components`));
   bars(host, values.slice(0, 12).map((value, i) => ({ label: String(i), value, digits: 4 })), { max: most });
 }
 
@@ -190,11 +190,11 @@ function show(host, answer, whole) {
   else if (answer.segments) spoken(host, answer);
   else if (answer.outputs || "text" in answer) written(host, answer);
   else if ("number" in answer || "value" in answer) host.append(el("p", { class: "said", "data-serve": "text" }, number(answer.number ?? answer.value, 4)));
-  host.append(el("details", { class: "small" }, el("summary", { class: "soft" }, "all of the answer, as JSON"),
+  host.append(el("details", { class: "small" }, el("summary", { class: "soft" }, "full response (JSON)"),
     el("pre", { class: "mono scroll" }, JSON.stringify(whole, null, 1))));
 }
 
-// -- lines to copy
+// -- code to copy
 
 const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 function python(value) {
@@ -225,7 +225,7 @@ function pythonLines() {
     + `print(json.load(urllib.request.urlopen(asked))["${body.inputs ? "answers" : "answer"}"])\n\n# or without a server:\nimport headway\n\nprint(headway.load("${APP.model.id}")(${given}${options}))`;
 }
 
-// Browsers have a clipboard for pages over TLS and of this machine alone; elsewhere the lines are selected.
+// The clipboard API exists only on HTTPS pages and on localhost; elsewhere the lines are selected.
 function copyable(name, text) {
   const lines = el("pre", { class: "mono", "data-serve": name }, text);
   const copy = async () => {
@@ -233,13 +233,13 @@ function copyable(name, text) {
     else getSelection().selectAllChildren(lines);
     button.textContent = navigator.clipboard ? "copied" : "selected";
   };
-  const button = el("button", { class: "chip small", "aria-label": `copy the ${name} lines`, onclick: copy }, "copy");
+  const button = el("button", { class: "chip small", "aria-label": `copy the ${name} code`, onclick: copy }, "copy");
   return el("div", {}, el("header", {}, el("h3", {}, name), button), lines);
 }
 
-// -- the look page: a form that opens it beside this one
+// -- the look page: a form that opens it in a new tab
 
-// What both know of how is searched; a temperature is what draws there.
+// The decoding options that both pages have. A temperature means sampling on the look page.
 function lookOptions() {
   const usual = (name) => own().options.find((option) => option.name === name)?.default, now = shownOptions(), found = {};
   for (const name of ["beam", "alpha"]) if (name in now) found[name] = now[name];
@@ -269,12 +269,12 @@ function look() {
   form.remove();
 }
 
-// -- recording: samples as they come, and a WAV file of them
+// -- recording: samples as they arrive, written to a WAV file
 
 async function record() {
   if (APP.recorder) { APP.recorder(true); return; }
   const { model } = APP, stream = await navigator.mediaDevices.getUserMedia({ audio: true });
-  if (APP.model !== model || APP.recorder) { stream.getTracks().forEach((track) => track.stop()); return; } // asked for long
+  if (APP.model !== model || APP.recorder) { stream.getTracks().forEach((track) => track.stop()); return; } // the permission prompt took long
   const context = new AudioContext(), source = context.createMediaStreamSource(stream);
   const node = context.createScriptProcessor(4096, 1, 1), parts = [];
   node.onaudioprocess = (event) => parts.push(event.inputBuffer.getChannelData(0).slice());
@@ -311,7 +311,7 @@ async function take(file) {
   if ($("input")) $("input").value = APP.texts[name];
 }
 
-// The one file that is asked about, and the address under which the page shows it.
+// The input file and the object URL under which the page shows it.
 function hold(file) {
   if (APP.url) URL.revokeObjectURL(APP.url);
   Object.assign(APP, { file, url: file && URL.createObjectURL(file) });
@@ -333,27 +333,27 @@ function mediaBox() {
   const [name, accept] = KINDS[own().reads], { url } = APP;
   const isVideo = APP.file?.type.startsWith("video/");
   const shown = !APP.file ? null : own().reads === "sounds" ? el("audio", { src: url, controls: true })
-    : isVideo ? el("video", { src: url, controls: true, muted: true }) : el("img", { src: url, alt: "what the model is asked about" });
+    : isVideo ? el("video", { src: url, controls: true, muted: true }) : el("img", { src: url, alt: "input image" });
   return el("div", { class: "drop", "data-serve": "drop", ...dropping }, shown,
-    el("span", { class: "soft" }, APP.file ? APP.file.name : `Drop a ${name} here, or choose one.`),
+    el("span", { class: "soft" }, APP.file ? APP.file.name : `Drop ${name} here, or choose a file.`),
     el("div", { class: "row" },
       el("label", { class: "plain" }, "Choose a file", el("input", { type: "file", accept, class: "unseen", "data-serve": "file", onchange: (event) => take(event.target.files[0]) })),
       own().reads === "sounds" && navigator.mediaDevices && el("button", { class: "plain", "data-serve": "record",
-        onclick: () => record().catch((error) => { APP.wrong = `the microphone cannot be used: ${error.message}`; refresh(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
+        onclick: () => record().catch((error) => { APP.wrong = `Cannot use the microphone: ${error.message}`; refresh(); }) }, APP.recorder ? "■ Stop recording" : "● Record")));
 }
 
 function textBoxes() {
   const names = inputNames().length ? inputNames() : ["text"];
   return names.map((name) => {
     const box = el("textarea", { "aria-label": name, "data-serve": "input", "data-name": name, dir: "auto", ...dropping,
-      placeholder: own().continues ? "How does it begin? (Ctrl+Enter asks)" : "Type or drop a text. (Ctrl+Enter asks)",
+      placeholder: own().continues ? "Enter a prompt. Ctrl+Enter sends it." : "Enter or drop a text. Ctrl+Enter sends it.",
       oninput: (event) => { APP.texts[name] = event.target.value; } });
     box.value = APP.texts[name] || "";
     return names.length > 1 ? el("label", { class: "small soft" }, name, box) : box;
   });
 }
 
-// What is asked for most; the others stand behind, as they are listed.
+// The most frequently used options come first; the others follow in their listed order.
 const FIRST = ["n_best", "max_len", "temperature", "sample", "beam", "top_p", "top_k", "seed", "stop", "scores", "top", "alpha", "length_penalty", "groups", "diversity"];
 const rank = ({ name }) => (FIRST.indexOf(name) + 1 || FIRST.length + 1);
 
@@ -364,7 +364,7 @@ function optionBox(option) {
   if (option.kind === "boolean" || option.kind === "choice") {
     const choices = option.kind === "choice" ? option.choices.map((one) => [one, one]) : [["yes", true], ["no", false]];
     box = el("select", { ...attrs, onchange: (event) => set(event.target.value === "" ? null : choices[event.target.selectedIndex - 1][1]) },
-      el("option", { value: "" }, `usual${option.default == null ? "" : ` (${option.default === true ? "yes" : option.default === false ? "no" : option.default})`}`),
+      el("option", { value: "" }, `default${option.default == null ? "" : ` (${option.default === true ? "yes" : option.default === false ? "no" : option.default})`}`),
       choices.map(([label, value]) => el("option", { value: label, selected: now === value }, label)));
   } else if (option.kind === "integer" || option.kind === "number") {
     box = el("input", { ...attrs, type: "number", min: option.low, max: option.high, step: option.kind === "integer" ? 1 : "any", value: now ?? "",
@@ -401,20 +401,20 @@ function tryTab(host) {
   const chosen = el("select", { "aria-label": "model", "data-serve": "model", onchange: (event) => pick(APP.models[event.target.selectedIndex]) },
     APP.models.map((model) => el("option", { value: model.id, selected: model === APP.model }, `${model.id} (${model.headway.task})`)));
   host.append(
-    el("section", { class: "card ask", "aria-label": "Ask", onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); } } },
+    el("section", { class: "card ask", "aria-label": "Input", onkeydown: (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); send(); } } },
       el("label", { class: "small soft" }, "model ", chosen),
       isMedia() ? mediaBox() : textBoxes(),
       options.length ? el("details", { open: Object.keys(shownOptions()).length > 0, "data-serve": "options" }, el("summary", { class: "small soft" }, `options (${options.length})`), el("div", { class: "options" }, options)) : null,
       el("div", { class: "row" },
-        el("button", { class: "go", "data-serve": "go", onclick: send }, "Ask"),
+        el("button", { class: "go", "data-serve": "go", onclick: send }, "Run"),
         el("button", { class: "plain", "data-serve": "stop", hidden: true, onclick: () => APP.stop?.abort() }, "Stop"),
-        el("button", { class: "plain", "data-serve": "look", title: "What happens inside the model while it reads this very input, in another tab", onclick: look }, "Look inside"))),
-    el("section", { class: "card", "aria-label": "Answer", "aria-live": "polite", "data-serve": "answer" }),
-    el("section", { class: "card lines", "aria-label": "The same from elsewhere", "data-serve": "lines" }));
+        el("button", { class: "plain", "data-serve": "look", title: "Show in a new tab what happens inside the model for this input", onclick: look }, "Look inside"))),
+    el("section", { class: "card", "aria-label": "Output", "aria-live": "polite", "data-serve": "answer" }),
+    el("section", { class: "card lines", "aria-label": "The same request as code", "data-serve": "lines" }));
   refresh();
 }
 
-// What changes while one asks. The boxes stay as they are, with the caret and what is open of them.
+// Updates everything that changes during a request. The input boxes keep their state and the caret.
 function refresh() {
   const busy = Boolean(APP.stop);
   if ($("go")) {
@@ -426,7 +426,7 @@ function refresh() {
   document.getElementById("root").dataset.drawn = `${theTab()} ${busy ? "busy" : "done"}`;
 }
 
-// -- the routes, as the server describes them
+// -- the routes, from the server's OpenAPI description
 
 const FITS = {
   "/v1/completions": (model) => model.continues, "/v1/chat/completions": (model) => model.continues,
@@ -446,7 +446,7 @@ function fieldsOf(schema) {
     el("tr", {}, el("td", { class: "mono" }, name), el("td", {}, typeOf(one), needed(name)), el("td", { class: "soft" }, one.description || ""))))));
 }
 
-// Schemas, each with the media types that have it.
+// The schemas, each with the media types that use it.
 function alike(content) {
   const found = new Map();
   for (const [kind, { schema }] of Object.entries(content || {})) {
@@ -460,7 +460,7 @@ function exampleOf(method, path, about) {
   const fits = FITS[path] || (path === "/v1/predict" || path === "/v1/look" ? (model) => model.reads === "text" : null);
   const named = fits && APP.models.find((model) => fits(model.headway)), url = new URL(path.slice(1).replace("{model}", APP.models[0].id), location.href).href;
   const key = about.security ? ` -H "Authorization: Bearer $KEY"` : "", kinds = about.requestBody?.content || {};
-  if (fits && !named) return null; // no model here answers it
+  if (fits && !named) return null; // no model of this server supports this route
   if (method === "get") return `curl ${url}${key}`;
   if (kinds["application/json"]) {
     const body = { ...(named && { model: named.id }), ...kinds["application/json"].example };
@@ -474,13 +474,13 @@ function routeOf(method, path, about) {
   const others = Object.entries(about.responses).filter(([code]) => code !== "200"), example = exampleOf(method, path, about);
   return el("details", { class: "route" },
     el("summary", {}, el("code", { class: "mono" }, `${method.toUpperCase()} ${path}`), " ", el("span", { class: "soft" }, about.summary.replaceAll("`", ""))),
-    bodies.map(([schema, kinds]) => [el("h3", {}, "Send ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
-    answers.map(([schema, kinds]) => [el("h3", {}, "Answer ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
+    bodies.map(([schema, kinds]) => [el("h3", {}, "Request body ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
+    answers.map(([schema, kinds]) => [el("h3", {}, "Response ", el("span", { class: "soft plain" }, kinds)), fieldsOf(schema)]),
     example && el("div", { class: "lines" }, copyable("example", example)),
-    el("h3", {}, "Or a status"), el("ul", { class: "small soft" }, others.map(([code, one]) => el("li", {}, `${code} ${one.description}`))));
+    el("h3", {}, "Other status codes"), el("ul", { class: "small soft" }, others.map(([code, one]) => el("li", {}, `${code} ${one.description}`))));
 }
 
-// A link could not bring the key along.
+// A plain link could not send the API key.
 function save(text, name) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   el("a", { href: url, download: name }).click();
@@ -488,10 +488,10 @@ function save(text, name) {
 }
 
 async function apiTab(host) {
-  const card = el("section", { class: "card", "aria-label": "Routes" });
+  const card = el("section", { class: "card", "aria-label": "API routes" });
   host.append(card);
   const text = await (await ask("openapi.json")).text();
-  card.append(el("div", { class: "row saved small soft" }, el("span", {}, "All of this as a program reads it:"),
+  card.append(el("div", { class: "row saved small soft" }, el("span", {}, "The same description for programs:"),
     el("button", { class: "chip small", "data-serve": "openapi", onclick: () => save(text, "openapi.json") }, "save openapi.json")));
   for (const [path, methods] of Object.entries(JSON.parse(text).paths)) {
     for (const [method, about] of Object.entries(methods)) card.append(routeOf(method, path, about));
@@ -513,9 +513,9 @@ function draw() {
   root.replaceChildren(el("header", { class: "page" },
     el("div", { class: "top" }, el("h1", {}, "headway"), el("span", { class: "facts soft" }, APP.version && el("span", {}, APP.version), el("span", {}, `${APP.models.length} model${APP.models.length === 1 ? "" : "s"}`)),
       el("span", { class: "tools" },
-        sessionStorage.getItem(KEY) && el("button", { class: "tool", "data-serve": "forget", onclick: () => { sessionStorage.removeItem(KEY); begin(); } }, "forget the key"),
+        sessionStorage.getItem(KEY) && el("button", { class: "tool", "data-serve": "forget", onclick: () => { sessionStorage.removeItem(KEY); begin(); } }, "forget the API key"),
         el("button", { class: "tool", "aria-label": "dark or light", "data-serve": "theme", onclick: turn }, sign()))),
-    el("div", { class: "tabs", role: "tablist", "aria-label": "Views", onkeydown: step }, [["try", "Try it", "#"], ["api", "Routes", "#api"]].map(([key, label, hash]) =>
+    el("div", { class: "tabs", role: "tablist", "aria-label": "Views", onkeydown: step }, [["try", "Try it", "#"], ["api", "API", "#api"]].map(([key, label, hash]) =>
       el("button", { id: `tab-${key}`, role: "tab", "aria-selected": String(key === tab), "aria-controls": "panel", tabindex: key === tab ? 0 : -1, "data-tab": key, onclick: () => { location.hash = hash; } }, label)))),
     el("main", {}, host));
   if (tab === "api") apiTab(host).catch((error) => host.append(el("p", { class: "wrong" }, error.message)));
@@ -540,12 +540,12 @@ function pick(model) {
 }
 
 function askForKey(wrong) {
-  const box = el("input", { type: "password", "aria-label": "key", "data-serve": "key", autocomplete: "off" });
-  const enter = () => { if (box.value) { sessionStorage.setItem(KEY, box.value); begin("this key is not known here."); } };
+  const box = el("input", { type: "password", "aria-label": "API key", "data-serve": "key", autocomplete: "off" });
+  const enter = () => { if (box.value) { sessionStorage.setItem(KEY, box.value); begin("The server does not accept this API key."); } };
   document.getElementById("root").replaceChildren(el("header", { class: "page" }, el("h1", {}, "headway")),
-    el("form", { class: "card ask", "aria-label": "Key", onsubmit: (event) => { event.preventDefault(); enter(); } },
-      el("p", {}, "This server asks for a key. It is kept in this tab alone, until it is closed."),
-      wrong && el("p", { class: "wrong", role: "alert" }, wrong), el("div", { class: "row" }, box, el("button", { class: "go", type: "submit" }, "Go on"))));
+    el("form", { class: "card ask", "aria-label": "API key", onsubmit: (event) => { event.preventDefault(); enter(); } },
+      el("p", {}, "This server requires an API key. The key is stored in this tab only and deleted when you close it."),
+      wrong && el("p", { class: "wrong", role: "alert" }, wrong), el("div", { class: "row" }, box, el("button", { class: "go", type: "submit" }, "Continue"))));
   document.getElementById("root").dataset.drawn = "key";
   box.focus();
 }
@@ -558,7 +558,7 @@ async function begin(wrong = "") {
     pick(APP.models[0]);
   } catch (error) {
     if (error.status === 401) { sessionStorage.removeItem(KEY); askForKey(wrong); }
-    else document.getElementById("root").replaceChildren(el("p", { class: "wrong", role: "alert" }, `The server does not answer: ${error.message}`));
+    else document.getElementById("root").replaceChildren(el("p", { class: "wrong", role: "alert" }, `The server is not responding: ${error.message}`));
   }
 }
 
