@@ -1,1 +1,1 @@
-"""The parts of a Transformer. They take numbers and other parts, and never see the settings."""
+"""Parts of a Transformer. They are built from numbers and other parts, not from settings."""

@@ -1,1 +1,1 @@
-"""Attention: the module, the one seam `attend`, and the back ends behind it."""
+"""Attention: the module, the function `attend`, and its back ends."""

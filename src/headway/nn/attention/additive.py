@@ -1,4 +1,4 @@
-"""Additive attention over a memory (Bahdanau et al. 2015): a small network scores each pair."""
+"""Additive attention to a memory (Bahdanau et al. 2015): a small network scores each pair."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headway.nn.linear import Linear
 from headway.nn.tap import Tap
 
 HIDDEN = -1e30
-"""The score of what may not be seen."""
+"""Score of masked keys."""
 
 
 class AdditiveAttention(nn.Module):
-    """score(q, k) = v · tanh(W q + U k); what is added up are the rows of the memory themselves.
+    """Attention with score(q, k) = v · tanh(W q + U k). The values are the states of the memory.
 
-    It has the seams of `Attention` with one head: keys and values of a memory that a cache keeps,
-    and a tap on its weights.
+    It has the interface of `Attention` with one head: a cache keeps the keys and values of the
+    memory, and its weights can be recorded.
     """
 
     n_heads = n_kv_heads = 1
@@ -46,7 +46,7 @@ class AdditiveAttention(nn.Module):
         memory: Memory | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        assert memory is not None, "additive attention looks at a memory, not at itself"
+        assert memory is not None, "additive attention supports only cross-attention"
         if cache is None:
             k_M1K, v_M1K = self.keys_of(memory)
         else:
@@ -59,7 +59,7 @@ class AdditiveAttention(nn.Module):
         row_BT, place_N = _queries(layout)
         hidden_BTSK = q_N1K[row_BT] + k_M1K[cell_BS].transpose(1, 2)
         scores_BTS = self.to_score(hidden_BTSK.tanh()).squeeze(-1).float()
-        # Who sees nothing, as a dummy row may, gets nothing.
+        # A query without visible keys, such as a dummy row, gets zeros.
         weights_BTS = scores_BTS.masked_fill(~may_BTS, HIDDEN).softmax(-1) * may_BTS
         v_BSD = v_M1K[cell_BS].squeeze(2).masked_fill(~real_BS[..., None], 0.0)
         out_BTD = weights_BTS.to(x_ND.dtype) @ v_BSD
@@ -71,13 +71,13 @@ class AdditiveAttention(nn.Module):
         return self.to_out(self.heads(out_N1D).flatten(1))
 
     def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """What queries are added to, and the rows of the memory."""
+        """Keys and values of a memory; the values are its states."""
         return self.to_key(memory.x_MD)[:, None], memory.x_MD[:, None]
 
 
 def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows of each sequence's memory in a grid, which cells of it are its own, and what may be
-    seen of it (B T S)."""
+    """Row numbers of each memory in a grid (B S), a mask of its real cells, and a mask of the keys
+    that each query may see (B T S)."""
     cell_S = torch.arange(keys.longest, device=keys.starts_B.device)
     cell_BS = (keys.starts_B.long()[:, None] + cell_S).clamp(max=max(0, keys.n_rows - 1))
     real_BS = cell_S < keys.lengths_B[:, None]
@@ -85,7 +85,7 @@ def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
-    """The rows of each sequence in a grid, and the cell of each row in it."""
+    """Row numbers of each sequence in a grid (B T), and the cell of each row in that grid."""
     step_T = torch.arange(queries.longest, device=queries.starts_B.device)
     row_BT = queries.starts_B.long()[:, None] + step_T
     number_N = queries.numbers_N()
@@ -95,6 +95,6 @@ def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
 
 
 def _by_sequence(weights_BTS: Tensor, queries: Layout, keys: Layout) -> list[Tensor]:
-    """The weights of each sequence (1 T S), without what fills the grid."""
+    """Weights of each sequence (1 T S), without the padding of the grid."""
     sizes = zip(queries.known_lengths(), keys.known_lengths(), strict=True)
     return [weights_BTS[b : b + 1, :t, :s] for b, (t, s) in enumerate(sizes)]

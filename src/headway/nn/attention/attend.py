@@ -1,7 +1,8 @@
-"""The one seam of attention: every family calls `attend`, and only `attend` knows the back ends.
+"""`attend`: the attention function that all families call, and its choice of a back end.
 
-A back end is a function and a statement of what it cannot do; `attend` takes the first that can.
-They give the same result: `explicit` is the definition, the others are held to it by tests.
+A back end is a function together with a check of whether it supports a call. `attend` uses the
+first that does. All give the same result: `explicit` is the definition, and tests compare the
+others with it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
 
 SHORT_LIMIT = 128
-"""Rows of the largest tile of the `short` kernel."""
+"""Size of the largest tile of the `short` kernel in tokens."""
 
 FEW_LONG = 1024, 64
-"""Longer sequences may stand among short ones there: up to so many rows, where there are at most so
-many on average. One program works through all of such a sequence, which takes it as long as dozens
-of short ones; where most are long, `varlen` is quicker."""
+"""The `short` kernel also takes batches with a few longer sequences: up to 1024 tokens, if the mean
+is at most 64. One program processes a whole long sequence, which takes as long as dozens of short
+ones; if most are long, `varlen` is faster."""
 
 STEP_LIMIT = 16
-"""Queries of a sequence that the `step` kernel takes: each reads its keys by itself."""
+"""Most queries per sequence in the `step` kernel, in which each query reads its keys separately."""
 
 WIDEST_DROPPED = 192
-"""The widest heads that `varlen` takes with dropout. Above it, flash attention has a backward pass
-with dropout only on GPUs with much shared memory."""
+"""Widest heads that `varlen` supports with dropout. For wider ones, the backward pass of flash
+attention supports dropout only on GPUs with much shared memory."""
 
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
@@ -46,7 +47,7 @@ Run = Callable[[Tensor, Tensor, Tensor, Layout, Layout, Scope], Tensor]
 @dataclass(frozen=True)
 class BackEnd:
     refuses: Refusal
-    """Why it cannot do this call, in words, or None if it can."""
+    """Returns the reason why the back end does not support a call, or None if it does."""
 
     run: Run
 
@@ -60,12 +61,12 @@ def attend(
     scope: Scope = Scope(),
     back_end: str | None = None,
 ) -> Tensor:
-    """Attention inside each sequence of a flat batch: query rows of sequence b see its key rows.
+    """Compute attention within each sequence of a flat batch.
 
-    Queries stand side by side; keys may have gaps between sequences, as in a cache. A sequence with
-    fewer queries than keys has the last ones. A query that may see no key gets zeros.
+    Queries are contiguous; keys may have gaps between sequences, as in a cache. If a sequence has
+    fewer queries than keys, they are its last tokens. A query without visible keys gets zeros.
     """
-    assert queries.bounds is not None, "queries must stand side by side"
+    assert queries.bounds is not None, "queries must be contiguous"
     if back_end is not None:
         return _named(back_end, q_NHK, k_MGK, queries, keys, scope).run(
             q_NHK, k_MGK, v_MGK, queries, keys, scope
@@ -73,7 +74,7 @@ def attend(
     for choice in BACK_ENDS.values():
         if choice.refuses(q_NHK, k_MGK, queries, keys, scope) is None:
             return choice.run(q_NHK, k_MGK, v_MGK, queries, keys, scope)
-    raise AssertionError("`explicit` refuses nothing")
+    raise AssertionError("unreachable: the back end `explicit` supports every call")
 
 
 def _named(
@@ -83,14 +84,15 @@ def _named(
         raise UserError(f"unknown attention back end {name!r}.{suggest(name, BACK_ENDS)}")
     reason = BACK_ENDS[name].refuses(q_NHK, k_MGK, queries, keys, scope)
     if reason is not None:
-        raise UserError(f"attention back end {name!r} cannot do this: {reason}.")
+        raise UserError(f"attention back end {name!r} does not support this call: {reason}.")
     return BACK_ENDS[name]
 
 
 def attend_explicit(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> tuple[Tensor, list[Tensor]]:
-    """Softmax written out, a sequence at a time: the definition. Hands out the weights (H T S)."""
+    """Compute softmax attention one sequence at a time: the definition. Also returns the weights
+    (H T S)."""
     n_heads, width = q_NHK.shape[1:]
     repeats = n_heads // k_MGK.shape[1]
     scale = scope.scale_for(width)
@@ -109,7 +111,7 @@ def attend_explicit(
                 may_TS = may_TS & (distance_TS.abs() < scope.window)
         if scope.bias is not None:
             scores_HTS = scores_HTS + scope.bias(distance_TS).to(scores_HTS)
-        blind_T1 = ~may_TS.any(-1, keepdim=True)  # sees nothing: zeros, not 0/0
+        blind_T1 = ~may_TS.any(-1, keepdim=True)  # no visible keys: zeros, not 0/0
         weights_HTS = scores_HTS.masked_fill(~may_TS & ~blind_T1, -math.inf).softmax(-1)
         weights_HTS = weights_HTS.masked_fill(blind_T1, 0.0)
         weights.append(weights_HTS)
@@ -132,7 +134,7 @@ def _run_padded(
 def _run_short(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> Tensor:
-    from headway.nn.kernels.short_attention import attend_short  # Triton is there only beside CUDA
+    from headway.nn.kernels.short_attention import attend_short  # Triton comes only with CUDA
 
     return attend_short(q_NHK, k_MGK, v_MGK, queries, keys, scope)
 
@@ -157,20 +159,20 @@ def _padded_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
     if not isinstance(keys, PaddedLayout):
-        return "it serves graphs for other runtimes, whose batches have padding"
+        return "it is for exported graphs, whose batches have padding"
     return None
 
 
 def _kernel_refuses(q_NHK: Tensor) -> str | None:
     if not q_NHK.is_cuda:
-        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+        return f"it needs a CUDA device, and the tensors are on {q_NHK.device.type}"
     if q_NHK.dtype not in KERNEL_TYPES:
-        return f"it computes in bf16 or fp16 and the tensors are {q_NHK.dtype}"
+        return f"it computes in bf16 or fp16, and the tensors are {q_NHK.dtype}"
     return None
 
 
 def suits_short(longest: int, n_rows: int, n_sequences: int) -> bool:
-    """Whether sequences of so many rows at most, and so many in all, are work for `short`."""
+    """Whether `short` is efficient for this longest sequence and this mean length."""
     most, mean = FEW_LONG
     return longest <= SHORT_LIMIT or (longest <= most and n_rows <= mean * n_sequences)
 
@@ -182,17 +184,17 @@ def _short_refuses(
         suits_short(side.longest, side.n_rows, side.n_sequences) for side in (queries, keys)
     ):
         longest = max(queries.longest, keys.longest)
-        return f"a sequence may have {longest} rows, and most of them are not short"
+        return f"it is for short sequences, and the longest here may have {longest} tokens"
     if scope.bias is not None:
-        return "it knows no position bias"
+        return "it does not support a position bias"
     if keys.tree is not None:
-        return "it takes each sequence for one line of text, not for hypotheses that branch"
+        return "it does not support tree attention (hypotheses that share a cache)"
     if keys.bounds is None and k_MGK.requires_grad:
-        return "it gives no gradient to keys with gaps between them"
+        return "it computes no gradient for keys with gaps between sequences"
     if not HAS_TRITON:
         return "it needs Triton, which is not installed"
     if not 16 <= q_NHK.shape[-1] <= 128:
-        return f"heads are {q_NHK.shape[-1]} wide and it takes 16 to 128"
+        return f"the head width is {q_NHK.shape[-1]}, and it supports 16 to 128"
     return _kernel_refuses(q_NHK)
 
 
@@ -200,21 +202,21 @@ def _step_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
     if keys.tree is None:
-        return "it serves the steps of a search, in which a tree says what each query sees"
+        return "it is for decoding steps with tree attention, and the keys here have no tree"
     if not queries.is_full_grid or keys.stride is None:
-        return "it needs as many queries and as many cells for every sequence"
+        return "it needs equal numbers of queries and of cache cells for all sequences"
     if scope.window is not None or scope.bias is not None or scope.dropout:
-        return "it knows no window, no position bias and no dropout"
+        return "it does not support a window, a position bias or dropout"
     if torch.is_grad_enabled() and (q_NHK.requires_grad or k_MGK.requires_grad):
-        return "it gives no gradients"
+        return "it computes no gradients"
     if not HAS_TRITON:
         return "it needs Triton, which is not installed"
     if not q_NHK.is_cuda:
-        return f"it needs a CUDA device and the tensors are on {q_NHK.device.type}"
+        return f"it needs a CUDA device, and the tensors are on {q_NHK.device.type}"
     if q_NHK.dtype not in (*KERNEL_TYPES, torch.float32):
-        return f"it computes in fp32, bf16 or fp16 and the tensors are {q_NHK.dtype}"
+        return f"it computes in fp32, bf16 or fp16, and the tensors are {q_NHK.dtype}"
     if queries.longest > STEP_LIMIT or q_NHK.shape[-1] > 256:
-        return f"it takes {STEP_LIMIT} queries of a sequence at most, and heads up to 256 wide"
+        return f"it supports at most {STEP_LIMIT} queries per sequence and a head width of 256"
     return None
 
 
@@ -222,11 +224,11 @@ def _grid_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
     if not (queries.is_full_grid and keys.is_full_grid) or keys.tree is not None:
-        return "it needs as many rows of every sequence, side by side"
+        return "it needs contiguous sequences of equal length"
     if scope.bias is not None or scope.window is not None or scope.dropout:
-        return "it is quicker than others only without bias, window and dropout"
+        return "it is used only without bias, window and dropout, where it is the fastest"
     if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > 128:
-        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to 128"
+        return f"the head width is {q_NHK.shape[-1]}, and it supports multiples of 8 up to 128"
     return _kernel_refuses(q_NHK)
 
 
@@ -234,13 +236,16 @@ def _varlen_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
     if queries.bounds is None or keys.bounds is None:
-        return "it needs the sequences side by side, without gaps"
+        return "it needs contiguous sequences, without gaps"
     if scope.bias is not None:
-        return "it knows no position bias"
+        return "it does not support a position bias"
     widest = WIDEST_DROPPED if scope.dropout else 256
     if q_NHK.shape[-1] % 8 or q_NHK.shape[-1] > widest:
         given = " with dropout" if scope.dropout else ""
-        return f"heads are {q_NHK.shape[-1]} wide and it takes multiples of 8 up to {widest}{given}"
+        return (
+            f"the head width is {q_NHK.shape[-1]}, and it supports multiples of 8 up to "
+            f"{widest}{given}"
+        )
     return _kernel_refuses(q_NHK)
 
 
@@ -248,16 +253,16 @@ def _wide_refuses(
     q_NHK: Tensor, k_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> str | None:
     if queries.lengths is not None or keys.lengths is not None or keys.tree is not None:
-        return "it serves steps in which the host knows no lengths, and `dense` the others"
+        return "it is for steps whose lengths the host does not know; use `dense` otherwise"
     if queries.bounds is None or keys.bounds is None:
-        return "it needs the sequences side by side, without gaps"
+        return "it needs contiguous sequences, without gaps"
     if scope.bias is not None:
-        return "it knows no position bias"
+        return "it does not support a position bias"
     if q_NHK.shape[-1] <= 128:
-        return f"heads are {q_NHK.shape[-1]} wide, and up to 128 others are quicker"
+        return f"the head width is {q_NHK.shape[-1]}, and up to 128 other back ends are faster"
     short = max(queries.longest, keys.longest) <= SHORT_LIMIT
     if not short and _varlen_refuses(q_NHK, k_MGK, queries, keys, scope) is None:
-        return "`varlen` is quicker where sequences are long"
+        return "`varlen` is faster for long sequences"
     return None
 
 
@@ -277,4 +282,4 @@ BACK_ENDS: dict[str, BackEnd] = {
     "dense": BackEnd(_nothing_refused, attend_dense),
     "explicit": BackEnd(_nothing_refused, _run_explicit),
 }
-"""In order of preference."""
+"""Back ends in order of preference."""

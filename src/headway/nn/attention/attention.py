@@ -1,4 +1,4 @@
-"""One attention for all: self, masked and cross attention differ only in what is passed in."""
+"""Multi-head attention: self-attention, causal self-attention and cross-attention in one module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.nn.tap import Tap
 
 
 class Memory(NamedTuple):
-    """What a decoder attends to: the encoder's output and where its sequences lie."""
+    """Encoder output that a decoder attends to, with its layout."""
 
     x_MD: Tensor
     layout: Layout
@@ -33,7 +33,7 @@ def attend_seen(
     scope: Scope,
     weights: Tap,
 ) -> Tensor:
-    """`attend`; written out where someone looks at the weights."""
+    """Call `attend`, or an explicit implementation if the attention weights are recorded."""
     if not weights.is_recording:
         return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
     explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
@@ -43,9 +43,9 @@ def attend_seen(
 
 
 class Attention(nn.Module):
-    """Attend from `x_ND` to a memory, or to `x_ND` itself when there is none.
+    """Multi-head attention from `x_ND` to a memory, or to `x_ND` itself without a memory.
 
-    The three projections are one matrix, so that self-attention is one product; cross attention
+    The three projections are one matrix, so that self-attention needs one product. Cross-attention
     uses its upper rows for queries and its lower rows for keys and values.
     """
 
@@ -74,12 +74,12 @@ class Attention(nn.Module):
                 if name in bias:
                     self.some_bias[name] = nn.Parameter(torch.zeros(size))
         self.bias = scope.bias if isinstance(scope.bias, BiasOfSome) else None
-        """Its own part of the stack's; here so that it moves along with the model."""
+        """Bias of the heads left after pruning; registered here so that it moves with the model."""
         self.rotary = rotary
         self.norm_q = None if qk_norm is None else qk_norm[0]
         self.norm_k = None if qk_norm is None else qk_norm[1]
         self.gate_H: Tensor | None = None
-        """Multiplies each head's output. None, and free, unless someone is studying heads."""
+        """Factors for the output of each head, for head ablation; None costs nothing."""
         self.q, self.k, self.v = Tap(), Tap(), Tap()
         self.weights, self.heads = Tap(), Tap()
 
@@ -90,7 +90,7 @@ class Attention(nn.Module):
         return self.n_heads * self.d_head, n_kv, n_kv
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Its weights, each with the rows of the single matrices that it fuses."""
+        """Weights, each with the numbers of rows of the matrices that are fused in it."""
         return {self.to_qkv.weight: self.sizes, self.to_out.weight: (len(self.to_out.weight),)}
 
     def forward(
@@ -122,7 +122,7 @@ class Attention(nn.Module):
         return attend_seen(q_NHK, k_MGK, v_MGK, queries, keys, scope, self.weights)
 
     def projected(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the rows themselves."""
+        """Queries, keys and values for self-attention."""
         qkv_NE = self.to_qkv.product(x_ND, self._qkv_bias())
         q_NHK, k_NGK, v_NGK = (self._heads(part) for part in qkv_NE.split(self.sizes, dim=-1))
         q_NHK, k_NGK = self._normed(q_NHK, self.norm_q), self._normed(k_NGK, self.norm_k)
@@ -136,7 +136,7 @@ class Attention(nn.Module):
         return self._normed(self._heads(q_NE), self.norm_q)
 
     def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory; with a cache they are computed by the first call alone."""
+        """Keys and values of the memory; with a cache, only the first call computes them."""
         if cache is None:
             return self.keys_of(memory)
         if cache.memory is None:
@@ -144,7 +144,7 @@ class Attention(nn.Module):
         return cache.memory
 
     def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Keys and values of a memory, whoever asks."""
+        """Compute keys and values of a memory."""
         n_q, bias_E = self.sizes[0], self._qkv_bias()
         bias_E = None if bias_E is None else bias_E[n_q:]
         kv_ME = self.to_qkv.product(memory.x_MD, bias_E, slice(n_q, None))
@@ -152,7 +152,7 @@ class Attention(nn.Module):
         return self._normed(k_MGK, self.norm_k), v_MGK
 
     def _heads(self, x_NE: Tensor) -> Tensor:
-        # Quicker than `unflatten`, which counts in a step of one token.
+        # Faster than `unflatten`, whose overhead matters in decoding steps of one token.
         return x_NE.view(x_NE.shape[0], x_NE.shape[1] // self.d_head, self.d_head)
 
     @staticmethod
@@ -162,6 +162,6 @@ class Attention(nn.Module):
     def _qkv_bias(self) -> Tensor | None:
         if self.to_qkv.bias is not None or not self.some_bias:
             return self.to_qkv.bias
-        zero = next(iter(self.some_bias.values())).new_zeros  # weights of eight bits are packed
+        zero = next(iter(self.some_bias.values())).new_zeros  # int8 weights have another type
         parts = zip("qkv", self.sizes, strict=True)
         return torch.cat([self.some_bias.get(name, zero(size)) for name, size in parts])

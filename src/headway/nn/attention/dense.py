@@ -1,7 +1,7 @@
-"""The `dense` back end: torch's fused attention on grids that exist only inside the call.
+"""The `dense` back end: torch's fused attention on padded grids that exist only during the call.
 
-Equal lengths are a grid already and are only viewed. Ragged batches are cut into groups of similar
-length, so that the grids hold little more than the real tokens. Works on any device.
+A batch of equal lengths is already a grid and needs no copy. Other batches are divided into groups
+of similar length, so that there is little padding. Works on any device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headway.nn.attention.scope import Scope
 from headway.nn.layout import Layout, Tree
 
 WASTE = 1.25
-"""A group may hold this many cells for each real row ..."""
+"""Most cells per real token in the grids of a group."""
 
 SMALL = 512
-"""... but a group of fewer cells is not worth a call of its own."""
+"""Groups with fewer cells than this may have more padding, because another call would cost more."""
 
 
 def attend_dense(
@@ -59,8 +59,8 @@ def _on_views(
 
 
 def _fused(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: Scope) -> Tensor:
-    """`scaled_dot_product_attention` with the cheapest mask that is right. Returns (B T H K)."""
-    # A causal query never reaches the padding behind its own position, so it needs no mask.
+    """Call `scaled_dot_product_attention` with the cheapest valid mask. Returns (B T H K)."""
+    # A causal query never sees the padding after its own position, so it needs no mask.
     causal_alone = scope.causal and group.is_square and scope.window is None and scope.bias is None
     mask_B1TS = None if causal_alone else _mask(q_BTHK, group, scope)
     return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope, causal_alone=causal_alone)
@@ -101,23 +101,23 @@ def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: Scope) -> Ten
 
 
 def tree_distance(tree: Tree, queries: Layout) -> Tensor:
-    """Key position less query position (B T S)."""
+    """Key position minus query position (B T S)."""
     return tree.position_S - queries.positions_N.view(*tree.may_BTS.shape[:2], 1)
 
 
 def _mask(q_BTHK: Tensor, group: _Group, scope: Scope) -> Tensor | None:
-    """True where a query may attend (B 1 T S), or, with a bias, what to add to the scores."""
+    """Mask that is true where a query may attend (B 1 T S); with a bias, what scores add."""
     sees_all = group.n_queries == 1 or not scope.causal
     if group.all_keys_real and sees_all and scope.window is None and scope.bias is None:
         return None
-    # Where all sequences look alike, one mask serves them all.
+    # If all sequences have the same shape, they share one mask.
     rows = slice(0, 1) if group.all_keys_real and group.same_offset else slice(None)
     q_lengths_B1, k_lengths_B1 = group.q_lengths_B[rows, None], group.k_lengths_B[rows, None]
     key_S = torch.arange(group.n_keys, device=q_BTHK.device)
     new_T = torch.arange(group.n_queries, device=q_BTHK.device)
     may_BTS = (key_S < k_lengths_B1)[:, None, :]
     if scope.causal or scope.window is not None:
-        # Cells behind the last query repeat its place: they are thrown away, but must see a key.
+        # Padding after the last query repeats its position: it is discarded, but must see a key.
         new_BT = new_T.minimum((q_lengths_B1 - 1).clamp(min=0))
         distance_BTS = key_S - (k_lengths_B1 - q_lengths_B1 + new_BT)[:, :, None]
         if scope.causal:
@@ -134,25 +134,25 @@ def _mask(q_BTHK: Tensor, group: _Group, scope: Scope) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """Sequences that share grids of `n_queries` and of `n_keys` cells a sequence."""
+    """Sequences that share grids of `n_queries` and `n_keys` cells per sequence."""
 
     n_queries: int
     n_keys: int
     q_lengths_B: Tensor
     k_lengths_B: Tensor
     is_square: bool
-    """Every sequence has as many queries as keys."""
+    """Whether every sequence has as many queries as keys."""
 
     all_keys_real: bool
     same_offset: bool
-    """Every sequence has equally many more keys than queries."""
+    """Whether the number of keys minus the number of queries is the same in every sequence."""
 
     @classmethod
     def over(cls, queries: Layout, keys: Layout, chosen: Sequence[int] | None) -> _Group:
-        """`chosen` sequences, or all of them in their order."""
+        """Group of the `chosen` sequences, or of all in order."""
         index = slice(None) if chosen is None else torch.tensor(chosen).to(queries.starts_B.device)
         q_lengths_B, k_lengths_B = queries.lengths_B[index], keys.lengths_B[index]
-        if queries.lengths is None or keys.lengths is None:  # fixed-size form: nothing is known
+        if queries.lengths is None or keys.lengths is None:  # fixed-size form: lengths unknown
             square = queries is keys
             return cls(
                 queries.longest, keys.longest, q_lengths_B, k_lengths_B, square, False, square
@@ -174,21 +174,21 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Cells:
-    """How the rows of a flat batch and the cells of its grids correspond."""
+    """Mapping between the rows of a flat batch and the cells of its grids."""
 
     row_of_cell_C: Tensor
     empty_C: Tensor
-    """The cells that hold no row: their numbers or, in the fixed-size form, a boolean."""
+    """Cells without a row, as indices, or as a mask in the fixed-size form."""
 
     cell_of_row_N: Tensor
     lost_N: Tensor
-    """The rows that are in no cell, likewise: the free rows of a cache, queries without a key."""
+    """Rows without a cell (free rows of a cache, queries without keys), as indices or a mask."""
 
     shapes: list[tuple[int, int]]
-    """Sequences and cells a sequence, for each grid."""
+    """Number of sequences and cells per sequence of each grid."""
 
     is_shared: bool
-    """A row may be in several cells: sequences that were picked may share their rows."""
+    """Whether a row may be in several cells, because sequences from `pick` may share rows."""
 
     @classmethod
     def over(
@@ -204,7 +204,7 @@ class _Cells:
             rows.append((layout.starts_B[index, None] + cell_T).flatten())
         real_C, row_C = torch.cat(reals), torch.cat(rows).long()
         number_C = torch.arange(len(row_C), device=device)
-        # Empty cells report to one extra row, which is cut off again.
+        # Empty cells write to one extra row, which is removed afterwards.
         cell_of_row_N = torch.full((n_rows + 1,), -1, device=device)
         cell_of_row_N[row_C.where(real_C, n_rows)] = number_C
         cell_of_row_N = cell_of_row_N[:-1]
@@ -222,7 +222,7 @@ class _Cells:
         )
 
     def to_grids(self, x_NHK: Tensor) -> list[Tensor]:
-        if self.is_shared:  # gradients of a row's cells add up, as autograd's own way back does
+        if self.is_shared:  # gradients of a row's cells must add up, as autograd does by itself
             cells_CHK = _take(x_NHK, self.row_of_cell_C, self.empty_C)
         else:
             cells_CHK = _Move.apply(
@@ -240,7 +240,8 @@ class _Cells:
 
 
 class _Move(torch.autograd.Function):
-    """Take rows by number and blank some. Every row is taken once, so the way back is the same."""
+    """Gather rows by index and set some to zero. Each row is taken once, so that the backward pass
+    is the same operation with the inverse indices."""
 
     @staticmethod
     def forward(
@@ -268,7 +269,7 @@ class _Plan:
     q: _Cells
     k: _Cells
     keys: Layout
-    """Held so that its identity, by which the plan is found again, stays taken."""
+    """Kept alive, because its identity is the key under which the plan is stored."""
 
 
 def _is_recording() -> bool:
@@ -281,7 +282,10 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
         return found
     if queries.lengths is None or keys.lengths is None:
         if _is_recording():
-            raise RuntimeError("a recorded step cannot use dense attention: its grids would stay")
+            raise RuntimeError(
+                "dense attention cannot be recorded as a CUDA graph, because its grids depend on "
+                "the lengths."
+            )
         chosen: list[Sequence[int]] = [range(queries.n_sequences)]
     else:
         chosen = group_by_length(queries.lengths, keys.lengths)
@@ -295,9 +299,9 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
 
 
 def group_by_length(q_lengths: Sequence[int], k_lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Cut the sequences, longest first, into groups whose grids waste few cells.
+    """Divide the sequences, longest first, into groups whose grids have little padding.
 
-    Sequences without a query or without a key are in no group.
+    Sequences without queries or without keys are in no group.
     """
     used = [i for i, (q, k) in enumerate(zip(q_lengths, k_lengths, strict=True)) if q and k]
     used.sort(key=lambda i: (k_lengths[i], q_lengths[i]), reverse=True)

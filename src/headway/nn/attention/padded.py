@@ -1,10 +1,9 @@
-"""The `padded` back end: grids with padding, in operations that every runtime knows.
+"""The `padded` back end: attention on padded batches, with operations that all runtimes support.
 
-Everywhere else a batch has no padding. A graph that is recorded once for another runtime
-(`torch.export`, ONNX) has to serve texts of any number and length, so the rows of its batches are
-those of a grid, in which some are real. A model is told so by a `PaddedLayout` in the place of a
-`Layout`, and keeps what it has read in a `PaddedCache`; all else is as ever. Nothing here depends
-on the data but the numbers themselves.
+Other batches have no padding. A graph that is exported for another runtime (`torch.export`, ONNX)
+must accept any number of texts of any length, so its batches are padded. A model then receives a
+`PaddedLayout` instead of a `Layout`, and a `PaddedCache`; the rest is unchanged. No operation here
+depends on the values of the data.
 """
 
 from __future__ import annotations
@@ -20,22 +19,23 @@ from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 
 HIDDEN = -1e9
-"""Added to the score of a key that a query may not see. Finite: a padded query sees none."""
+"""Added to the score of a masked key. Finite, because a query that is padding sees no key."""
 
 KeysValues = tuple[Tensor, Tensor]
-"""Of one layer, for B sequences of S rows: each B G S K."""
+"""Keys and values of one layer, for B sequences of S tokens: each B G S K."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PaddedLayout(Layout):
-    """Sequences in a grid of B × T rows, line by line; which are real, a mask says."""
+    """Layout of a padded batch of B × T rows, with a mask of the real tokens."""
 
     real_BT: Tensor
-    """1 or true for a row of the sequence, else padding, which may stand on either side."""
+    """1 or true for real tokens. Padding may be on either side."""
 
     @classmethod
     def over(cls, real_BT: Tensor, positions_BT: Tensor | None = None) -> PaddedLayout:
-        """`positions_BT`: how many real rows stand before each, where some are in a cache."""
+        """Build the layout from a mask. `positions_BT`: the position of each token, if earlier ones
+        are in a cache."""
         n_sequences, longest = real_BT.shape
         if positions_BT is None:
             positions_BT = (real_BT.cumsum(1) - 1).clamp(min=0)
@@ -46,14 +46,14 @@ class PaddedLayout(Layout):
             n_rows=n_sequences * longest,
             positions_N=positions_BT.flatten(),
             longest=longest,
-            reach=0,  # not known; tables of positions are made long enough before
+            reach=0,  # unknown; `stretch` makes tables of positions long enough beforehand
             bounds=bounds,
             stride=longest,
             real_BT=real_BT,
         )
 
     def grid(self, x_N: Tensor) -> Tensor:
-        """Rows in their places (B T …)."""
+        """Rows as a padded grid (B T …)."""
         return x_N.unflatten(0, self.real_BT.shape)
 
     def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
@@ -77,7 +77,7 @@ class PaddedLayout(Layout):
 
 
 class PaddedLayer(LayerCache):
-    """Keys and values of one layer as they go into a graph, and as they come out of it."""
+    """Keys and values of one layer, as inputs and outputs of a graph."""
 
     def __init__(self, keys: PaddedLayout, past: KeysValues, memory: KeysValues | None) -> None:
         self.keys, self.present, self.memory = keys, past, memory
@@ -92,13 +92,12 @@ class PaddedLayer(LayerCache):
 
 
 class PaddedCache(Cache):
-    """What was read before, as inputs of a graph hold it, and what the next step is given."""
+    """Cache of an exported graph: inputs hold the past, outputs the cache of the next step."""
 
     def __init__(
         self, keys: PaddedLayout, past: Sequence[KeysValues], memory: Sequence[KeysValues] = ()
     ) -> None:
-        """`keys`: those of the past, then those of the new rows. `memory`: what cross attention
-        sees."""
+        """`keys`: layout of past and new keys. `memory`: cross-attention keys and values."""
         self.padded = [
             PaddedLayer(keys, both, memory[number] if memory else None)
             for number, both in enumerate(past)
@@ -107,18 +106,18 @@ class PaddedCache(Cache):
 
     @property
     def present(self) -> list[KeysValues]:
-        """Of each layer, the new rows among them."""
+        """Keys and values of each layer, including the new tokens."""
         return [layer.present for layer in self.padded]
 
     def advance(self, new: Layout) -> None:
-        """Its layers have grown by themselves."""
+        """Do nothing, because the layers grow in `append`."""
 
 
 def attend_padded(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: Scope
 ) -> tuple[Tensor, Tensor]:
-    """Rows, and the weights (B H T S). Keys and values of a cache are grids already (B G S K).
-    Heads of a group meet the same keys, which are not copied."""
+    """Compute the output rows and the weights (B H T S). Keys and values of a cache are already
+    grids (B G S K). The query heads of a group share their keys without a copy."""
     assert isinstance(queries, PaddedLayout)
     assert isinstance(keys, PaddedLayout)
     q_BHTK = _heads_first(q_NHK * scope.scale_for(q_NHK.shape[-1]), queries)
@@ -137,8 +136,8 @@ def attend_padded(
 
 
 def _added(queries: PaddedLayout, keys: PaddedLayout, scope: Scope) -> Tensor:
-    """What scores get by the distance of query and key: `HIDDEN` where a query may not look
-    (B H T S; H may be 1). The layers of a stack share it."""
+    """Addend of the scores: position bias, and `HIDDEN` for masked keys (B H T S; H may be 1). The
+    layers of a stack share it."""
     key = ("padded", id(keys), scope.causal, scope.window, id(scope.bias))
     found = queries.memo.get(key)
     if isinstance(found, tuple):
@@ -154,10 +153,10 @@ def _added(queries: PaddedLayout, keys: PaddedLayout, scope: Scope) -> Tensor:
     added_BHTS = (1.0 - may_BTS[:, None].float()) * HIDDEN
     if scope.bias is not None:
         added_BHTS = scope.bias(distance_BTS) + added_BHTS
-    queries.memo[key] = (added_BHTS, keys, scope.bias)  # held, so that no other has their identity
+    queries.memo[key] = (added_BHTS, keys, scope.bias)  # kept alive: their identities are the key
     return added_BHTS
 
 
 def _heads_first(x_NHK: Tensor, layout: PaddedLayout) -> Tensor:
-    """(B H T K)."""
+    """Rows as a grid with heads before tokens (B H T K)."""
     return layout.grid(x_NHK).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Who may attend to whom, and how scores are made: what a call of `attend` means."""
+"""Attention scope: the mask, bias, dropout and scale of a call of `attend`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 Bias = Callable[[Tensor], Tensor]
-"""Distances (… T S), key position less query position, to what is added to the scores (… H T S)."""
+"""Returns the addend of the scores (… H T S) for distances (… T S), key minus query position."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     causal: bool = False
-    """A query sees no later key."""
+    """Whether a query sees only itself and earlier keys."""
 
     window: int | None = None
-    """A query sees only keys nearer than this, on either side."""
+    """Sliding window: a query sees only keys closer than this, on either side. None: all."""
 
     bias: Bias | None = None
     dropout: float = 0.0
-    """Share of the attention weights set to zero."""
+    """Dropout probability of the attention weights."""
 
     scale: float | None = None
-    """What scores are multiplied by. None: 1/√K, which keeps their variance at 1."""
+    """Factor of the scores. None: 1/√K, which keeps their variance at 1."""
 
     def scale_for(self, width: int) -> float:
         return width**-0.5 if self.scale is None else self.scale
@@ -35,14 +35,14 @@ class Scope:
 
     @staticmethod
     def distance_TS(scores_HTS: Tensor) -> Tensor:
-        """Key position less query position; the last query stands at the last key."""
+        """Key position minus query position. The last query has the position of the last key."""
         n_queries, n_keys = scores_HTS.shape[-2:]
         q_T1 = torch.arange(n_keys - n_queries, n_keys, device=scores_HTS.device)[:, None]
         return torch.arange(n_keys, device=scores_HTS.device) - q_T1
 
 
 def allowed_TS(scope: Scope, scores_HTS: Tensor) -> Tensor:
-    """True where a query may attend, for one sequence."""
+    """Mask of one sequence that is true where a query may attend."""
     distance_TS = scope.distance_TS(scores_HTS)
     may_TS = torch.ones_like(distance_TS, dtype=torch.bool)
     if scope.causal:

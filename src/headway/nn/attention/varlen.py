@@ -1,11 +1,11 @@
-"""The `varlen` back end: torch's flash attention over sequences side by side. CUDA, 16 bits.
+"""The `varlen` back end: torch's flash attention on flat batches, with CUDA and 16 bits.
 
-`torch.nn.attention.varlen` has no dropout, but the operators under it do. They draw the mask from
-torch's generator on the device, also inside a CUDA graph, and backward draws the same mask again
-from the state that forward returns. Nothing of the size of the weights is stored.
+`torch.nn.attention.varlen` has no dropout, but its underlying operators do. They draw the mask from
+torch's generator on the device, also inside a CUDA graph. The backward pass draws the same mask
+again from the state that the forward pass returns, so that no mask is stored.
 
-The kernel compares 8 random bits per weight with the rate, so the share that it drops is a multiple
-of 1/256: a rate of 0.1 drops 0.102.
+The kernel compares 8 random bits per weight with the probability, which is therefore rounded to a
+multiple of 1/256: 0.1 becomes 0.102.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ def varlen_forward(
     left: int,
     right: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the log-sum of each row's softmax, and the state of the generator, of which
-    `varlen_backward` draws the dropout mask again.
+    """Return the output, the log-sum-exp of each query, and the state of the random generator, from
+    which `varlen_backward` draws the dropout mask again.
 
-    A query sees the `left` keys before its own place and the `right` keys after it; -1: all.
+    A query sees `left` keys before its own position and `right` keys after it; -1: all.
     """
     out_NHK, sums_HN, state, _, _ = FORWARD(
         q_NHK, k_MHK, v_MHK, q_bounds, k_bounds, q_longest, k_longest,
         dropout, (left, right) == (-1, 0), False,
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
-    # Without dropout no state is drawn, and what comes back for it differs between versions.
+    # Without dropout there is no state, and the returned placeholder differs between versions.
     return out_NHK, sums_HN, state if dropout else _empty_state(q_NHK)
 
 

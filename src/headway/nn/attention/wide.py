@@ -1,5 +1,8 @@
-"""The `wide` back end: attention written out on a grid of fixed shape. For heads too wide for the
-kernels, as the single ones of other bodies, in steps that must ask the host for no length."""
+"""The `wide` back end: explicit attention on a grid of fixed shape.
+
+For heads that are too wide for the kernels, such as the single heads of recurrent bodies, in steps
+that must not depend on lengths known to the host.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from headway.nn.grid import cells_N, to_grid, to_rows
 from headway.nn.layout import Layout
 
 HIDDEN = -1e30
-"""The score of what may not be seen."""
+"""Score of masked keys."""
 
 
 def attend_wide(
@@ -28,14 +31,15 @@ def attend_wide(
     wide = torch.promote_types(q_NHK.dtype, torch.float32)
     scores_BHTS = scores_BHTS.to(wide) * scope.scale_for(q_NHK.shape[-1])
     may_B1TS = _allowed(queries, keys, scope)[:, None]
-    # Who sees nothing, as a dummy row may, gets nothing.
+    # A query without visible keys, such as a dummy row, gets zeros.
     weights_BHTS = scores_BHTS.masked_fill(~may_B1TS, HIDDEN).softmax(-1) * may_B1TS
     weights_BHTS = F.dropout(weights_BHTS, scope.dropout).to(v_SBHK.dtype)
     return to_rows(torch.einsum("bhts,sbhk->tbhk", weights_BHTS, v_SBHK), cell_N)
 
 
 def _allowed(queries: Layout, keys: Layout, scope: Scope) -> Tensor:
-    """True where a query may attend (B T S). The last query stands at the last key."""
+    """Mask that is true where a query may attend (B T S). The last query has the position of the
+    last key."""
     device = keys.lengths_B.device
     key_S = torch.arange(keys.longest, device=device)
     may_BTS = (key_S < keys.lengths_B[:, None])[:, None]

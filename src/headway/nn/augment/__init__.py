@@ -1,6 +1,6 @@
-"""Pictures, videos and recordings changed at random, on their device, each by its own numbers.
+"""Random augmentation of images, videos and audio on their device, different for each example.
 
-Nothing here asks the device for a number, so all of it can be recorded as a CUDA graph.
+Nothing here waits for the device, so everything can be recorded as a CUDA graph.
 """
 
 from headway.nn.augment.augment import Augment

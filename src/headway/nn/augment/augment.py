@@ -1,4 +1,4 @@
-"""All changes of a run's settings, in their order."""
+"""Image augmentation as configured in the settings of a run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from headway.nn.augment.rand_augment import draw_operation
 from headway.settings.augment import AugmentSettings
 
 ERASED = (0.02, 0.33)
-"""The area of what is erased, as a share of the picture's ..."""
+"""Range of the erased area, as a fraction of the image (random erasing, Zhong et al. 2017)."""
 
 ASPECT = 3.3
-"""... and its longer side in terms of the shorter one, at most (Zhong et al., 2017)."""
+"""Largest aspect ratio of the erased rectangle (Zhong et al. 2017)."""
 
 
 class Augment(nn.Module):
-    """Pictures and videos (B T C Y X; uint8, or floats between 0 and 1) as floats between 0 and 1:
-    moved and mirrored, then the operations that were drawn, then erased in part. All frames of a
-    video change alike. In evaluation nothing but the type changes."""
+    """Augmentation of images and videos (B T C Y X; uint8, or floats between 0 and 1).
+
+    Shifts and flips, then applies random operations (RandAugment), then erases a rectangle. Returns
+    floats between 0 and 1. All frames of a video change in the same way. In evaluation mode, only
+    the type changes."""
 
     def __init__(self, settings: AugmentSettings) -> None:
         super().__init__()
@@ -45,7 +47,7 @@ class Augment(nn.Module):
         return bool(self.settings.mixup or self.settings.cutmix)
 
     def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> Mixed:
-        """What `forward` gave, two in one, with targets shared out alike."""
+        """Mix pairs of images that `forward` returned, and their targets."""
         return mix_pictures(
             images_BTCYX,
             targets_BC,
@@ -62,7 +64,8 @@ class Augment(nn.Module):
 
 
 def erase(x_BTCYX: Tensor, share: float) -> Tensor:
-    """A rectangle of noise in this share of the pictures; the same one in all frames of a video."""
+    """Random erasing: replace a rectangle by noise in a fraction `share` of the images, with the
+    same noise in all frames of a video."""
     n_pictures, _, _, height, width = x_BTCYX.shape
     draw_3B = torch.rand(3, n_pictures, device=x_BTCYX.device)
     least, most = ERASED

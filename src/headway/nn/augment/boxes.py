@@ -1,4 +1,4 @@
-"""Rectangles at random places."""
+"""Masks of rectangles, for random erasing and CutMix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 def box_masks(
     middle_y_B: Tensor, middle_x_B: Tensor, height_B: Tensor, width_B: Tensor, size: tuple[int, int]
 ) -> Tensor:
-    """True inside (B Y X); all in pixels, cut off at the rim."""
+    """Masks that are true inside the rectangles (B Y X), from centres and sizes in pixels.
+    Rectangles may extend beyond the image."""
     y_Y, x_X = (torch.arange(n, device=height_B.device) + 0.5 for n in size)
     inside_BY = (y_Y - middle_y_B[:, None]).abs() <= height_B[:, None] / 2
     inside_BX = (x_X - middle_x_B[:, None]).abs() <= width_B[:, None] / 2
@@ -17,8 +18,8 @@ def box_masks(
 
 
 def whole_boxes(area_B: Tensor, aspect_B: Tensor, size: tuple[int, int]) -> Tensor:
-    """Rectangles of these shares of the picture's area, height to width as `aspect_B`, at random
-    places where all of them is inside."""
+    """Masks of rectangles at random places inside the image, with area `area_B` as a fraction of
+    the image and height/width ratio `aspect_B`."""
     height, width = size
     pixels_B = area_B * height * width
     height_B = (pixels_B * aspect_B).sqrt().clamp(max=height)

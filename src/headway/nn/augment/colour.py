@@ -1,5 +1,5 @@
-"""Pixels that change their colours. Each takes pictures B T C Y X between 0 and 1 and gives as
-many; a video's frames change together."""
+"""Colour operations on images (B T C Y X) between 0 and 1. All frames of a video change in the
+same way."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from torch import Tensor
 
 LEVELS = 256
 LUMA = (0.299, 0.587, 0.114)
-"""How bright red, green and blue are to the eye (ITU-R 601)."""
+"""Luma weights of red, green and blue (ITU-R BT.601)."""
 
 
 def blend(x_BTCYX: Tensor, base_BTCYX: Tensor, factor_B: Tensor) -> Tensor:
-    """1 leaves a picture as it is, 0 makes it the base, more than 1 goes away from the base."""
+    """Interpolate from a base (factor 0) to the image (factor 1); larger factors extrapolate."""
     factor = factor_B[:, None, None, None, None]
     return torch.lerp(base_BTCYX, x_BTCYX, factor).clamp(0.0, 1.0)
 
 
 def grey(x_BTCYX: Tensor) -> Tensor:
-    """Without colours, in as many channels."""
+    """Greyscale image with the same number of channels."""
     if x_BTCYX.shape[2] != len(LUMA):
         return x_BTCYX
-    # Not a tensor of weights: to bring one to the device is what a recorded graph cannot do.
+    # No tensor of weights, because a CUDA graph cannot record its copy to the device.
     parts = zip(LUMA, x_BTCYX.unbind(2), strict=True)
     bright_BTYX = torch.stack([weight * part for weight, part in parts]).sum(0)
     return bright_BTYX[:, :, None].expand_as(x_BTCYX)
 
 
 def mean_grey(grey_BTCYX: Tensor) -> Tensor:
-    """One even grey, as bright as the whole."""
+    """Uniform grey with the mean brightness."""
     return grey_BTCYX.mean((1, 2, 3, 4), keepdim=True).expand_as(grey_BTCYX)
 
 
 def smooth(x_BTCYX: Tensor) -> Tensor:
-    """A little blurred, each pixel five times as heavy as its neighbours; the rim stays."""
+    """Blur with a 3 × 3 kernel whose centre has weight 5; the border stays."""
     height, width = x_BTCYX.shape[-2:]
     if min(height, width) < 3:
         return x_BTCYX
@@ -46,27 +46,27 @@ def smooth(x_BTCYX: Tensor) -> Tensor:
 
 
 def posterize(x_BTCYX: Tensor, bits_B: Tensor) -> Tensor:
-    """Only so many levels of a channel: 2 to the power of `bits_B`."""
+    """Reduce each channel to `bits_B` bits."""
     step = (2.0 ** (8 - bits_B.round()))[:, None, None, None, None]
     coarse = ((x_BTCYX * (LEVELS - 1) / step).floor() * step / (LEVELS - 1)).clamp(0.0, 1.0)
     return torch.where(step > 1.0, coarse, x_BTCYX)
 
 
 def solarize(x_BTCYX: Tensor, threshold_B: Tensor) -> Tensor:
-    """What is brighter than the threshold is turned round."""
+    """Invert all values above the threshold."""
     return torch.where(x_BTCYX > threshold_B[:, None, None, None, None], 1.0 - x_BTCYX, x_BTCYX)
 
 
 def autocontrast(x_BTCYX: Tensor) -> Tensor:
-    """Each channel from black to white (autocontrast)."""
+    """Stretch each channel to the range from 0 to 1."""
     low, high = x_BTCYX.amin((1, 3, 4), keepdim=True), x_BTCYX.amax((1, 3, 4), keepdim=True)
     flat = high - low < 1 / LEVELS
     return torch.where(flat, x_BTCYX, (x_BTCYX - low) / (high - low).clamp(min=1 / LEVELS))
 
 
 def equalize(x_BTCYX: Tensor) -> Tensor:
-    """Each channel's levels equally frequent: a pixel becomes the share of pixels below it, beside
-    all that are not of the darkest level."""
+    """Equalise the histogram of each channel: a pixel becomes its cumulative frequency, not
+    counting pixels of the darkest level."""
     n_pictures, n_frames, n_channels, height, width = x_BTCYX.shape
     level = (x_BTCYX * (LEVELS - 1)).round().long()
     level_BCP = level.transpose(1, 2).flatten(2)

@@ -1,4 +1,4 @@
-"""Pixels that change their places: mirrored, moved, turned, sheared."""
+"""Geometric operations on images: flip, shift, rotation, shear."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) -> Tensor:
-    """Pictures moved by whole pixels over a black edge, then mirrored where asked: exact for any
-    type."""
+    """Shift images by whole pixels, filling with black, then flip those that are to be flipped.
+    Exact for any type."""
     *_, height, width = x_BTCYX.shape
     from_BY = torch.arange(height, device=x_BTCYX.device) - down_B[:, None]
     across_X = torch.arange(width, device=x_BTCYX.device)
@@ -25,12 +25,12 @@ def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) 
 
 
 def warp(x_BTCYX: Tensor, matrix_B23: Tensor) -> Tensor:
-    """Every pixel is read from where the matrix says, in units of half a picture from its middle;
-    what lies outside is black."""
+    """Apply an affine matrix to the coordinates from which pixels are read, in units of half an
+    image from its centre. Pixels outside the image are black."""
     n_pictures, n_frames, _, height, width = x_BTCYX.shape
     size = [n_pictures, 1, height, width]
     grid_BYX2 = F.affine_grid(matrix_B23, size, align_corners=False)
-    flat = x_BTCYX.flatten(1, 2)  # frames are channels here: they go the same way
+    flat = x_BTCYX.flatten(1, 2)  # frames are treated as channels, so that all move alike
     return F.grid_sample(flat, grid_BYX2, align_corners=False).unflatten(1, (n_frames, -1))
 
 
@@ -40,13 +40,13 @@ def to_shear(across_B: Tensor, down_B: Tensor) -> Tensor:
 
 
 def to_move(across_B: Tensor, down_B: Tensor) -> Tensor:
-    """By shares of half a picture."""
+    """Matrix of a shift, in units of half an image."""
     one, zero = torch.ones_like(across_B), torch.zeros_like(across_B)
     return _matrix(one, zero, across_B, zero, one, down_B)
 
 
 def to_turn(angle_B: Tensor, height: int, width: int) -> Tensor:
-    """By radians; the units of the two axes differ where a picture is not square."""
+    """Matrix of a rotation in radians. The units of the axes differ if the image is not square."""
     cos_B, sin_B, zero = angle_B.cos(), angle_B.sin(), torch.zeros_like(angle_B)
     return _matrix(cos_B, -sin_B * (height / width), zero, sin_B * (width / height), cos_B, zero)
 

@@ -1,5 +1,4 @@
-"""Two pictures in one, and what they are then pictures of: mixup (Zhang et al., 2017) and cutmix
-(Yun et al., 2019)."""
+"""Mixup (Zhang et al. 2017) and CutMix (Yun et al. 2019): mix pairs of images and their targets."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ from headway.nn.augment.boxes import box_masks
 class Mixed(NamedTuple):
     images_BTCYX: Tensor
     targets_BC: Tensor
-    """Shared out between the two classes as the picture is."""
+    """Targets mixed in the same proportion as the images."""
 
     partner_B: Tensor
-    """Which picture each is mixed with ..."""
+    """Index of the image that each image is mixed with."""
 
     weight_B: Tensor
-    """... and the share that is its own; that of the partner is the rest."""
+    """Weight of the image itself, from 0 to 1; the rest is the weight of the partner."""
 
 
 def mix_pictures(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float) -> Mixed:
-    """Pictures between 0 and 1. `mixup` and `cutmix` are alpha of the weights' Beta distribution,
-    0 for none; with both, each picture has one or the other with equal chances."""
+    """Mix images between 0 and 1. `mixup` and `cutmix` are alpha of the Beta distribution of the
+    weights, 0 for none. With both, each image gets one or the other with equal probability."""
     n_pictures, device = len(images_BTCYX), images_BTCYX.device
     partner_B = torch.rand(n_pictures, device=device).argsort()
     others_BTCYX = images_BTCYX.index_select(0, partner_B)
@@ -50,8 +49,8 @@ def mix_pictures(images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutm
 
 
 def beta(alpha: float, n: int, device: torch.device) -> Tensor:
-    """Beta(alpha, alpha), from two numbers of a gamma distribution; as logarithms, for a small
-    alpha makes both of them too small for a float."""
+    """Sample Beta(alpha, alpha) from the logarithms of two gamma variates, which would underflow
+    for a small alpha."""
     one = torch.ones(2, n, device=device)
     above_2B = Gamma((alpha + 1) * one, one, validate_args=False).sample()
     # Gamma(a) is Gamma(a + 1) times U^(1/a). 1 - U is never zero.
@@ -60,7 +59,7 @@ def beta(alpha: float, n: int, device: torch.device) -> Tensor:
 
 
 def cut_boxes(own_B: Tensor, images_BTCYX: Tensor) -> Tensor:
-    """Rectangles for the partner, of the area that `own_B` leaves, anywhere: cut off at the rim."""
+    """Masks of rectangles for the partner, with area 1 − `own_B`. They may leave the image."""
     height, width = images_BTCYX.shape[-2:]
     side_B = (1.0 - own_B).sqrt()
     at_2B = torch.rand(2, len(own_B), device=own_B.device)

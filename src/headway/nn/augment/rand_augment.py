@@ -1,8 +1,8 @@
-"""A few operations a picture, drawn from a list: RandAugment (Cubuk et al., 2019) on tensors.
+"""RandAugment (Cubuk et al. 2019) on tensors: a few random operations per image.
 
-Every picture has its own draw, so all operations are computed for all pictures and each takes what
-it drew. Those that move pixels are one warp with a matrix a picture; brightness, contrast, colour
-and sharpness are one blend with a base a picture.
+Each image draws its own operation. All operations are computed for all images, and each image uses
+the one that it drew. Geometric operations are one warp with a matrix per image; brightness,
+contrast, colour and sharpness are one blend with a base per image.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ BLENDS = ("brightness", "contrast", "colour", "sharpness")
 OPERATIONS = ("same", *MOVES, *BLENDS, "posterize", "solarize", "stretch", "equalize")
 
 FULL = 10.0
-"""The strongest magnitude, at which operations are as strong as this:"""
+"""Highest magnitude, at which operations have the strengths below."""
 
 SHEAR = 0.3
-MOVE = 0.6  # of half a picture
+MOVE = 0.6  # of half an image
 TURN = pi / 6
 BLEND = 0.9
-BITS = 4  # taken away of 8
+BITS = 4  # removed out of 8
 
 
 def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
-    """One operation a picture, drawn at random; pictures between 0 and 1."""
+    """Apply one random operation to each image (values between 0 and 1)."""
     n_pictures, device = len(x_BTCYX), x_BTCYX.device
     chosen_B = torch.randint(len(OPERATIONS), (n_pictures,), device=device)
     sign_B = torch.randint(2, (n_pictures,), device=device).float() * 2 - 1
@@ -38,8 +38,8 @@ def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
 
 
 def apply_operations(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
-    """The operation of this number of the list to each picture, as strong as `strength_B`: -1 to 1,
-    where the sign is the direction; 0 changes nothing."""
+    """Apply operation number `chosen_B` of the list to each image, with `strength_B` from -1 to 1.
+    The sign is the direction; 0 changes nothing."""
     x_BTCYX = _moved(x_BTCYX, chosen_B, strength_B)
     x_BTCYX = _blended(x_BTCYX, chosen_B, strength_B)
     amount_B = strength_B.abs()
@@ -68,7 +68,7 @@ def _moved(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
     matrix_B23 = to_move(zero_B, zero_B)
     for name, matrix in matrices.items():
         matrix_B23 = torch.where(_is(chosen_B, name)[:, :, 0, 0], matrix, matrix_B23)
-    # Where nothing moves, not even the last bit changes.
+    # Images that do not move stay bit-identical.
     still_B = (chosen_B < 1) | (chosen_B > len(MOVES)) | (strength_B == 0)
     still = still_B[:, None, None, None, None]
     return torch.where(still, x_BTCYX, warp(x_BTCYX, matrix_B23))

@@ -1,4 +1,4 @@
-"""SpecAugment: bands and spans of time of log-mel frames, hidden at random (Park et al. 2019)."""
+"""SpecAugment: random masks over mel bands and time spans of log-mel frames."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from headway.nn.mel import means_of_recordings
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """Hides bands and spans of time of each recording behind its mean (Park et al. 2019).
+    """Masks bands and time spans of each recording with its mean (Park et al. 2019).
 
-    How wide a mask is and where it lies is drawn for each recording, on the device of the frames.
+    Widths and places of masks are drawn for each recording, on the device of the frames.
     """
 
     bands: int = 2
-    """Masks over bands, for each recording ..."""
+    """Masks over mel bands per recording."""
 
     band_width: int = 27
-    """... and each hides up to this many."""
+    """Widest mask over bands."""
 
     spans: int = 2
     span_width: int = 40
-    """In frames ..."""
+    """Widest mask over time, in frames."""
 
     most: float = 0.2
-    """... and never more than this share of the recording."""
+    """Widest mask over time, as a fraction of the recording."""
 
     def __call__(self, mel_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
         """`number_A`: the recording of each frame, in order."""
@@ -52,7 +52,7 @@ class SpecAugment:
 
 
 def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Tensor]:
-    """First place and width (B M) of masks that lie within each length."""
+    """Random starts and widths (B M) of masks within each length."""
     draw_2BM = torch.rand(2, len(length_B), n_masks, device=length_B.device)
     width_BM = (draw_2BM[0] * (widest_B[:, None] + 1)).long()
     first_BM = (draw_2BM[1] * (length_B[:, None] - width_BM + 1)).long()
@@ -60,6 +60,6 @@ def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Te
 
 
 def _drawn(place_BP: Tensor, first_BM: Tensor, width_BM: Tensor) -> Tensor:
-    """Whether each place lies under one of the masks of its row."""
+    """Whether each place is covered by one of the masks of its row."""
     distance_BPM = place_BP[:, :, None] - first_BM[:, None]
     return ((distance_BPM >= 0) & (distance_BPM < width_BM[:, None])).any(-1)
