@@ -1,4 +1,4 @@
-"""Families that listen: encoders of recordings (speakers, CTC) and transcribers like Whisper."""
+"""Audio families: encoders (speaker recognition, CTC) and encoder-decoders such as Whisper."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 
 
 class Listener(Encoder):
-    """`forward` gives a vector a row, which is a few frames of a recording."""
+    """Audio encoder. `forward` returns one vector per position, which covers a few frames."""
 
     @property
     def ctc(self) -> WordHead:
-        """Scores of symbols, the last of them the blank, for each row."""
+        """The CTC head: scores of the symbols at each position; the last symbol is the blank."""
         head = self.head_named("ctc")
         assert isinstance(head, WordHead)
         return head

@@ -1,4 +1,4 @@
-"""The families, in a table you can see. A new one is a file beside this and a line in the table."""
+"""Table of model families, and `build_model`. A new family is a module here and a table entry."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ FAMILIES: dict[str, Callable[[Any], nn.Module]] = {
 def build_model(
     settings: ModelSettings, *, device: torch.device | str = "cpu", seed: int | None = 0
 ) -> nn.Module:
-    """A freshly initialised model. On the device "meta" it takes no memory and can be counted.
-    Without a seed its weights are not drawn: for a caller who fills all of them."""
+    """Build a model with initialised weights. On the device "meta" it takes no memory, which is
+    enough to count its parameters. Without a seed, weights are left uninitialised for a caller that
+    loads all of them."""
     is_meta = torch.device(device).type == "meta"
     with torch.device("meta" if is_meta else "cpu"), Unfilled() if is_meta else nullcontext():
         model = FAMILIES[family_of(settings)](settings)
@@ -43,8 +44,8 @@ def build_model(
 
 
 class Unfilled(TorchFunctionMode):
-    """Torch's own layers draw no weights: where there is no memory, that makes nothing but imports
-    the compiler."""
+    """Context that skips torch's weight initialisation, which on the meta device has no effect but
+    imports the compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""GPT and its kin: a stack that sees only what came before, and predicts the next token."""
+"""Decoder-only models such as GPT: a causal stack that predicts the next token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headway.settings.model import DecoderSettings
 
 
 class Decoder(Readable):
-    """`forward` gives a vector a token; `scores` turns it into scores of the next one.
+    """Decoder-only model. `forward` returns one vector per token, `scores` the logits of the next.
 
-    Classes are read from a text's last token: no other has seen all of it.
+    Classes are read from the last token of a text, the only one that sees all others.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Decoder(Readable):
 
     @property
     def counts(self) -> bool:
-        """Whether it is a table of n-grams, and has no layers that compute."""
+        """Whether the model is a table of n-grams instead of a neural network."""
         return isinstance(self.head, CountedWords)
 
     @property
@@ -59,13 +59,15 @@ class Decoder(Readable):
         """The head that scores the next token."""
         if self.head is None:
             has = ", ".join(self.heads)
-            raise UserError(f"this model has no 'words' head (heads: {has}). Add it to `heads`.")
+            raise UserError(
+                f"this model has no 'words' head (heads: {has}). Train one with it in model.heads."
+            )
         return self.head
 
 
 def decoder(settings: DecoderSettings) -> Decoder:
     if settings.counts:
-        # It answers all that a stack asks of a layer.
+        # LastTokens has the interface that Stack expects of a layer, but is not a subclass.
         body = Stack([LastTokens(settings.order - 1)])  # type: ignore[list-item]
         return Decoder(
             TokenFront(settings.vocab_size), body, CountedWords(settings.vocab_size, settings.order)

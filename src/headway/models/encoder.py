@@ -1,4 +1,4 @@
-"""BERT and its kin: an encoder that reads a text in both directions, and heads that read it out."""
+"""Encoders such as BERT: a bidirectional stack with output heads."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headway.settings.model import EncoderSettings
 
 
 class Encoder(Readable):
-    """`forward` gives a vector a token; the heads that the settings name read them out.
+    """Encoder. `forward` returns one vector per token, which the heads in the settings read.
 
-    `ngrams`: a second member of the model, whose label scores are averaged with those of the label
-    head. The layers are trained alone: a table fitted to the same texts knows them by heart and
-    would leave nothing to learn.
+    `ngrams`: an n-gram model whose label scores are averaged with those of the label head. The
+    layers are trained without it: a table fitted to the same texts memorises them and would leave
+    nothing to learn.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Encoder(Readable):
         self.ngrams = ngrams
 
     def forward(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """`tokens_N`: what the front reads: token numbers, pictures, recordings."""
+        """`tokens_N`: the input of the front: token numbers, images or audio."""
         more = () if segments_N is None else (segments_N,)
         return self.stack(self.front(tokens_N, layout, *more), layout)
 
@@ -60,8 +60,8 @@ class Encoder(Readable):
     def for_classes(
         self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
     ) -> tuple[Tensor, Layout]:
-        """Vectors from which `classes` reads the same as from all, and how they lie: where classes
-        are read from first rows, the last layer computes no others."""
+        """Return vectors that give the same `classes` as all vectors, and their layout. If classes
+        are read from the first tokens, the last layer computes only those."""
         n_first = self.n_first
         whole = n_first is None or not layout.has_all(n_first)
         if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
@@ -81,24 +81,25 @@ class Encoder(Readable):
 
     @property
     def n_first(self) -> int | None:
-        """How many first rows classes are read from, if from those alone."""
+        """Number of first tokens that classes are read from; None if they are read from others."""
         return 1 if self.pooling == "first" else None
 
     def scores(self, x_ND: Tensor) -> Tensor:
-        """Word scores for the given rows: in masked training only the masked ones."""
+        """Logits of the vocabulary for the given tokens; in masked training only masked ones."""
         return self.words(x_ND)
 
     @property
     def words(self) -> MaskedWordHead:
-        """The head that scores the masked words."""
+        """The head that predicts masked tokens."""
         head = self.head_named("words")
         assert isinstance(head, MaskedWordHead)
         return head
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """One vector a text: BERT's pooler over the first token where there is one, else plain.
+        """Return one vector per text: from BERT's pooler if there is one and pooling is `first`,
+        otherwise pooled without it.
 
-        Sentence encoders such as MiniLM carry a pooler among their weights but use the mean.
+        Sentence encoders such as MiniLM have a pooler among their weights but use the mean.
         """
         if "pooled" in self.heads and self.pooling == "first":
             return self.heads["pooled"](x_ND, layout)

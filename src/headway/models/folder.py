@@ -1,4 +1,4 @@
-"""A model in a folder: `config.toml` and `model.safetensors`. Copy the folder and it works."""
+"""Save and load models as self-contained folders: `config.toml` and `model.safetensors`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ __all__ = [
 Shape = tuple[int, ...]
 
 CHECKSUM = "sha256"
-"""Of all tensors with their names, types and shapes; kept in the file's own header."""
+"""Header entry for the SHA-256 of all tensors with their names, types and shapes."""
 
 
 def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
-    """Write both files so that a crash leaves the old ones or the new ones, never half of one.
+    """Write weights and settings, each file atomically.
 
-    The settings come last: a new folder that has them is complete.
+    The settings are written last, so a new folder that has them is complete.
     """
     save_weights(folder, model_weights(model))
     try:
@@ -58,7 +58,7 @@ def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
 
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write `model.safetensors` alone, beside the settings that are there or will be."""
+    """Write only `model.safetensors`, without settings."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +72,8 @@ def load_model(
     device: torch.device | str = "cpu",
     settings: ModelSettings | None = None,
 ) -> nn.Module:
-    """The model of a folder, every weight of it taken from there and checked. `settings`: its own,
-    where they have been read already."""
+    """Load the model of a folder and verify its weights. `settings`: those of the folder, if they
+    were read before."""
     folder = run_folder(folder)
     settings = load_settings(folder) if settings is None else settings
     path = file_in(folder, WEIGHTS)
@@ -84,21 +84,22 @@ def load_model(
             notes = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise FolderError(
-            f"{path} is damaged or no safetensors file ({error}). Copy it again from its source."
+            f"{path} is damaged or not a safetensors file ({error}). Copy it again from its source."
         ) from error
     load_weights(model, from_int8(weights), f"{path} does not fit the model of {folder / CONFIG}.")
-    # Files of others have other notes; of ours, one of two shows a change in the other.
+    # Files of other programs have no checksum. Ours are recognised by the name of the entry or by
+    # a value that looks like one, so that damage to either is detected.
     ours = CHECKSUM in notes or any(re.fullmatch(HEX, note) for note in notes.values())
     if ours and notes != _notes(weights):
         raise FolderError(
-            f"{path} is damaged: its weights are not those that were saved. "
+            f"{path} is damaged: its weights do not match their SHA-256. "
             "Copy it again from its source."
         )
     return model
 
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model by name, one that is shared only once."""
+    """Tensors of a model by name; a shared tensor appears once."""
     return {names[0]: tensor.detach() for names, tensor in _shared_once(model)}
 
 
@@ -106,7 +107,7 @@ def model_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor], misfit: str = "the weights do not fit."
 ) -> None:
-    """Copy all of them into the model. A shared one may go by any of its names."""
+    """Copy all weights into the model. A shared tensor may have any of its names."""
     weights = with_current_names(weights)
     make_room(model, weights)
     ours = {_name_in(weights, names): tensor for names, tensor in _shared_once(model)}
@@ -119,10 +120,10 @@ def load_weights(
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    # The format's mark lets other tools that read safetensors take the file as torch's.
+    # The metadata include the format, so that other tools accept the file as one of torch.
     save_file(tensors, path, _notes(tensors))
-    path.chmod(0o644)  # the library lets only its owner read it
-    # The library writes the notes in any order; the same weights shall give the same bytes.
+    path.chmod(0o644)  # the library makes it readable only by its owner
+    # The library writes metadata in random order, but equal weights should give equal bytes.
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -147,18 +148,18 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 def describe_difference(ours: dict[str, Shape], theirs: dict[str, Shape], limit: int = 5) -> str:
-    """A short table of the tensors that only one side has, or that differ in shape."""
+    """List the tensors that only the file or only the model has, or that differ in shape."""
     lines = []
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            there, here = theirs.get(name, "nothing"), ours.get(name, "nothing")
+            there, here = theirs.get(name, "missing"), ours.get(name, "missing")
             lines.append(f"  {name}: file {there}, model {here}")
     more = f"\n  ... and {len(lines) - limit} more" if len(lines) > limit else ""
     return "\n".join(lines[:limit]) + more
 
 
 def _shared_once(model: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Every tensor of the model with all the names it goes by; tied weights have several."""
+    """Every tensor of the model with all of its names; tied weights have several."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -168,6 +169,6 @@ def _shared_once(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _name_in(file: Iterable[str], names: list[str]) -> str:
-    """The name under which a file holds a tensor: any one of those it goes by."""
+    """The one of these names that a file uses for a tensor; the first if it has none of them."""
     known = set(file)
     return next((name for name in names if name in known), names[0])

@@ -1,4 +1,4 @@
-"""Weights in 8 bits for storing and shipping: a quarter of the size. Loaded, they are fp32 again.
+"""8-bit weights for storage, a quarter of the size. They are loaded as fp32.
 
 Each row of a matrix is rounded to 255 levels between minus and plus its largest magnitude, as in
 `nn/int8.py`, which computes with them.
@@ -13,11 +13,11 @@ from torch import Tensor
 from headway.nn.int8 import Rounded
 
 SCALE = ".row_scale"
-"""Follows the name of the matrix whose rows it belongs to."""
+"""Suffix of the name of the scales, after the name of their matrix."""
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices as whole numbers with a scale a row; everything else as it is."""
+    """Round matrices to 8-bit integers with one scale per row; keep other tensors unchanged."""
     small: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if tensor.ndim != 2 or not tensor.is_floating_point():
@@ -28,7 +28,7 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The matrices that `to_int8` rounded, in fp32; what has no scale comes back as it is."""
+    """Convert the matrices that `to_int8` rounded back to fp32; keep other tensors unchanged."""
     return {
         name: Rounded(tensor, weights[name + SCALE]).wide() if name + SCALE in weights else tensor
         for name, tensor in weights.items()

@@ -1,4 +1,4 @@
-"""The Transformer of 2017: an encoder reads the source, a decoder writes the target."""
+"""Encoder-decoder models: the encoder reads the source, the decoder generates the target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.settings.model import Seq2SeqSettings
 
 
 class Seq2Seq(Model):
-    """Read a source once (`encode`), then give vectors for target tokens given it (`decode`)."""
+    """Encoder-decoder: `encode` reads the source once, `decode` returns states of target tokens."""
 
     def __init__(
         self,
@@ -29,21 +29,21 @@ class Seq2Seq(Model):
         head: WordHead,
         ctc: WordHead | None = None,
     ) -> None:
-        """`ctc` scores symbols, the last of them the blank, for each row of the memory."""
+        """`ctc` scores the symbols at each encoder position; the last symbol is the blank."""
         super().__init__()
         self.source_front, self.encoder = source_front, encoder
         self.target_front, self.decoder, self.head = target_front, decoder, head
         self.ctc = ctc
 
     def encode(self, source_M: Any, layout: Layout) -> Memory:
-        """`source_M`: what the source's front reads: token numbers, pictures, recordings."""
+        """`source_M`: the input of the source front: token numbers, images or audio."""
         x_MD = self.source_front(source_M, layout)
         return Memory(self.encoder(x_MD, layout), layout)
 
     def decode(
         self, target_N: Tensor, layout: Layout, memory: Memory, cache: Cache | None = None
     ) -> Tensor:
-        """Hidden states; the head scores them, in training a chunk at a time."""
+        """Hidden states of the target tokens, before the head."""
         x_ND = self.target_front(target_N, layout)
         return self.decoder(x_ND, layout, memory, cache)
 
@@ -55,7 +55,10 @@ class Seq2Seq(Model):
     def head_named(self, name: str) -> nn.Module:
         head = {"words": self.head, "ctc": self.ctc}.get(name)
         if head is None:
-            raise UserError(f"this model has no {name!r} head: it writes words.")
+            raise UserError(
+                f"this model has no {name!r} head "
+                f"(heads: {'words' if self.ctc is None else 'words, ctc'})."
+            )
         return head
 
     def scores(self, x_ND: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ def compose_seq2seq(
     source: Embedding | None = None,
     ctc: WordHead | None = None,
 ) -> Seq2Seq:
-    """Whatever its source is: both stacks and the words that are written."""
+    """Build both stacks, the target front and the output head, for any kind of source."""
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
         source_front,

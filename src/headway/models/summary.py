@@ -1,7 +1,7 @@
-"""What a model is made of and what it costs: parameters by part, memory to train and to use it.
+"""Size of a model: parameters by part, and memory for training and inference.
 
-Everything is counted on a model without memory (torch's meta device), so that a model of any size
-can be looked at on any machine.
+Everything is counted on torch's meta device, which allocates no memory, so that a model of any
+size can be summarised on any machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headway.nn.layout import Layout
 from headway.settings.model import ModelSettings, Seq2SeqSettings
 
 TRAINING_BYTES = 16
-"""A parameter in fp32, its gradient, and Adam's two moments."""
+"""Bytes per parameter in training: fp32 weight, gradient, and Adam's two moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,20 +39,20 @@ class Part:
     kind: str
     parameters: int
     shared_with: str = ""
-    """The part that counts a tied weight; it is counted only there."""
+    """The part in which a tied weight is counted; empty if the part shares none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """What a training step keeps for the backward pass, measured by running one."""
+    """Activations that a training step keeps for the backward pass, measured by running one."""
 
     sequences: int
     length: int
     fused_bytes: int
-    """With attention that keeps no weights, as on GPUs, and on CPUs without attention dropout."""
+    """Bytes with fused attention, used on GPUs, and on CPUs without attention dropout."""
 
     written_out_bytes: int
-    """With the attention weights kept, as on CPUs with attention dropout."""
+    """Bytes if attention weights are kept, as on CPUs with attention dropout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,10 @@ class Summary:
     parts: list[Part]
     activations: Activations
     cache_numbers: int
-    """Keys and values that decoding keeps for each token, in all layers. 0: no decoder."""
+    """Numbers that the decoding cache keeps per token, in all layers. 0: no decoder."""
 
     memory_numbers: int
-    """The same for each token of a source. 0: there is none."""
+    """Numbers that the decoding cache keeps per source token, in all layers. 0: no source."""
 
     @property
     def training_bytes(self) -> int:
@@ -98,23 +98,25 @@ def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
 
 
 def outline(settings: ModelSettings) -> nn.Module:
-    """The model without its memory."""
+    """Build the model on the meta device, without memory."""
     try:
         return build_model(settings, device="meta")
     except (RuntimeError, TypeError) as error:
         if "overflow" not in str(error).lower():
             raise
         reason = str(error).splitlines()[0]
-        raise UserError(f"a model of these sizes is too large to address: {reason}") from error
+        raise UserError(
+            f"a model with these sizes is too large for torch: {reason}. Use smaller sizes."
+        ) from error
 
 
 def count(model: nn.Module) -> int:
-    """Parameters; a shared one counts once."""
+    """Number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def parts(model: nn.Module) -> list[Part]:
-    """In the order of the model. A part that owns nothing is listed when it shares something."""
+    """Parts in the order of the model, including those that have only shared parameters."""
     owner: dict[int, tuple[str, str]] = {}
     sizes: dict[tuple[str, str], int] = {}
     shared: dict[tuple[str, str], str] = {}
@@ -133,7 +135,8 @@ def parts(model: nn.Module) -> list[Part]:
 
 
 def _part_of(name: str) -> tuple[str, str]:
-    """`encoder.blocks.3.attention.to_out.weight` is attention in the encoder."""
+    """Child and kind of a parameter: `encoder.blocks.3.attention.to_out.weight` is of the child
+    `encoder` and the kind `attention`."""
     child, *inner = name.split(".")
     kind = inner[2] if inner[0] == "blocks" else inner[0]
     if kind.startswith(("norm_", "final_norm")):
@@ -142,10 +145,11 @@ def _part_of(name: str) -> tuple[str, str]:
 
 
 def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) -> Activations:
-    """Equal sequences, as long as the model takes them, of about `batch_tokens` in all.
+    """Measure activations with sequences of equal length, the longest that the model takes, with
+    about `batch_tokens` in total.
 
-    An encoder-decoder gets as many source tokens as target tokens. The word scores are not part
-    of it: the loss makes them a chunk at a time and keeps none.
+    An encoder-decoder gets as many source tokens as target tokens. The logits are not included,
+    because the loss computes them in chunks and keeps none.
     """
     sequences = math.ceil(batch_tokens / settings.max_len)
     length = batch_tokens // sequences
@@ -181,14 +185,14 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Collect the memory that autograd holds on to, other than the model's own weights."""
+    """Collect the memory that autograd keeps, other than the weights of the model."""
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in weights:
-            kept[storage._cdata] = storage  # held, so that no other storage gets its address
+            kept[storage._cdata] = storage  # kept alive, so that its address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -196,18 +200,18 @@ def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
 
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-"""Not promised by torch. Without it attention is counted as if its weights were kept."""
+"""A private operation of torch. Without it, attention is counted as if its weights were kept."""
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Asks for fused attention by its own name: left alone, the meta device writes it out."""
+    """Context that calls fused attention directly, because the meta device never selects it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         mask = kwargs.get("attn_mask")
-        learns_mask = mask is not None and mask.requires_grad  # no fused attention can do that
+        learns_mask = mask is not None and mask.requires_grad  # fused attention has no such grad
         fused = getattr(torch.ops.aten, FUSED, None)
         if func is not F.scaled_dot_product_attention or learns_mask or fused is None:
             return func(*args, **kwargs)
@@ -216,17 +220,17 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def cache_numbers(model: nn.Module) -> int:
-    """What decoding keeps of each token, in all layers: keys and values, or states."""
+    """Numbers that decoding caches per token in all layers: keys and values, or states."""
     return sum(block.numbers_kept()[0] for block in _deciding(model))
 
 
 def memory_numbers(model: nn.Module) -> int:
-    """The same for each token of a source."""
+    """Numbers that decoding caches per source token in all layers."""
     return sum(block.numbers_kept()[1] for block in _deciding(model))
 
 
 def _deciding(model: nn.Module) -> list[Layer]:
-    """The layers that write; none where nothing is written."""
+    """Decoder layers; empty for models that do not generate."""
     if isinstance(model, Seq2Seq):
         return list(model.decoder.blocks)  # type: ignore[arg-type]
     return list(model.stack.blocks) if isinstance(model, Decoder) else []  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Families that look: ViT and DeiT (an encoder of patches), and captioners (with a decoder)."""
+"""Image families: encoders of patches (ViT, DeiT), and encoder-decoders for captions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from headway.settings.model import PictureEncoderSettings, PictureSeq2SeqSetting
 
 
 class Viewer(Encoder):
-    """`forward` gives a vector a row: first the class token, where there is one, then patches."""
+    """Image encoder. `forward` returns one vector per position: the class token if there is one,
+    then the patches."""
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Without ViT's pooler. Two where one head learned from a teacher, as in DeiT: its token
-        stands behind the class token."""
+        """Input of each classification head, without ViT's pooler. DeiT has a second head, which
+        was distilled from a teacher and reads the token after the class token."""
         rows = {"classes": layout.pooled(x_ND, self.pooling)}
         if "distilled" in self.heads:
             rows["distilled"] = layout.nth(x_ND, 1)

@@ -1,4 +1,4 @@
-"""The sound front: recordings of any length become rows, side by side, and none is padded."""
+"""Audio front: turns audio of any length into positions of a flat batch, without padding."""
 
 from __future__ import annotations
 
@@ -22,59 +22,60 @@ from headway.nn.positions import Learned, Sinusoidal
 from headway.settings.audio import SoundSettings
 
 WIDE = 3
-"""Frames that a convolution sees."""
+"""Kernel width of the convolutions in frames."""
 
 FULL_SCALE = 32768.0
-"""The loudest sample of 16 bits."""
+"""Full scale of 16-bit samples."""
 
 
 USUAL_S = 10.0
-"""Seconds of a recording, where none is at hand to ask."""
+"""Assumed length in seconds, for estimates without data."""
 
 
 @dataclass(frozen=True)
 class Sound:
-    """A flat batch of recordings and where everything in it lies."""
+    """A flat batch of audio, with the indices that locate its recordings, frames and positions."""
 
     samples_S: Tensor
-    """Between -1 and 1."""
+    """Samples of all recordings, between -1 and 1."""
 
     centre_A: Tensor
-    """The middle sample of each frame."""
+    """Index of the middle sample of each frame."""
 
     low_A: Tensor
     high_A: Tensor
-    """Where its recording begins and ends."""
+    """Sample indices of the begin (`low_A`) and end (`high_A`) of the recording of each frame."""
 
     number_A: Tensor
-    """Which recording it is of."""
+    """Number of the recording of each frame."""
 
     taps: tuple[Tensor, ...]
-    """For each convolution the rows that each of its results reads (N 3); one behind the last row
-    stands for silence at the ends."""
+    """For each convolution the input rows of each output (N 3). The index after the last row is
+    silence, for the ends of a recording."""
 
     n_recordings: int
     speed_A: Tensor | None = None
-    """How much quicker than recorded each frame is heard, where some are."""
+    """Speed factor of each frame under speed augmentation; None without augmentation."""
 
     mel_AF: Tensor | None = None
-    """Taken in the place of the recordings' own, where someone has changed it."""
+    """Log-mel frames to use instead of those computed from the samples."""
 
     hidden_N: Tensor | None = None
-    """True for rows that the model must do without."""
+    """True for positions that are masked from the model."""
 
 
 def collate_sounds(
     items: Sequence[Any], shape: SoundSettings, speeds: Sequence[float] | None = None
 ) -> tuple[Sound, list[int]]:
-    """Recordings (16-bit or float samples at the settings' rate) as a batch, and their rows.
+    """Collate audio (16-bit or float samples at the rate in the settings) into a batch, and return
+    the number of positions of each.
 
-    `speeds`: 1.1 is heard a tenth quicker, and so higher and shorter.
+    `speeds`: factors of speed augmentation. 1.1 plays 10 % faster, so higher and shorter.
     """
     waves = [_wave(item, shape) for item in items]
     n_samples = np.array([len(wave) for wave in waves], dtype=np.int64)
     speed = np.ones(len(waves), np.float32) if speeds is None else np.array(speeds, np.float32)
-    if shape.most_rows is not None:  # none becomes too long by being slow
+    if shape.most_rows is not None:  # slowing down must not exceed the longest input
         most = shape.most_rows * prod(shape.strides) * shape.hop
         speed = np.maximum(speed, np.minimum(n_samples / most, 1.0).astype(np.float32))
     heard = (n_samples / speed).astype(np.int64)
@@ -113,7 +114,7 @@ def _wave(item: Any, shape: SoundSettings) -> NDArray[np.float32]:
 
 
 def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows each result of a convolution reads, and how many results each recording has."""
+    """Input rows of each output of a convolution, and the number of outputs of each recording."""
     after = -(-lengths // stride)
     number = np.repeat(np.arange(len(lengths)), after)
     place = np.arange(int(after.sum())) - np.repeat(np.cumsum(after) - after, after)
@@ -124,7 +125,7 @@ def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], N
 
 
 class FlatConv(nn.Module):
-    """A convolution over time that stays within each recording: a matrix over three rows."""
+    """Convolution over time within each recording: a matrix over three rows, then GELU."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -136,14 +137,14 @@ class FlatConv(nn.Module):
 
 
 class SoundFront(Front):
-    """Log-mel frames, convolutions that join them, positions in time."""
+    """Front for audio: log-mel frames, strided convolutions, then positional encodings."""
 
     reads = "sound"
 
     def __init__(
         self, shape: SoundSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
-        """`masks`: there is a vector that stands for hidden rows."""
+        """`masks`: add a learned vector that replaces masked positions."""
         super().__init__()
         self.shape = shape
         self.log_mel = LogMel(shape.rate, shape.n_fft, shape.hop, shape.bands, shape.scale)
@@ -173,7 +174,7 @@ class SoundFront(Front):
 
     @torch.no_grad()
     def mel(self, sound: Sound) -> Tensor:
-        """The frames of all recordings, in fp32."""
+        """Log-mel frames of all recordings, in fp32."""
         if sound.mel_AF is not None:
             return sound.mel_AF
         return self.log_mel(

@@ -1,4 +1,4 @@
-"""From settings to the shared parts: the one place where a family's numbers become modules."""
+"""Build the modules that families share from their settings."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def text_front(
     cross: bool = False,
     mask: int | None = None,
 ) -> TextFront:
-    """As wide as the embeddings are. `mapped`: a matrix leads to the width of the stream. `cross`:
-    it is that of a decoder beside an encoder. `mask`: the mask token, for ESM's token dropout."""
+    """Build a text front with the width of the embeddings. `mapped`: add a projection to the width
+    of the residual stream. `cross`: the front is that of a decoder with cross-attention. `mask`:
+    the mask token, for ESM's token dropout."""
     width = tokens.embedding_dim
     side = settings.side(settings.sides[-1 if cross else 0])
     return TextFront(
@@ -72,7 +73,7 @@ def text_front(
 
 
 def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
-    """Positions that are added to the input; the other kinds work inside attention."""
+    """Positional encoding that is added to embeddings; None for kinds that act in attention."""
     own = parts_of(settings).positions
     if own is not None:
         return own(settings, width)
@@ -91,16 +92,17 @@ def stack(
     cross: bool = False,
     shared: bool = False,
 ) -> Stack:
-    """An encoder (neither), a language model (causal) or a decoder (causal, cross attention).
+    """Build the stack of an encoder (neither flag), a language model (`causal`) or a decoder with
+    cross-attention (`causal` and `cross`).
 
-    `shared`: one layer, run as often as there would be layers.
+    `shared`: one layer with one set of weights, applied `n_layers` times.
     """
     kind = settings.sides[-1 if cross else 0]
     side = settings.side(kind)
     norm = norm_maker(settings, side)
     make = BODIES[settings.body]
     block, bias = make(settings, side, norm, Place(kind, causal, cross))
-    # Post-norm layers end with a norm each; the others leave the stream unscaled until the end.
+    # Post-norm layers end with a norm. The other layouts need one after the last layer.
     final_norm = None if settings.wiring == "post" else norm()
     layers = range(side.n_layers)
     blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
@@ -108,7 +110,7 @@ def stack(
 
 
 class Place(NamedTuple):
-    """Which stack of a model it is."""
+    """Place of a stack in its model."""
 
     kind: str
     causal: bool
@@ -116,7 +118,7 @@ class Place(NamedTuple):
 
 
 Made = tuple[Callable[[int], Layer], nn.Module | None]
-"""From the number of a layer to the layer, and the bias that all of them share."""
+"""A function that builds the layer with a number, and the attention bias that all layers share."""
 
 Norm = Callable[[], nn.Module]
 
@@ -153,7 +155,7 @@ def _recurrent(settings: BodySettings, side: Side, norm: Norm, place: Place) -> 
     size = Recurrence.state_size(width, lstm=kind == "lstm")
 
     def block(layer: int) -> MixerBlock:
-        # A decoder beside an encoder begins where that one ended.
+        # The decoder of an encoder-decoder starts from the final state of the encoder.
         first = FirstState(width, size, both_ends=settings.bidirectional) if place.cross else None
         both = settings.bidirectional and not place.causal
         part = Recurrence(width, kind, bidirectional=both, first=first)
@@ -210,7 +212,7 @@ def _mixer_block(
 
 
 DILATED = 5
-"""Layers in a row that reach further and further: ByteNet's 1, 2, 4, 8, 16."""
+"""Layers after which dilation starts again at 1: ByteNet has 1, 2, 4, 8, 16."""
 
 BODIES: dict[str, Callable[[BodySettings, Side, Norm, Place], Made]] = {
     "transformer": _transformer,
@@ -224,7 +226,8 @@ BODIES: dict[str, Callable[[BodySettings, Side, Norm, Place], Made]] = {
 def _attention(
     settings: BodySettings, scope: Scope, rotary: Rotary | None, place: tuple[str, int]
 ) -> Attention:
-    """`place`: kind and layer, which may lack some heads."""
+    """Build the attention of a layer. `place`: its kind and layer number, which determine the
+    heads that are left after pruning."""
     n_heads, n_kv_heads = settings.heads_in(*place)
     side = settings.side(place[0])
     width, eps = side.head_width, side.norm_eps

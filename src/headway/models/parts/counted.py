@@ -1,5 +1,5 @@
-"""A language model that counts: its front hands on the tokens as they are, its one layer looks at
-the last of them, and its head has their n-grams. Nothing of it is learned in steps."""
+"""Parts of an n-gram language model: the front passes token numbers through, the only layer
+collects the last tokens, and the head looks up their n-grams. It is built by counting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOKENS = "tokens"
 
 
 class TokenFront(Front):
-    """The number of each token (N, 1)."""
+    """Front that returns the number of each token (N, 1)."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -40,8 +40,8 @@ class TokenFront(Front):
 
 
 class LastTokens(nn.Module):
-    """A layer that gives each row its last `n` tokens, the nearest first (N, n); `NONE` where the
-    sequence has no more."""
+    """Layer that returns the last `n` tokens at each position (N, n), the nearest first; `NONE`
+    before the start of the sequence."""
 
     can_end_early = compiles = False
     cross = None
@@ -65,7 +65,7 @@ class LastTokens(nn.Module):
         cache: LayerCache | None = None,
         n_first: int | None = None,
     ) -> Tensor:
-        assert n_first is None, "its first rows are not those that see all"
+        assert n_first is None, "the first tokens of a causal layer do not see all others"
         if cache is None:
             return self.stream(recent(x_N1[:, 0], layout.positions_N, self.n))
         if TOKENS not in cache.kept:
@@ -75,7 +75,7 @@ class LastTokens(nn.Module):
 
 
 class CountedWords(nn.Module):
-    """Scores of the next word: logs of its chance behind the last tokens."""
+    """Head with the log-probabilities of the next token, given the last tokens."""
 
     def __init__(self, vocab_size: int, order: int) -> None:
         super().__init__()
@@ -91,14 +91,14 @@ class CountedWords(nn.Module):
         smoothing: Smoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
-        """The likelihood alone: who counts does not learn from a smoothed one."""
+        """Negative log-likelihood. Label smoothing is ignored: it does not apply to counting."""
         nll_N = -self.table.chance(self.table.contexts(x_NK), targets_N).log()
         nll = (nll_N if weights_N is None else nll_N * weights_N).sum()
         return Loss(nll, nll)
 
 
 def make_room(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Tables of n-grams as large as those that are to be loaded into them."""
+    """Resize the n-gram tables of a model to fit weights that are about to be loaded."""
     for name, part in model.named_modules():
         if isinstance(part, KneserNey):
             sizes = {

@@ -1,7 +1,7 @@
-"""Parts of one's own: what a program puts where a family has its usual block, positions or scope.
+"""Custom parts: a program's own block, positional encoding or attention scope for a model.
 
-This is the one seam for models that no setting describes. Parts are code, so no file holds them: a
-run keeps their name (`model.parts`), and whoever trains it further or opens it passes them again.
+This is the only extension point for models beyond the settings. Parts are code, so a run stores
+only their name (`model.parts`). To resume, fine-tune or load the run, pass them again.
 
     from headway import Parts
 
@@ -28,58 +28,63 @@ from headway.settings.model import BodySettings, TextSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What is left out is as the settings say."""
+    """Custom parts of a model. A part that is None follows the settings."""
 
     name: str
-    """What a run folder calls them."""
+    """Name under which a run folder records the parts."""
 
     block: Callable[..., Block] | None = None
-    """Makes a layer from what `Block` is made from: a subclass of it, for one. Instead of
-    `model.wiring`, which still says whether the stack ends with a norm."""
+    """Builds a layer from the arguments of `Block`, for example a subclass of it. Replaces
+    `model.wiring`, which still determines whether the stack ends with a norm."""
 
     positions: Callable[[TextSettings, int], nn.Module | None] | None = None
-    """From the settings and the width of embeddings to a module that is called with embeddings
-    (N D) and their layout, and gives what goes on. Instead of positions that are added."""
+    """Builds the positional encoding from the settings and the width of the embeddings. The module
+    receives embeddings (N D) and their layout, and returns the encoded embeddings. Replaces
+    positional encodings that are added."""
 
     scope: Callable[[Scope, str, int], Scope] | None = None
-    """From the scope of an attention, its kind (`self`, `encoder`, `decoder`, `cross`) and the
-    number of its layer to the one that it has: another scale, window or bias."""
+    """Returns the attention scope of a layer (scale, window, bias), given the default scope, the
+    kind of attention (`self`, `encoder`, `decoder`, `cross`) and the layer number."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigError(f"Parts(name={self.name!r}): a name for the run folder is needed.")
+            raise ConfigError(
+                f"Parts(name={self.name!r}): the name must be a text that is not empty."
+            )
 
 
 USUAL = Parts(name="usual")
 KNOWN: dict[str, Parts] = {}
-"""Those that this process was given, by name; of two with one name the last."""
+"""Custom parts registered in this process, by name. A later registration replaces an earlier one.
+"""
 
 
 def know(parts: Parts | None, recorded: str | None = None, of: str = "") -> None:
-    """Take parts that a caller passes, for all that is built under their name from now on.
+    """Register custom parts for models that are built under their name from now on.
 
-    `of`: the run that they are for, and `recorded` what its settings say."""
+    `of`: the run that they are for, whose settings record the name `recorded`."""
     if parts is None:
         return
     if not isinstance(parts, Parts):
-        raise ConfigError(f"parts={parts!r}: a `headway.Parts` is needed.")
+        raise ConfigError(f"parts={parts!r} must be a `headway.Parts`.")
     if of and recorded is None:
-        raise FolderError(f"{of} was trained without parts of its own: leave parts= out.")
+        raise FolderError(f"{of} was trained without custom parts. Leave parts= out.")
     if of and recorded != parts.name:
         raise FolderError(
-            f"{of} was trained with the parts {recorded!r}, and these are {parts.name!r}."
+            f"{of} was trained with the custom parts {recorded!r}, not {parts.name!r}. Pass the "
+            "`headway.Parts` of that name."
         )
     KNOWN[parts.name] = parts
 
 
 def parts_of(settings: BodySettings) -> Parts:
-    """Those that the settings name, which someone must have passed."""
+    """Return the registered parts that the settings name."""
     if settings.parts is None:
         return USUAL
     if settings.parts not in KNOWN:
         raise ConfigError(
-            f"model.parts={settings.parts!r}: this model has parts of its own, which are code and "
-            "in no file. Pass them from Python: headway.train(…, parts=…) or "
-            "headway.load(…, parts=…), where parts is the `headway.Parts` of that name."
+            f"model.parts={settings.parts!r}: this model uses custom parts, which are code and not "
+            "stored in the run. Pass the `headway.Parts` of that name from Python: "
+            "headway.train(…, parts=…) or headway.load(…, parts=…)."
         )
     return KNOWN[settings.parts]

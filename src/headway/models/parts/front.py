@@ -1,4 +1,4 @@
-"""What a front is: it turns raw input into vectors that know their place."""
+"""Base class of fronts, which turn raw input into vectors with positional encodings."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ Batch = TypeVar("Batch")
 
 
 class Front(nn.Module):
-    """Called with a flat batch of its kind of input and its layout; gives a vector a row.
+    """Module that turns a flat batch of one modality into one vector per position.
 
-    `dtype` is the type of the residual stream, and so of all computation behind it.
+    `dtype` is the type of the residual stream, and so of all computation after it.
     """
 
     reads: ClassVar[Literal["text", "picture", "sound"]] = "text"
-    """What its rows are of."""
+    """Modality of its input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dtype: torch.dtype | None = None
 
     def rows(self, item: Any) -> int:
-        """Rows of the flat batch that one raw item becomes."""
+        """Number of positions of one raw item."""
         raise NotImplementedError
 
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[Any, Layout]:
-        """Raw items (texts as token numbers, pictures, recordings) as a flat batch."""
+        """Collate raw items (token numbers, images or audio) into a flat batch."""
         raise NotImplementedError
 
     def blanks(self, n_rows: int) -> list[Any]:
-        """Usual items without content that fill about so many rows."""
+        """Return empty items of typical size that fill about `n_rows` positions."""
         raise NotImplementedError
 
     def typed(self, x_ND: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Front(nn.Module):
 
 
 def on_device(batch: Batch, device: torch.device | str) -> Batch:
-    """A front's input, a dataclass, with its tensors and tuples of tensors moved."""
+    """Move the tensors of a front's input, a dataclass, to a device."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -58,7 +58,7 @@ def on_device(batch: Batch, device: torch.device | str) -> Batch:
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let every front hand over its stream in this type (None: that of the weights)."""
+    """Set the type of the residual stream of a model (None: the type of its weights)."""
     for part in model.modules():
         if isinstance(part, Front):
             part.dtype = dtype

@@ -1,12 +1,12 @@
-"""The n-gram member of a classifier or tagger: label scores from tokens and their neighbours.
+"""N-gram member of a classifier or tagger: label scores from tokens and their neighbours.
 
-With little data, layers learn order and context but not rare words; a logistic regression on
-n-grams is the other way round. A model may therefore have two members: its layers with their head,
-and a table with a score per n-gram and label. The table is fitted before training and then fixed.
-The answer is the weighted mean of both members' scores (`Vote`).
+With little data, neural layers learn order and context but not rare words. A logistic regression
+on n-grams is the opposite. A model may therefore have two members: its layers with their head, and
+a table with a score per n-gram and label. The table is fitted before training and then fixed. The
+prediction is the weighted mean of the scores of both (`Vote`).
 
-N-grams are identified by a hash, so the table has a fixed size and needs no list of them. Tokens
-are seen in several ways (`View`), which follow from the vocabulary.
+N-grams are identified by a hash, so the table has a fixed size and needs no list of n-grams.
+Tokens have several features (`View`), which follow from the vocabulary.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from headway.nn.layout import Layout
 
 
 class View(IntEnum):
-    """What is seen of a token. 0 is that there is none."""
+    """Features of a token. The value 0 means that there is no token."""
 
     PIECE = 0
     FOLDED = 1
-    """Without case."""
+    """The token in lower case."""
 
     SHAPE = 2
-    """Capitals, digits, signs, and whether it begins a word; also the segment of the token."""
+    """Capitals, digits, symbols, whether the token begins a word, and its segment."""
 
     ENDING = 3
-    """Its last three letters, without case."""
+    """The last three letters, in lower case."""
 
     BEGINS = 4
-    """1 where it begins a word, 0 where it goes on with one."""
+    """1 if the token begins a word, 0 if it continues one."""
 
 
 class Gram(NamedTuple):
     view: View
     offsets: tuple[int, ...]
-    """Which tokens, counted from the one that is looked at."""
+    """Positions of its tokens, relative to the current token."""
 
 
 OF_TEXTS = (Gram(View.FOLDED, (0,)), Gram(View.FOLDED, (0, 1)))
-"""What is counted of a text, at each of its tokens; besides, whole words."""
+"""N-grams at each token of a text that is classified, in addition to whole words."""
 
 AROUND: dict[View, tuple[tuple[int, ...], ...]] = {
     View.PIECE: ((0,),),
@@ -56,43 +56,43 @@ AROUND: dict[View, tuple[tuple[int, ...], ...]] = {
     View.ENDING: ((0,), (1,), (2,)),
 }
 OF_TOKENS = tuple(Gram(view, offsets) for view, several in AROUND.items() for offsets in several)
-"""What is looked at around a token that is to be tagged; besides, its whole word."""
+"""N-grams around a token that is tagged, in addition to its whole word."""
 
 LONGEST_WORD = 4
-"""Pieces of a word that are looked at."""
+"""Number of tokens of a word that are used."""
 
 SHAPES = 1 << 8
-"""More than the vocabulary tells apart: segments, above 0, come on top."""
+"""Upper limit of the shapes in a vocabulary; the segment is added as a multiple of it."""
 
 PRIME = (1 << 31) - 1
 
 SHARE = 0.6
-"""Weight of the n-grams until it is fitted on validation data. For classes, half to two thirds was
-equally good on every set for models trained from scratch."""
+"""Weight of the n-grams until it is fitted on validation data. For classifiers trained from
+scratch, values from 1/2 to 2/3 were equally good on every dataset."""
 
 
 @dataclass(frozen=True)
 class Vote:
-    """Label scores of the n-gram member, and their weight in the answer."""
+    """Label scores of the n-gram member, and their weight in the prediction."""
 
     scores_RC: Tensor
     """One row per text (classes) or per token (tags)."""
 
     share: Tensor
-    """Between 0 and 1; a scalar."""
+    """Weight of these scores between 0 and 1; a scalar."""
 
     def rows(self, rows_R: Tensor) -> Vote:
         return Vote(self.scores_RC[rows_R], self.share)
 
     def averaged(self, neural_RC: Tensor) -> Tensor:
-        """The answer of both members, given the scores of the layers' head."""
+        """Weighted mean with the scores of the neural head."""
         scores_RC = self.scores_RC.to(neural_RC.dtype)
         return torch.lerp(neural_RC, scores_RC, self.share.to(neural_RC.dtype))
 
 
 class Ngrams(nn.Module):
-    """Label scores by n-grams: per text from all of its n-grams, each counted once, or per token
-    from those around it."""
+    """Label scores from n-grams: per text from its distinct n-grams, or per token from the n-grams
+    around it."""
 
     views_KV: Tensor
     weight_GC: Tensor
@@ -102,7 +102,7 @@ class Ngrams(nn.Module):
     def __init__(self, n_buckets: int, n_labels: int, vocab_size: int, *, of_texts: bool) -> None:
         super().__init__()
         self.of_texts, self.grams = of_texts, OF_TEXTS if of_texts else OF_TOKENS
-        # Buffers: they are saved with the weights, and not trained.
+        # Buffers are saved with the weights but not trained.
         self.register_buffer("views_KV", torch.zeros(len(View), vocab_size, dtype=torch.int32))
         self.register_buffer("weight_GC", torch.zeros(n_buckets, n_labels))
         self.register_buffer("bias_C", torch.zeros(n_labels))
@@ -116,13 +116,14 @@ class Ngrams(nn.Module):
             return self.weight_GC[self.buckets(tokens_N, layout, segments_N)].sum(1) + self.bias_C
         numbers, owner = self.once_a_text(tokens_N, layout)
         n, n_labels = layout.starts_B.shape[0], len(self.bias_C)
-        sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last: of padding
+        sums_BC = self.weight_GC.new_zeros(n + 1, n_labels)  # the last row is for padding
         owner_KC = owner[:, None].expand(-1, n_labels)
         sums_BC = sums_BC.scatter_add(0, owner_KC, self.weight_GC[numbers])
         return sums_BC[:-1] + self.bias_C
 
     def once_a_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """The bucket of each n-gram, each once a text, and the text that it is of."""
+        """Return the bucket and the text of each n-gram. Padding and repetitions within a text get
+        the number after the last text."""
         n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
         owner_N = torch.where(layout.real_N(), layout.numbers_N(), nobody)
         keys = (owner_N[:, None] * n_buckets + self.buckets(tokens_N, layout)).flatten()
@@ -132,7 +133,7 @@ class Ngrams(nn.Module):
         return keys % n_buckets, owner
 
     def buckets(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """Where the table has the n-grams of each token (N, grams)."""
+        """Table rows of the n-grams of each token (N, grams)."""
         views_KN = self.views_KV[:, tokens_N].long()
         if segments_N is not None:
             of_shapes = torch.arange(len(View), device=tokens_N.device) == View.SHAPE
@@ -145,7 +146,7 @@ class Ngrams(nn.Module):
         return mixed % len(self.weight_GC)
 
     def spans(self, tokens_T: Tensor) -> list[list[tuple[int, ...]]]:
-        """The places of the tokens that each of the `buckets` of one text stands for."""
+        """Token positions covered by each n-gram in `buckets`, for one text."""
         n, begins_T = len(tokens_T), (self.views_KV[View.BEGINS, tokens_T] > 0).tolist()
         found = []
         for t in range(n):
@@ -161,7 +162,7 @@ class Ngrams(nn.Module):
         return sorted({o for gram in self.grams for o in gram.offsets} | {*range(LONGEST_WORD)})
 
     def _seen(self, views_KN: Tensor, layout: Layout, offset: int) -> Tensor:
-        """What stands so far from each token, by view; 0 where its text has ended."""
+        """Features of the token at an offset from each token; 0 outside its text."""
         n, numbers_N = views_KN.shape[1], layout.numbers_N()
         there_N = torch.arange(n, device=views_KN.device) + offset
         inside_N = (there_N >= 0) & (there_N < n)
@@ -170,7 +171,7 @@ class Ngrams(nn.Module):
         return views_KN[:, there_N] * same_N
 
     def _word(self, seen: dict[int, Tensor]) -> Tensor:
-        """The whole word that begins at each token; 0 where none does."""
+        """Hash of the word that begins at each token; 0 if none does."""
         first_KN = seen[0]
         word_N, goes_on_N = first_KN[View.FOLDED], first_KN[View.BEGINS] > 0
         for offset in range(1, LONGEST_WORD):
@@ -184,11 +185,8 @@ IN_HEAD = re.compile(r"^(?:heads\.)?(?:classes|tags)\.ngrams\.")
 
 
 def with_current_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename the n-gram table of older models.
-
-    Models that were saved before the table became a member of its own have it inside their label
-    head, and its weight in the answer is always `SHARE`.
-    """
+    """Rename the n-gram table in the weights of older models, in which it belonged to the label
+    head and always had the weight `SHARE`."""
     found = {IN_HEAD.sub("ngrams.", name): tensor for name, tensor in weights.items()}
     if found.keys() != weights.keys():
         found["ngrams.share"] = torch.tensor(SHARE)

@@ -1,4 +1,4 @@
-"""Heads read vectors out: words, masked words, a pooled vector, classes of texts, tags of words."""
+"""Output heads: vocabulary, masked tokens, pooled vector, classes, tags and reconstruction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.nn.loss import Loss, Smoothing, vocabulary_loss
 
 
 class WordHead(nn.Module):
-    """A score for every word of the vocabulary; its matrix may be an embedding's (tied)."""
+    """Logits of the vocabulary; the matrix may be shared with an embedding (tied)."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class WordHead(nn.Module):
         bias: bool,
         scale: float = 1.0,
     ) -> None:
-        """`scale`: what vectors are multiplied by before they are scored."""
+        """`scale`: factor that vectors are multiplied by before the matrix."""
         super().__init__()
         self.linear = Linear(d_model, vocab_size, bias=bias)
         if tied is not None:
@@ -52,13 +52,14 @@ class WordHead(nn.Module):
         smoothing: Smoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
-        """The loss of all rows without holding all their scores."""
+        """Compute the loss of all rows without keeping all logits in memory."""
         weight, bias = self.linear.weight, self.linear.bias
         return vocabulary_loss(self._scaled(x_ND), weight, bias, targets_N, smoothing, weights_N)
 
 
 class MaskedWordHead(nn.Module):
-    """BERT's: one more layer and norm before the words. Apply it to the masked rows alone."""
+    """BERT's masked language model head: a dense layer and a norm before the vocabulary matrix.
+    Apply it only to masked tokens."""
 
     def __init__(
         self, d_model: int, activation: Callable[[Tensor], Tensor], norm: nn.Module, words: WordHead
@@ -80,12 +81,12 @@ class MaskedWordHead(nn.Module):
         smoothing: Smoothing,
         weights_R: Tensor | None = None,
     ) -> Loss:
-        """As `WordHead.loss`; the rows are the masked ones."""
+        """Compute the loss as `WordHead.loss` does; the rows are the masked tokens."""
         return self.words.loss(self.before_words(x_RD), targets_R, smoothing, weights_R)
 
 
 class Pooler(nn.Module):
-    """One vector a text, as `Layout.pooled` makes it, then a layer and tanh as in BERT, or relu."""
+    """One vector per text: pooling, then a dense layer with tanh as in BERT, or relu."""
 
     def __init__(self, d_model: int, pooling: str, activation: str = "tanh") -> None:
         super().__init__()
@@ -98,10 +99,10 @@ class Pooler(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Scores of labels for each row it is given: texts (classes) or tokens (tags).
+    """Label scores for each row: a text (classes) or a token (tags).
 
-    `transitions`: it also learns what follows what, a score for each label (column) behind each
-    label (row); the row after the last label is for the first of a sequence, and one more is spare.
+    `transitions`: add learned CRF transition scores from each label (row) to each label (column).
+    The row after the last label is for the start of a sequence; one more row is unused.
     """
 
     def __init__(
@@ -120,10 +121,10 @@ class LabelHead(nn.Module):
 
 @torch.no_grad()
 def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
-    """Set the biases of fresh heads of classes to the scores that the frequencies alone give.
+    """Set the biases of new classification heads to the scores given by the class frequencies.
 
-    Otherwise most of a short training is spent on learning these from zero. A head that comes from
-    another run has biases, and keeps them.
+    Otherwise most of a short training is spent on learning these biases from zero. A head that
+    comes from another run keeps its biases.
     """
     for part in model.modules():
         if isinstance(part, LabelHead) and part.transitions is None:
@@ -134,8 +135,8 @@ def start_at(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
 
 @torch.no_grad()
 def soften(model: nn.Module, temperature: float, share: float | None = None) -> None:
-    """Divide all label scores by a temperature, in the weights that make them, so that every
-    runtime computes the same probabilities. `share`: the weight of the n-grams from now on."""
+    """Divide all label scores by a temperature, in the weights themselves, so that every runtime
+    computes the same probabilities. `share`: new weight of the n-grams."""
     for part in model.modules():
         if isinstance(part, LabelHead):
             for weight in part.parameters():
@@ -148,7 +149,7 @@ def soften(model: nn.Module, temperature: float, share: float | None = None) -> 
 
 
 class RebuildHead(nn.Module):
-    """What a hidden row stood for: the pixels of a patch, or the mel frames of a moment."""
+    """Reconstruction of masked input: the pixels of a patch, or the mel frames of a position."""
 
     def __init__(self, d_model: int, n_values: int) -> None:
         super().__init__()
@@ -159,7 +160,7 @@ class RebuildHead(nn.Module):
 
 
 class Angles:
-    """Classes by direction alone: `scale` times the cosine of a row with the vector of each."""
+    """Class scores from directions only: `scale` times the cosine with the vector of each class."""
 
     def __init__(self, head: LabelHead, scale: float) -> None:
         self.head, self.scale = head, scale
@@ -168,19 +169,19 @@ class Angles:
         return self.scale * self.cosines(x_RD)
 
     def cosines(self, x_RD: Tensor) -> Tensor:
-        """In fp32."""
+        """Cosines of rows with the class vectors, in fp32."""
         weight_CD = F.normalize(wide(self.head.linear.weight), dim=-1)
         return F.normalize(wide(x_RD), dim=-1) @ weight_CD.T
 
 
 def wide(x: Tensor) -> Tensor:
-    """In fp32 or, if it is that already, wider."""
+    """Convert to fp32, unless the type is fp32 or fp64."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @dataclass(frozen=True)
 class Input:
-    """A flat batch of what a front reads: token numbers, pictures, recordings."""
+    """A flat batch for a front: token numbers, images or audio."""
 
     values: Any
     layout: Layout
@@ -189,22 +190,22 @@ class Input:
 
 class States(NamedTuple):
     x_ND: Tensor
-    """Of the last stream, as its heads read them."""
+    """Final hidden states, which heads read."""
 
     layout: Layout
     memory: Memory | None = None
-    """Of what is read first, where one stream is written from another."""
+    """Encoder output, in an encoder-decoder."""
 
     ngrams: Vote | None = None
     """Label scores of the n-gram member; None without one, and during training."""
 
 
 class Model(nn.Module):
-    """What every family is to who asks it: vectors of streams, and heads by name that read them."""
+    """Interface shared by all model families: hidden states, and output heads by name."""
 
     def states(self, *streams: Input, first: bool = False) -> States:
-        """`first`: the vectors that whole sequences are read from will do; the last layer then
-        computes no others, where it can."""
+        """Compute hidden states. `first`: only the vectors that whole sequences are classified from
+        are needed; the last layer then computes no others if possible."""
         raise NotImplementedError
 
     def head_named(self, name: str) -> nn.Module:
@@ -212,36 +213,38 @@ class Model(nn.Module):
 
 
 class Readable(Model):
-    """A model whose `heads`, by name, read out classes of texts and tags of tokens."""
+    """A model with named `heads`, such as `classes` for texts and `tags` for tokens."""
 
     heads: nn.ModuleDict
     pooling: str
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """One vector a text."""
+        """Return one vector per text."""
         return layout.pooled(x_ND, self.pooling)
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """What each head that says classes reads, a row a text; the answer is their mean."""
+        """Input of each classification head, one row per text. Their scores are averaged."""
         return {"classes": self.pooled(x_ND, layout)}
 
     def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """A row of scores for each text."""
+        """Class scores, one row per text."""
         read = [self.head_named(n)(x_BD) for n, x_BD in self.class_rows(x_ND, layout).items()]
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)
 
     def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """What scores classes by direction alone."""
+        """Return a function that scores classes by cosines instead of dot products."""
         head = self.head_named("classes")
         assert isinstance(head, LabelHead)
         return Angles(head, scale)
 
     def tags(self, x_ND: Tensor) -> Tensor:
-        """A row of scores for each of the rows."""
+        """Tag scores, one row per token."""
         return self.head_named("tags")(x_ND)
 
     def head_named(self, name: str) -> nn.Module:
         if name not in self.heads:
             has = ", ".join(self.heads) or "none"
-            raise UserError(f"this model has no {name!r} head (heads: {has}). Add it to `heads`.")
+            raise UserError(
+                f"this model has no {name!r} head (heads: {has}). Train one with it in model.heads."
+            )
         return self.heads[name]

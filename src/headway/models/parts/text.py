@@ -1,4 +1,4 @@
-"""The text front: token numbers become vectors that know their position."""
+"""Text front: turns token numbers into embeddings with positional encodings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from headway.nn.layout import Layout
 
 
 class TokenDropout(nn.Module):
-    """ESM's scaling of embeddings by the share of masked tokens (Rives et al. 2021, in its code).
+    """ESM's scaling of embeddings by the fraction of masked tokens (Rives et al. 2021, its code).
 
-    Masked tokens are zero. The others are scaled to what they would add up to if 12 % were masked,
-    which is the mean share in its training: 80 % of 15 %.
+    Masked tokens are zero. The others are scaled as if 12 % were masked, the mean fraction in
+    ESM's training: 80 % of 15 %.
     """
 
     TRAINED_SHARE = 0.15 * 0.8
@@ -28,15 +28,15 @@ class TokenDropout(nn.Module):
     def forward(self, x_ND: Tensor, tokens_N: Tensor, layout: Layout) -> Tensor:
         masked_N1 = (tokens_N == self.mask)[:, None]
         share_B1 = layout.pooled(masked_N1.float(), "mean")
-        # A text of masked tokens alone is all zeros, whatever they are divided by.
+        # A text of only masked tokens is all zeros, so the minimum has no effect on it.
         factor_B1 = (1.0 - self.TRAINED_SHARE) / (1.0 - share_B1).clamp(min=1e-6)
         return x_ND.masked_fill(masked_N1, 0.0) * factor_B1[layout.numbers_N()].to(x_ND.dtype)
 
 
 class TextFront(Front):
-    """Token embedding, positions and segments added up, then a norm where the family has one.
+    """Sum of token embeddings, positions and segments, then a norm if the family has one.
 
-    `dtype` is the type of the residual stream, and so of all computation behind it.
+    `dtype` is the type of the residual stream, and so of all computation after it.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TextFront(Front):
         super().__init__()
         self.tokens, self.positions, self.norm = tokens, positions, norm
         self.to_stream, self.token_dropout = to_stream, token_dropout
-        """From narrow embeddings to the width of the stream, where they differ."""
+        """`to_stream` projects embeddings to the width of the residual stream if that differs."""
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
         self.drop = Dropout(dropout)

@@ -1,6 +1,6 @@
-"""The picture front: patches of pictures and tubelets of videos become rows that know their place.
+"""Image front: turns patches of images and tubelets of videos into vectors with positions.
 
-Pictures of several sizes stand in one flat batch, each with as many rows as it has patches.
+Images of several sizes share one flat batch; each has as many positions as patches.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from headway.settings.vision import PictureSettings
 
 @dataclass(frozen=True)
 class Pictures:
-    """A flat batch of pictures, those of one size together."""
+    """A flat batch of images, grouped by size."""
 
     groups: tuple[Tensor, ...]
-    """uint8 of 0 to 255, or floats of 0 to 1: (B T C Y X)."""
+    """Images of each size (B T C Y X), as uint8 from 0 to 255 or floats from 0 to 1."""
 
     order_N: Tensor | None = None
-    """For each row of the batch, which of the groups' rows, one group after another, it is. None:
-    they stand in that order already."""
+    """Index of each position of the batch among the positions of the concatenated groups. None:
+    both have the same order."""
 
     hidden_N: Tensor | None = None
-    """True for rows that the model must do without; first rows never are."""
+    """True for positions that are masked from the model, never for class tokens."""
 
 
 def collate_pictures(
     items: Sequence[Any], shape: PictureSettings, *, n_sequences: int | None = None
 ) -> tuple[Pictures, list[int]]:
-    """Pictures (T C Y X, uint8) as a batch, and how many rows each has.
+    """Collate images (T C Y X, uint8) into a batch, and return the number of positions of each.
 
-    `n_sequences`: filled up with black ones, where all are of one size.
+    `n_sequences`: pad the batch with black images to this number if all have the same size.
     """
     tensors = [item if isinstance(item, Tensor) else _tensor(item) for item in items]
     lengths = [shape.rows_of(t, y, x) for t, _, y, x in (item.shape for item in tensors)]
@@ -66,14 +66,15 @@ def _tensor(item: Any) -> Tensor:
 
 
 def _order(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """Where the rows of each picture stand when those of the pictures `places` stand in turn."""
+    """Indices that bring positions back into the order of the images, when the images are stored in
+    the order `places`."""
     starts = dict(zip(places, np.cumsum([0, *(lengths[p] for p in places)]).tolist(), strict=False))
     rows = [np.arange(length) + starts[number] for number, length in enumerate(lengths)]
     return torch.from_numpy(np.concatenate(rows).astype(np.int64))
 
 
 class Conv(nn.Conv2d):
-    """Computes in the type of what comes in, as `nn.linear.Linear` does."""
+    """Convolution that computes in the type of its input, as `nn.linear.Linear` does."""
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
@@ -81,7 +82,7 @@ class Conv(nn.Conv2d):
 
 
 class ChannelNorm(nn.GroupNorm):
-    """All of a picture's numbers together have mean 0 and variance 1; no other picture counts."""
+    """Normalises all values of one image to mean 0 and variance 1, independent of the batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
@@ -92,7 +93,7 @@ class ChannelNorm(nn.GroupNorm):
 
 
 def conv_stem(channels: int, width: int, n_layers: int) -> nn.Sequential:
-    """Convolutions that keep the size, before pictures are cut into patches."""
+    """Convolutions that keep the size, applied before images are cut into patches."""
     parts: list[nn.Module] = []
     for layer in range(n_layers):
         parts += [Conv(channels if layer == 0 else width, width, 3, padding=1, bias=False)]
@@ -101,8 +102,8 @@ def conv_stem(channels: int, width: int, n_layers: int) -> nn.Sequential:
 
 
 def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
-    """The encoder of "Show, Attend and Tell" in small: three times half the size and twice the
-    channels, then a vector for each cell."""
+    """A small version of the image encoder of "Show, Attend and Tell": three stages that halve the
+    size, the last two of which double the channels, then one vector per cell."""
     parts: list[nn.Module] = []
     before = channels
     for factor in (1, 2, 4):
@@ -115,7 +116,7 @@ def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
 
 
 class PictureFront(Front):
-    """Pixels, a stem, a vector a patch, the first rows, positions on the grid."""
+    """Front for images and videos: pixels, a stem, patch embeddings, class tokens, positions."""
 
     reads = "picture"
     mean_C11: Tensor
@@ -124,7 +125,7 @@ class PictureFront(Front):
     def __init__(
         self, shape: PictureSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
-        """`masks`: there is a vector that stands for hidden patches."""
+        """`masks`: add a learned vector that replaces masked patches."""
         super().__init__()
         self.shape = shape
         for name in ("mean", "std"):
@@ -148,7 +149,7 @@ class PictureFront(Front):
             if shape.positions == "none"
             else Grid2d(width, n_lines, n_columns, learned=learned)
         )
-        # They stand on no grid. ViT gives them positions nonetheless, which only add to them.
+        # Class tokens have no place on the grid, but ViT adds learned positions to them too.
         self.first_places = nn.Embedding(shape.extra, width) if learned and shape.extra else None
         self.times: nn.Embedding | None = None
         if n_times > 1 and learned:
@@ -181,14 +182,14 @@ class PictureFront(Front):
         return self.drop(x_ND)
 
     def pixels(self, group: Tensor) -> Tensor:
-        """As the model sees them: mean and deviation as the settings say, fp32."""
+        """Pixels in fp32, normalised with the mean and standard deviation in the settings."""
         x_BTCYX = group.float() / 255.0 if group.dtype == torch.uint8 else group.float()
         return (x_BTCYX - self.mean_C11) / self.std_C11
 
     def patches(self, x_BTCYX: Tensor) -> Tensor:
-        """Cut into patches and tubelets, line by line and time after time: (B R E)."""
+        """Cut images into patches and tubelets (B R E), ordered by time, then line by line."""
         shape = self.shape
-        if len(x_BTCYX[0]) < shape.tubelet:  # a picture among videos stands still
+        if len(x_BTCYX[0]) < shape.tubelet:  # an image among videos repeats its only frame
             x_BTCYX = x_BTCYX.expand(-1, shape.tubelet, -1, -1, -1)
         size, step = shape.patch, shape.step
         cut = x_BTCYX.unfold(1, shape.tubelet, shape.tubelet).unfold(3, size, step)
@@ -196,7 +197,7 @@ class PictureFront(Front):
         return cut.permute(0, 1, 3, 4, 2, 5, 6, 7).flatten(4).flatten(1, 3)
 
     def _rows(self, group: Tensor) -> Tensor:
-        """All rows of pictures of one size, without positions: (B R D)."""
+        """Vectors of all positions of images of one size, without positional encoding (B R D)."""
         n_pictures, n_frames = group.shape[:2]
         x_BTCYX = self.typed(self.pixels(group))
         if self.stem is not None:
@@ -211,7 +212,7 @@ class PictureFront(Front):
         return torch.cat([first_BED, x_BRD], dim=1)
 
     def _code(self, group: Tensor) -> Tensor:
-        """Positions of all rows of pictures of one size: (B R D)."""
+        """Positional encodings of images of one size (B R D)."""
         assert self.places is not None
         n_times, n_lines, n_columns = self.shape.grid_of(*(group.shape[i] for i in (1, 3, 4)))
         place_PD = self.places.code(n_lines, n_columns)
