@@ -1,4 +1,4 @@
-"""Merges of pairs, as GPT keeps them: a vocabulary with a file of merges, and tiktoken's ranks."""
+"""Byte-pair encoding in the files of GPT (a vocabulary and merges) and of tiktoken (ranks)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.tokens.small_files import read_json, read_text
 
 END_OF_WORD = "</w>"
 
-# How text is cut is part of the programs, not of their files.
+# Patterns of pre-tokenization. They are part of the programs, not of their files.
 GPT2_CUTS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K_CUTS = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -38,7 +38,7 @@ O200K_CUTS = (
 def gpt2_tokenizer(
     vocabulary: Path, merges: Path, *, with_space: bool = False
 ) -> tokenizers.Tokenizer:
-    """Bytes are the letters; text is cut as GPT-2 does. RoBERTa and BART have the same files."""
+    """Byte-level tokenizer of GPT-2. RoBERTa and BART have the same files."""
     made = tokenizers.Tokenizer(_merging(vocabulary, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=with_space)
     made.decoder = decoders.ByteLevel()
@@ -46,7 +46,7 @@ def gpt2_tokenizer(
 
 
 def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    """The same files, composed characters, and other cuts."""
+    """Tokenizer of Qwen: files as for GPT-2, but NFC normalization and its own pattern."""
     made = gpt2_tokenizer(vocabulary, merges)
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = _byte_cuts(QWEN_CUTS)
@@ -54,7 +54,7 @@ def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    """The first GPT: words in lower case, the last piece of each with `</w>`."""
+    """Tokenizer of the first GPT: words in lower case, with `</w>` at the end of each."""
     model = _merging(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD)
     made = tokenizers.Tokenizer(model)
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -64,19 +64,19 @@ def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def ends_words(vocabulary: Path) -> bool:
-    """Whether these are the files of the first GPT."""
+    """Whether the vocabulary is that of the first GPT."""
     return any(piece.endswith(END_OF_WORD) for piece in read_numbers(vocabulary))
 
 
 def read_numbers(path: Path) -> dict[str, int]:
-    """A JSON table of texts and their numbers, each once."""
+    """Read a JSON object of pieces with unique ids."""
     pieces = read_json(path)
     if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
-        raise DataError(f"{path} is no vocabulary: a table of pieces and their numbers is needed.")
+        raise DataError(f"{path} is not a vocabulary: expected a JSON object of pieces and ids.")
     for piece, number in pieces.items():
         check_number(number, piece, str(path))
     if len(set(pieces.values())) < len(pieces):
-        raise DataError(f"{path} is no vocabulary: two pieces have the same number.")
+        raise DataError(f"{path} is not a valid vocabulary: two pieces have the same id.")
     return pieces
 
 
@@ -87,7 +87,7 @@ def _merging(vocabulary: Path, merges: Path, **more: Any) -> models.BPE:
         pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
         return models.BPE(pieces, pairs, **more)
     except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{vocabulary} and {merges} are no tokenizer: {error}.") from error
+        raise DataError(f"{vocabulary} and {merges} do not make a tokenizer: {error}.") from error
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def is_tiktoken(path: Path) -> bool:
-    """Whether a file begins as those of tiktoken do: base64, a blank, a number, a line end."""
+    """Whether a file begins like a tiktoken file: base64, a space, a number, a line end."""
     with path.open("rb") as file:
         line = file.readline(4096)
     try:
@@ -107,7 +107,7 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """The pieces of a tiktoken file with their numbers, which are also the order of merging."""
+    """Read the pieces of a tiktoken file with their ids, which are also the merge ranks."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
@@ -118,12 +118,12 @@ def read_ranks(path: Path) -> dict[bytes, int]:
             ranks[piece], known = int(rank), piece in ranks
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number:,}: a piece in base64 and its number are needed."
+                f"{path}, line {number:,}: expected a piece in base64 and its id."
             ) from error
         if known or not piece:
-            raise DataError(f"{path}, line {number:,}: an empty piece, or one that is there twice.")
+            raise DataError(f"{path}, line {number:,}: the piece is empty or occurs twice.")
     if sorted(ranks.values()) != list(range(len(ranks))):
-        raise DataError(f"{path}: the numbers of the pieces are not 0 to {len(ranks) - 1:,}.")
+        raise DataError(f"{path}: the ids of the pieces are not 0 to {len(ranks) - 1:,}.")
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
         raise DataError(f"{path} has no piece for the byte {missing[0]}.")
@@ -131,7 +131,8 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def tiktoken_tokenizer(path: Path, cuts: str | None = None) -> tokenizers.Tokenizer:
-    """`cuts`: how text is cut; if it is not given, the size of the vocabulary tells."""
+    """Read a tiktoken file. `cuts`: the pattern of pre-tokenization; None to infer it from the size
+    of the vocabulary."""
     ranks = read_ranks(path)
     signs = str.maketrans({chr(byte): sign for byte, sign in BYTE_SIGNS.items()})
     pieces = {
@@ -156,7 +157,7 @@ def cuts_of(n_pieces: int) -> str:
 
 
 def tiktoken_specials(n_pieces: int) -> Mapping[str, int]:
-    """The special tokens that go with the published files; they are not in them."""
+    """Special tokens and ids for the published files, which do not contain them."""
     if n_pieces == 128_000:  # Llama 3
         named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id",
                  9: "eot_id"}  # fmt: skip

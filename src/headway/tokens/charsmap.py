@@ -1,11 +1,11 @@
-"""How SentencePiece prepares text: its table of characters, and blanks.
+"""Text preparation of SentencePiece: its character table (charsmap) and its rules for spaces.
 
-`tokenizers` looks up whole graphemes of up to five bytes and else single characters; SentencePiece
-takes the longest match from left to right, which differs for letters with several marks, Hangul
-written in single letters and the like. This is the second way.
+`tokenizers` looks up whole graphemes of up to five bytes, and else single characters. SentencePiece
+takes the longest match from left to right. The results differ for letters with several marks,
+Hangul in single letters and similar texts. This module does it as SentencePiece does.
 
-The table is a double-array trie (that of darts-clone) of UTF-8 keys, whose values are places in a
-block of zero-terminated texts. NFKC has 225,000 keys in 60,000 units, so it is used as it is.
+The table is a double-array trie (of darts-clone) with UTF-8 keys. Its values are offsets into a
+block of zero-terminated texts. NFKC has 225,000 keys in 60,000 units, so it is used unconverted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headway.tokens.pieces import SPACE_MARK
 Codes = NDArray[np.int64]
 
 MAX_EDGES = 1_000_000
-"""Characters that lead on, over all places in the trie; NFKC has a tenth of that."""
+"""Limit on transitions by one character over the whole trie; NFKC has a tenth of that."""
 
 REMEMBERED = 1 << 16
 BLANKS = re.compile(" {2,}")
@@ -35,23 +35,23 @@ NOTHING = "(?!)"
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """How SentencePiece prepares a text, besides the table of characters."""
+    """Settings of SentencePiece's text preparation, besides the character table."""
 
     dummy_prefix: bool = True
-    """A blank stands before the text."""
+    """A space is put before the text."""
 
     one_blank: bool = True
-    """Runs of blanks are one, and none stand at the ends."""
+    """Runs of spaces become one, and spaces at both ends are removed."""
 
-    # What ALBERT's program does before.
+    # Done first by the program of ALBERT.
     quotes: bool = False
-    """Doubled quotation marks are one sign."""
+    """Doubled quotation marks become one character."""
 
     strip_accents: bool = False
     lowercase: bool = False
 
     def __call__(self, text: str, charsmap: Charsmap, *, with_prefix: bool = True) -> str:
-        """The text as pieces are looked up in it: `▁` for each blank."""
+        """Return the text in which pieces are looked up: with `▁` for each space."""
         if not text:
             return ""
         seen = charsmap(self._folded(text))
@@ -60,7 +60,7 @@ class Preparation:
         seen = seen.replace(" ", SPACE_MARK)
         if self.dummy_prefix and with_prefix:
             seen = SPACE_MARK + seen
-        # There, too, a mark that the text itself ends in is lost.
+        # SentencePiece too removes a mark that the text itself ends with.
         return seen.rstrip(SPACE_MARK) if self.one_blank else seen
 
     def _folded(self, text: str) -> str:
@@ -73,10 +73,10 @@ class Preparation:
 
 
 class Charsmap:
-    """Replaces text by a table. Texts in `kept` are left as they are."""
+    """Replacement of characters by a table. Texts in `kept` are not changed."""
 
     def __init__(self, data: bytes, kept: Sequence[str] = ()) -> None:
-        """From what a model file holds; nothing there means an empty table."""
+        """Read the table of a model file; empty `data` means an empty table."""
         self._table = _read(data) if data else None
         longest_first = sorted(kept, key=len, reverse=True)
         self._kept = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if kept else None
@@ -84,7 +84,7 @@ class Charsmap:
     def __call__(self, text: str) -> str:
         if self._kept is None:
             return self._replaced(text)
-        parts = self._kept.split(text)  # what is kept stands at the odd places
+        parts = self._kept.split(text)  # texts to keep have odd indices
         return "".join(p if n % 2 else self._replaced(p) for n, p in enumerate(parts))
 
     def _replaced(self, text: str) -> str:
@@ -98,8 +98,8 @@ class Charsmap:
 
 @lru_cache(4)
 def _read(data: bytes) -> tuple[tuple[re.Pattern[str], re.Pattern[str]], Callable[[str], str]]:
-    """Where a table applies, and what it does there; once for all that have the same, as most
-    models have that of NFKC."""
+    """Patterns of the places where a table applies, and its replacement function. The cache shares
+    tables between models: most have that of NFKC."""
     trie = _Trie(data)
     return _places(trie), lru_cache(REMEMBERED)(trie.replaced)
 
@@ -108,9 +108,9 @@ class _Trie:
     def __init__(self, data: bytes) -> None:
         size = int.from_bytes(data[:4], "little")
         if len(data) < 4 or size % 4 or size == 0 or 4 + size > len(data):
-            raise DataError("the table of characters is damaged: its size does not fit.")
+            raise DataError("the character table is damaged: its size is wrong.")
         units = np.frombuffer(data, "<u4", count=size // 4, offset=4).astype(np.int64)
-        self.labels: Codes = units & 0x800000FF  # the highest bit of a leaf makes it no byte
+        self.labels: Codes = units & 0x800000FF  # the highest bit marks a leaf: it matches no byte
         self.offsets: Codes = (units >> 10) << ((units & 512) >> 6)
         self.has_leaf: Codes = (units >> 8) & 1
         self.values: Codes = units & 0x7FFFFFFF
@@ -118,7 +118,7 @@ class _Trie:
         self._lists = self.labels.tolist(), self.offsets.tolist(), self.has_leaf.tolist()
 
     def replaced(self, text: str) -> str:
-        """The longest match at each place; where there is none the character stays."""
+        """Replace the longest match at each place; characters without a match stay."""
         data, at, parts = text.encode(), 0, []
         while at < len(data):
             end, value = self._match(data, at)
@@ -149,8 +149,8 @@ class _Trie:
         return end, value
 
     def step(self, places: Codes, first: int, last: int) -> tuple[Codes, Codes, Codes]:
-        """Ways on by a byte from `first` to `last`: the numbers of the places they start from,
-        their bytes, and the units they come to."""
+        """Transitions by a byte from `first` to `last`: the indices of their start places, their
+        bytes, and the units that they lead to."""
         wanted = np.arange(first, last + 1)
         units = places[:, None] ^ wanted
         inside = units < len(self.labels)
@@ -159,8 +159,8 @@ class _Trie:
 
 
 def _places(trie: _Trie) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What must be in a text for any key to match; and where one can: at a single character, or one
-    with such behind it as keys go on with."""
+    """Patterns for texts that a key may match in, and for the places where one can match: single
+    characters, or characters followed by those that can continue a key."""
     codes, units = _one_character(trie, trie.offsets[:1])
     single = codes[trie.has_leaf[units] == 1]
     later: list[Codes] = []
@@ -173,7 +173,7 @@ def _places(trie: _Trie) -> tuple[re.Pattern[str], re.Pattern[str]]:
         codes, units = _one_character(trie, new ^ trie.offsets[new])
         later.append(codes)
         if sum(map(len, later)) > MAX_EDGES:
-            raise DataError("the table of characters is damaged: it leads in circles.")
+            raise DataError("the character table is damaged: it contains cycles.")
     more = np.concatenate([single[:0], *later])
     behind, alone = _one_of(more), _one_of(single)
     kinds = [f".{behind}+" if behind else "", alone]
@@ -183,7 +183,7 @@ def _places(trie: _Trie) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _one_character(trie: _Trie, start: Codes) -> tuple[Codes, Codes]:
-    """All characters that lead on from these places, and the units they end in."""
+    """All transitions by one character from these places, and the units that they lead to."""
     found: list[tuple[Codes, Codes]] = []
     for some in np.array_split(start, len(start) // 4096 + 1):
         for first, last, more in ((1, 0x7F, 0), (0xC2, 0xDF, 1), (0xE0, 0xEF, 2), (0xF0, 0xF4, 3)):
@@ -191,13 +191,13 @@ def _one_character(trie: _Trie, start: Codes) -> tuple[Codes, Codes]:
             codes = byte - first + (0xC2 - 0xC0 if first == 0xC2 else first & 1)
             for _ in range(more):
                 if trie.has_leaf[units].any() or len(units) > MAX_EDGES:
-                    raise DataError("the table of characters is damaged: a key ends too early.")
+                    raise DataError("the character table is damaged: a key ends too early.")
                 old, byte, units = trie.step(units ^ trie.offsets[units], 0x80, 0xBF)
                 codes = codes[old] << 6 | (byte & 0x3F)
             found.append((codes, units))
     codes, units = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     if (codes > sys.maxunicode).any():
-        raise DataError("the table of characters is damaged: a key is no character.")
+        raise DataError("the character table is damaged: a key is not a Unicode character.")
     return codes, units
 
 
@@ -205,19 +205,19 @@ def _check_values(trie: _Trie, units: Codes) -> None:
     leaves = np.unique(units[trie.has_leaf[units] == 1])
     places = leaves ^ trie.offsets[leaves]
     if (places >= len(trie.values)).any():
-        raise DataError("the table of characters is damaged: a place is outside of it.")
+        raise DataError("the character table is damaged: an offset points outside of it.")
     try:
         for value in trie.values[places].tolist():
             trie.text(value).decode()
     except ValueError as error:
-        raise DataError(f"the table of characters is damaged: {error}.") from error
+        raise DataError(f"the character table is damaged: {error}.") from error
 
 
 def _one_of(codes: Codes) -> str:
-    """A class of a regular expression, with ranges: thousands of characters are few runs.
+    """Regular expression class with ranges: thousands of characters form few ranges.
 
-    Characters beyond 16 bits stand apart: with them the whole class would be looked through range
-    by range.
+    Characters beyond 16 bits are in a class of their own, because `re` would otherwise search the
+    whole class range by range.
     """
     near, far = (_class(part) for part in (codes[codes < 0x10000], codes[codes >= 0x10000]))
     far = far and rf"(?=[\U00010000-\U0010ffff]){far}"

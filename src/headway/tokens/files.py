@@ -1,9 +1,9 @@
-"""Tokenizers in files: ours, those of `tokenizers`, and those of other programs.
+"""Reading of tokenizer files: ours, those of `tokenizers`, and those of other programs.
 
-GPT-2 keeps a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
+GPT-2 has a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
 (`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, llama2.c a `tokenizer.bin`, and
-Marian two SentencePiece models with one table of numbers. How text is cut is part of their programs
-and stands here.
+Marian two SentencePiece models with one table of ids. Their programs define how text is split, not
+the files, so these rules are part of this package.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def tokenizer_files(path: Path) -> tuple[Path, ...]:
-    """The files that make up the tokenizer at this path, which may be one of them or their
-    folder."""
+    """Find all files of a tokenizer. `path` is one of them or their folder."""
     if path.is_dir():
         return _in_folder(path)
     folder = path.parent
@@ -41,7 +40,7 @@ def tokenizer_files(path: Path) -> tuple[Path, ...]:
     if path.suffix == ".json" and path.is_file():
         return (path,)
     other = next(n for both in GPT2_NAMES for n in both if path.name in both and n != path.name)
-    raise DataError(f"{path} goes with {other}, which is not beside it.")
+    raise DataError(f"{path} needs {other} in the same folder.")
 
 
 def _in_folder(folder: Path) -> tuple[Path, ...]:
@@ -54,15 +53,18 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
         return (found[0],)
     if found:
         names = tuple(file.name for file in found)
-        raise DataError(f"{folder} has several tokenizers: {', '.join(names)}. Name the file.")
+        raise DataError(
+            f"{folder} has several tokenizers: {', '.join(names)}. Give the path of one file."
+        )
     known = " or ".join(" with ".join(names) for names in IN_A_FOLDER)
     raise DataError(
-        f"there is no tokenizer in {folder}: it would be {known}, a .model or a .tiktoken."
+        f"there is no tokenizer in {folder}. Supported files: {known}, a .model or a .tiktoken."
     )
 
 
 def load_vocabularies(path: Path) -> Vocabularies:
-    """The tokenizers of both sides; a foreign one serves both, but for Marian's pair."""
+    """Load the source and target tokenizers. All formats have one for both, except two: ours may
+    have two, and Marian's always has."""
     files = tokenizer_files(path)
     if len(files) == 3:
         return Vocabularies(*(_marian_side(side, files[2]) for side in files[:2]))
@@ -80,10 +82,13 @@ def load_vocabularies(path: Path) -> Vocabularies:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """One tokenizer; a file with two is refused."""
+    """Load a single tokenizer; two vocabularies are an error."""
     vocab = load_vocabularies(path)
     if not vocab.joint:
-        raise DataError(f"{path} holds two vocabularies, for translation; one is needed here.")
+        raise DataError(
+            f"{path} has two vocabularies, one per language of a translation model. "
+            "Use a tokenizer with a single vocabulary."
+        )
     return vocab.source
 
 
@@ -97,9 +102,9 @@ def _merging(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def _pieces(path: Path) -> Tokenizer:
-    """A file of tiktoken or of SentencePiece, whatever it is called."""
+    """Load a tiktoken or SentencePiece file; its content decides which."""
     if not path.is_file():
-        raise DataError(f"there is no tokenizer file {path}.")
+        raise DataError(f"the tokenizer file {path} does not exist.")
     if bytepairs.is_tiktoken(path):
         return Tokenizer(bytepairs.tiktoken_tokenizer(path), str(path))
     model = read_sentencepiece(path)

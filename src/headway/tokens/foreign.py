@@ -1,7 +1,7 @@
-"""The tokenizer of a Hugging Face model folder, in whatever files it is kept.
+"""Loading of the tokenizer in a Hugging Face model folder, in any of its file formats.
 
-Its JSON where there is one; else the files that the model's own programs read. Which token plays
-which part follows from the kind of model and the small files beside it.
+`tokenizer.json` has priority over the files of the model's original program. The roles of special
+tokens follow from the model type and the small configuration files in the folder.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from headway.tokens.whisper import add_space, whisper_roles, whisper_specials
 
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_100")
-"""Kinds whose programs number pieces in another way than their SentencePiece file."""
+"""Model types whose programs use other ids than their SentencePiece file."""
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A tokenizer before its tokens have their parts."""
+    """A loaded tokenizer before roles are assigned to its tokens."""
 
     inner: tokenizers.Tokenizer
     where: str
     preparation: Preparation | None = None
     size: int | None = None
     ends: Ends | None = None
-    """What its JSON puts around a text, where it is one."""
+    """Special tokens that its tokenizer.json puts around a text; None for other formats."""
 
     pieces: bool = False
-    """It is a file of pieces: SentencePiece, tiktoken."""
+    """Whether the format is SentencePiece or tiktoken."""
 
 
 def load_foreign(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source_tokens: int | None = None
 ) -> Vocabularies:
-    """The tokenizers of both sides; mostly one for both. `config`: the parsed config.json.
+    """Load the source and target tokenizers, usually one for both. `config`: parsed config.json.
 
-    They have as many tokens as the model has rows: `n_tokens`, and `n_source_tokens` where the
-    source has a vocabulary of its own. Special tokens fill the numbers that nothing has.
+    Their sizes are those of the model: `n_tokens`, and `n_source_tokens` if the source has a
+    vocabulary of its own. Special tokens fill unused ids.
     """
     hints = Hints.read(folder, config)
     if all((folder / name).is_file() for name in MARIAN):
@@ -80,7 +80,7 @@ def _finished(raw: Raw, hints: Hints, n_tokens: int) -> Tokenizer:
 
 
 def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
-    """GPT-2's way to cut, with a space before each text, and many special tokens."""
+    """Make the tokenizer of Whisper: GPT-2's, with a space before each text and special tokens."""
     known = raw.inner.get_vocab(with_added_tokens=True)
     taken = set(known.values())
     extra = whisper_specials(n_tokens) | dict(hints.added)
@@ -93,7 +93,7 @@ def _whisper(raw: Raw, hints: Hints, n_tokens: int) -> Vocabularies:
 
 
 def _raw(folder: Path, hints: Hints) -> Raw:
-    """The first of the formats that is there."""
+    """Load the first format that is in the folder."""
     if (folder / "tokenizer.json").is_file():
         inner = _library(folder / "tokenizer.json")
         return Raw(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
@@ -111,16 +111,19 @@ def _raw(folder: Path, hints: Hints) -> Raw:
         found = sorted(folder.glob(pattern))
         if len(found) > 1:
             names = ", ".join(path.name for path in found)
-            raise DataError(f"{folder} has several tokenizers ({names}); leave one of them there.")
+            raise DataError(f"{folder} has several tokenizers: {names}. Remove all but one.")
         if found and bytepairs.is_tiktoken(found[0]):
             return Raw(bytepairs.tiktoken_tokenizer(found[0]), str(found[0]), pieces=True)
         if found and pattern == "*.model":
             return _sentencepiece(found[0], hints)
         if found:
-            raise DataError(f"{found[0]} is no tiktoken file: its first line is no piece.")
+            raise DataError(
+                f"{found[0]} is not a tiktoken file: its first line is not a piece in base64 "
+                "and its id."
+            )
     raise DataError(
-        f"there is no tokenizer in {folder}: it would be tokenizer.json, vocab.json with "
-        "merges.txt, vocab.txt, a .model of SentencePiece, a .tiktoken, or source.spm and "
+        f"there is no tokenizer in {folder}. Supported files: tokenizer.json, vocab.json with "
+        "merges.txt, vocab.txt, a SentencePiece .model, a .tiktoken, or source.spm and "
         "target.spm with vocab.json."
     )
 
@@ -130,17 +133,18 @@ def _library(path: Path) -> tokenizers.Tokenizer:
     try:
         check_tokenizer(json.loads(text), str(path))
         inner = tokenizers.Tokenizer.from_str(text)
-        inner.no_padding()  # as in batches of their programs; it would pass for the rule of ends
+        inner.no_padding()  # meant for batches; its tokens would look like special tokens at ends
         inner.no_truncation()
         return inner
     except DataError:
         raise
     except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"{path} is not a tokenizer that can be read: {error}.") from error
+        raise DataError(f"cannot read the tokenizer {path}: {error}.") from error
 
 
 def _bert(path: Path, hints: Hints) -> tokenizers.Tokenizer:
-    """BERT's program lower-cases unless it is told not to; a capital in the vocabulary tells."""
+    """Load a BERT vocabulary with the options of tokenizer_config.json. Without `do_lower_case`,
+    text is lower-cased unless the vocabulary has capital letters."""
     settings = hints.settings
     return vocab_txt(
         path,
@@ -153,8 +157,9 @@ def _bert(path: Path, hints: Hints) -> tokenizers.Tokenizer:
 def _sentencepiece(path: Path, hints: Hints) -> Raw:
     if hints.model_type in OTHER_NUMBERS:
         raise DataError(
-            f"{path} belongs to a model of the kind {hints.model_type}, whose programs number "
-            "pieces in another way. Save the tokenizer there as tokenizer.json with `transformers`."
+            f"{path} cannot be read alone: {hints.model_type} models use other ids than their "
+            "SentencePiece file. Load the tokenizer with `transformers` and save it to this "
+            "folder as tokenizer.json."
         )
     model = read_sentencepiece(path)
     inner = library_tokenizer(model)
@@ -175,7 +180,7 @@ def _sentencepiece(path: Path, hints: Hints) -> Raw:
 
 
 def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabularies:
-    """One table of numbers for both sides, or one each; and a way to cut for each."""
+    """Load Marian's SentencePiece model for each side, with one table of ids or one per side."""
     tables = [folder / "vocab.json"] * 2
     if hints.settings.get("separate_vocabs") or (folder / "target_vocab.json").is_file():
         tables[1] = folder / "target_vocab.json"
@@ -185,13 +190,14 @@ def _marian(folder: Path, hints: Hints, n_target: int, n_source: int) -> Vocabul
         over = [token for token, i in numbers.items() if i >= n_rows]
         if over:
             raise DataError(
-                f"{table} has tokens without a row in the model, which has {n_rows:,}: {over[0]!r}."
+                f"{table} has the token {over[0]!r} with id {numbers[over[0]]:,}, but the "
+                f"vocabulary of the model has {n_rows:,} rows."
             )
         taken = set(numbers.values())
         numbers |= {unused_name(i): i for i in range(n_rows) if i not in taken}
         model = read_sentencepiece(folder / side)
         if model.of_type(UNUSED):
-            raise DataError(f"{folder / side} has pieces that are switched off.")
+            raise DataError(f"{folder / side} has unused pieces, which is not supported.")
         inner = library_tokenizer(model, numbers)
         inner.add_special_tokens([unused_name(i) for i in range(n_rows) if i not in taken])
         inner.add_tokens(

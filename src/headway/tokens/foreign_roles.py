@@ -1,4 +1,4 @@
-"""What the small files beside a foreign tokenizer say, and the roles that follow."""
+"""Roles of the tokens of a foreign tokenizer, from the small files in its folder."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Hints:
     """tokenizer_config.json"""
 
     names: Mapping[str, str]
-    """The tokens that are named as bos, eos, unk, sep, pad, cls or mask."""
+    """Tokens that are named as bos, eos, unk, sep, pad, cls or mask."""
 
     specials: tuple[str, ...]
-    """All tokens that are said to be special."""
+    """All tokens that the files declare as special."""
 
     added: Mapping[str, int]
-    """Tokens beside the vocabulary, with their numbers."""
+    """Tokens beyond the vocabulary, with their ids."""
 
     @classmethod
     def read(cls, folder: Path, config: Mapping[str, Any]) -> Hints:
@@ -67,8 +67,8 @@ class Hints:
         )
 
     def numbers(self, name: str) -> list[int]:
-        """The numbers of a token, or of several, that the configuration names."""
-        inside = self.config.get("decoder")  # of a captioner, which is made of two models
+        """Ids of one or several tokens that the configuration names, such as `eos_token_id`."""
+        inside = self.config.get("decoder")  # image captioners have two models
         own = inside if isinstance(inside, dict) else {}
         for table in (self.generation, self.config, own):
             value = table.get(name)
@@ -81,12 +81,12 @@ class Hints:
         return []
 
     def number(self, name: str) -> int | None:
-        """The first of them."""
+        """The first of `numbers`, or None."""
         return next(iter(self.numbers(name)), None)
 
 
 def _text(token: Any) -> str | None:
-    """A token is given as text, or as a table with its `content`."""
+    """Text of a token, which is stored as a string or as an object with its `content`."""
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) and token else None
 
@@ -99,8 +99,8 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
         name = _text(token)
         if name is None or not re.fullmatch("[0-9]{1,9}", str(number)):
             raise DataError(
-                f"{folder}: tokenizer_config.json lists {str(token)[:60]!r} as token "
-                f"{str(number)[:24]!r}."
+                f"{folder}: tokenizer_config.json has an invalid token {str(token)[:60]!r} with "
+                f"id {str(number)[:24]!r} in added_tokens_decoder."
             )
         found[name] = int(number)
         if not isinstance(token, dict) or token.get("special"):
@@ -114,7 +114,7 @@ itself, whatever the file contains."""
 
 
 class Ends(NamedTuple):
-    """The special tokens that a tokenizer adds to a text, and to a pair of texts."""
+    """Special tokens that a tokenizer adds to a text, and to a pair of texts."""
 
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class Ends(NamedTuple):
 
 
 def ends_in_json(inner: tokenizers.Tokenizer) -> Ends:
-    """Special tokens that the tokenizer's own post-processor adds."""
+    """Find the special tokens that the tokenizer's own post-processor adds."""
     if inner.post_processor is None:
         return Ends()
     known = inner.get_vocab(with_added_tokens=False)
@@ -152,9 +152,9 @@ def _middle(pair: tokenizers.Encoding) -> tuple[str, ...]:
 
 
 def _ends(hints: Hints, bos: str, eos: str, in_json: Ends | None, *, pieces: bool) -> Ends:
-    """What the published tokenizer of a language model puts around a text. Its JSON alone says it,
-    where there is one; else two settings do, and what their programs do without them: those for
-    SentencePiece (`pieces`) begin texts."""
+    """Special tokens that the published tokenizer of a language model puts around a text. They are
+    those of its JSON, if it has one. Else two settings decide; the default is a start token for
+    SentencePiece and tiktoken files (`pieces`), and no end token."""
     if in_json is not None:
         return Ends(in_json.before, in_json.behind)
     begins = hints.settings.get("add_bos_token")
@@ -170,8 +170,8 @@ def roles_of(
     in_json: Ends | None = None,
     pieces: bool = False,
 ) -> Roles:
-    """Which token plays which part in a model of this kind. `in_json`: what the tokenizer's JSON
-    puts around a text; `pieces`: there is none, and a file of pieces (SentencePiece, tiktoken)."""
+    """Find the roles of tokens in a model of this type. `in_json`: the special tokens that the
+    tokenizer's JSON puts around a text; `pieces`: the file is SentencePiece or tiktoken."""
     kind, names = hints.model_type, hints.names
 
     def known(name: str | None) -> str | None:
@@ -202,7 +202,7 @@ def roles_of(
             rule = own._asdict()
         return _made(where, bos=bos, eos=eos, unk=unk, mask=mask, pair_ends=n, **rule)
     eos = numbered("eos_token_id") or end or (None if usual is None else inner.id_to_token(usual))
-    if kind == "openai-gpt":  # it has no end; the unknown token is what it never writes
+    if kind == "openai-gpt":  # it has no end token; it never outputs the unknown token
         eos = end or unk or known("<unk>")
     bos = known(names.get("bos")) or (kind != "openai-gpt" and numbered("bos_token_id")) or eos
     before, behind, _ = _ends(hints, bos or "", eos or "", in_json, pieces=pieces)
@@ -216,14 +216,14 @@ def roles_of(
 def _made(where: str, **parts: Any) -> Roles:
     if parts["eos"] is None or parts["bos"] is None:
         raise DataError(
-            f"{where}: no token is known to end a text. Name it as eos_token (or sep_token) in "
-            "special_tokens_map.json beside it."
+            f"{where}: no end token is known. Name it as eos_token (or sep_token) in "
+            "special_tokens_map.json in the same folder."
         )
     return Roles(**parts)
 
 
 def _banned(hints: Hints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Single tokens that the configuration keeps out of every output."""
+    """Single tokens that the configuration excludes from outputs."""
     found: dict[str, None] = {}
     for table in (hints.generation, hints.config):
         for words in table.get("bad_words_ids") or []:

@@ -1,4 +1,4 @@
-"""What the JSON of a tokenizer says about how it cuts text."""
+"""Properties of a tokenizer that follow from its `tokenizers` JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tokenizers import models
 
 from headway.tokens.charsmap import Charsmap
 
-# How our own tokenizers cut text: letters with their marks, digits, other signs, blanks; each with
-# the space before it. Single digits for sub-words; single signs for words.
+# Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols, spaces;
+# each with the space before it. Digits are single for sub-words, symbols are single for words.
 SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
 
 NEVER = -1e6
-"""The score of a piece of a unigram model that has a number and a text but is not found in any:
-what the other side of a translation is made of."""
+"""Score of unigram pieces that are never found in text, such as those that only the other language
+of a translation model uses."""
 
 
 class Facts:
@@ -31,22 +31,22 @@ class Facts:
 
     @cached_property
     def in_bytes(self) -> bool:
-        """Pieces are bytes, written as characters."""
+        """Whether pieces are byte-level: bytes that are written as characters."""
         return bool(_parts(self.all["pre_tokenizer"], "ByteLevel"))
 
     @property
     def covers_everything(self) -> bool:
-        """Every text is made of bytes, and every byte has a token."""
+        """Whether no text is unknown, because every byte has a token."""
         return self.in_bytes or bool(self.model.get("byte_fallback"))
 
     @cached_property
     def prepends(self) -> bool:
-        """The normaliser puts a blank before the text."""
+        """Whether the normalizer puts a space before the text."""
         return bool(_parts(self.all["normalizer"], "Prepend"))
 
     @cached_property
     def adds_a_space(self) -> bool:
-        """A text is cut as if a space stood before it."""
+        """Whether a text is split as if a space preceded it."""
         metaspace = _parts(self.all["pre_tokenizer"], "Metaspace")
         in_bytes = _parts(self.all["pre_tokenizer"], "ByteLevel")
         return (
@@ -57,14 +57,14 @@ class Facts:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """Our own cuts, which never cross a single space."""
+        """Whether pre-tokenization is our own, in which no piece crosses a single space."""
         cuts = (self.all["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
         first = cuts[0].get("pattern", {}).get("Regex")
         return self.prepends and first in (SUBWORD_CUTS, WORD_CUTS)
 
     @cached_property
     def marks_spaces(self) -> bool:
-        """`▁` stands for a space and becomes one again."""
+        """Whether pieces contain `▁` for a space, and decoding reverses it."""
         return bool(_parts(self.all["decoder"], "Metaspace")) or any(
             part["pattern"] == {"String": "▁"} and part["content"] == " "
             for part in _parts(self.all["decoder"], "Replace")
@@ -72,18 +72,18 @@ class Facts:
 
     @cached_property
     def kept(self) -> list[str]:
-        """Tokens that are found in a text before anything else."""
+        """Added tokens that are matched in a text before anything else."""
         found = [t["content"] for t in self.all["added_tokens"] if not t["special"]]
         return [token for token in found if token not in self.languages]
 
     @cached_property
     def languages(self) -> frozenset[str]:
-        """Tokens such as `>>de<<`, which count at the start of a text alone."""
+        """Language tokens such as `>>de<<`, which only count at the start of a text."""
         added = (t["content"] for t in self.all["added_tokens"] if not t["special"])
         return frozenset(t for t in added if t.startswith(">>") and t.endswith("<<"))
 
     def charsmap(self) -> Charsmap:
-        """The table of characters; pieces that stay whole are left as they are."""
+        """The character table of the normalizer. It does not change added tokens (`kept`)."""
         tables = _parts(self.all["normalizer"], "Precompiled")
         data = base64.b64decode(tables[0]["precompiled_charsmap"] or "") if tables else b""
         return Charsmap(data, self.kept)
@@ -91,10 +91,10 @@ class Facts:
     def cutter(
         self, specials: Collection[int], *, with_space: bool = True, prepared: bool = False
     ) -> tokenizers.Tokenizer:
-        """A tokenizer for text: no special token can be spelled in it.
+        """Return a copy of the tokenizer in which text cannot spell a special token.
 
-        Vocabularies that are searched for what stands in a text (all but those that merge pieces or
-        see words without signs) would find them. `prepared`: the text is normalised already.
+        Unigram and word-level models look up parts of the text in the vocabulary and would find
+        special tokens there. `prepared`: the text is already normalised.
         """
         facts = deepcopy(self.all)
         kept = set(self.kept)
@@ -116,8 +116,8 @@ class Facts:
 
 
 def read_exactly(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer of this JSON. The library's own reader changes some scores in their last digit,
-    each time they are written and read."""
+    """Build a tokenizer from its JSON with exact scores. The reader of `tokenizers` changes the
+    last digit of some scores in every round trip."""
     made = tokenizers.Tokenizer.from_str(json.dumps(facts))
     model = facts["model"]
     if isinstance(model, dict) and model.get("type") == "Unigram":
@@ -128,7 +128,7 @@ def read_exactly(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _parts(tree: Any, kind: str) -> list[dict[str, Any]]:
-    """The normalisers, cutters or decoders of a kind, wherever they stand in sequences."""
+    """Find all normalizers, pre-tokenizers or decoders of a type in nested sequences."""
     if not isinstance(tree, dict):
         return []
     inner = [
@@ -147,7 +147,7 @@ def _without_prefix(tree: Any) -> Any:
 
 
 def _hide(model: dict[str, Any], specials: Collection[int]) -> None:
-    """Give special tokens, and pieces that are never found, names that no text has."""
+    """Rename special tokens, and pieces that are never found, to names that no text contains."""
     if model["type"] == "Unigram":
         for i, (_, score) in enumerate(model["vocab"]):
             if i in specials or score <= NEVER:

@@ -1,7 +1,7 @@
-"""What the JSON of a tokenizer may ask for. Someone else wrote it, and the library does as it says.
+"""Limits on tokenizer JSON from untrusted sources, which `tokenizers` executes as it is.
 
-Three things would take all time or memory: a pattern that backtracks without end, replacements that
-make a text longer again and again, and a token with a number that no model has a row for.
+Three things could use up all time or memory: a pattern with catastrophic backtracking, replacements
+that lengthen a text again and again, and a token id far beyond the vocabulary of any model.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from typing import Any
 from headway.errors import DataError
 
 MOST_TOKENS = 1 << 24
-"""Sixty times as many as the largest vocabularies that are in use."""
+"""Sixty times the size of the largest vocabularies in use."""
 
 MOST_GROWTH = 10.0
-"""How many times as long a text may become before it is cut, beside what Unicode's own forms do."""
+"""Limit on how much replacements may lengthen a text. The first use of each of `FORMS` is free."""
 
 MOST_PARTS = 64
-"""Normalisers, cutters or decoders one after another."""
+"""Limit on normalizers, pre-tokenizers or decoders in a sequence."""
 
 LONGEST = 1000
-"""Characters of a pattern's replacement, or of what is put before a text."""
+"""Limit on the characters of a replacement or a prefix."""
 
 FORMS = {
     "NFC": 3.0, "NFD": 4.0, "NFKC": 18.0, "NFKD": 18.0, "Precompiled": 18.0, "Lowercase": 2.0,
     "BertNormalizer": 12.0, "ByteLevel": 4.0,
 }  # fmt: skip
-"""What they do to the worst text. Once that is as it should be; a second one grows on the first."""
+"""Growth of the worst text by each of these normalizers. One use of each is normal; further uses
+multiply the growth."""
 
 _MAY_BE_EMPTY = re.compile(r"[*?^$|]|\(\?|\{0|\\[bBAzZGK]")
 _REPEAT = re.compile(r"[*+?]|\{(\d*)(,?)(\d*)\}")
@@ -37,7 +38,7 @@ _GROUP = re.compile(r"\((?:\?(?:#|[imsx-]*:|[=!>]|<[=!]|<\w+>)?)?")
 
 
 def check_tokenizer(facts: Any, where: str) -> None:
-    """Refuse what would never end, or has no place; all else is left to the library."""
+    """Reject JSON that could run forever or has impossible ids; the library checks the rest."""
     if not isinstance(facts, dict):
         return
     _check_numbers(facts, where)
@@ -48,15 +49,16 @@ def check_tokenizer(facts: Any, where: str) -> None:
             regex = pattern.get("Regex") if isinstance(pattern, dict) else None
             if isinstance(regex, str) and runs_away(regex):
                 raise DataError(
-                    f"{where}: the pattern {regex[:60]!r} repeats a group that itself repeats or "
-                    "has alternatives: on some texts it would not end. Write it without."
+                    f"{where}: the pattern {regex[:60]!r} repeats a group that contains "
+                    "repetitions or alternatives, or calls a group. It could run forever on some "
+                    "texts. Rewrite it without."
                 )
 
 
 def check_number(number: int, token: Any, where: str) -> None:
     if not 0 <= number < MOST_TOKENS:
         raise DataError(
-            f"{where}: the token {str(token)[:40]!r} has the number {number}; they go from 0 to "
+            f"{where}: the token {str(token)[:40]!r} has id {number}; ids must be from 0 to "
             f"{MOST_TOKENS - 1:,}."
         )
 
@@ -76,7 +78,7 @@ def _check_growth(tree: Any, where: str) -> None:
     parts = list(_parts(tree))
     if len(parts) > MOST_PARTS:
         n = f"{len(parts):,}"
-        raise DataError(f"{where}: {n} parts one after another; up to {MOST_PARTS} are read.")
+        raise DataError(f"{where}: too many parts in sequence: {n}; the limit is {MOST_PARTS}.")
     growth, seen = 1.0, set[str]()
     for part in parts:
         kind, content = str(part.get("type")), part.get("content") or part.get("prepend") or ""
@@ -89,13 +91,13 @@ def _check_growth(tree: Any, where: str) -> None:
         seen.add(kind)
     if growth > MOST_GROWTH:
         raise DataError(
-            f"{where}: its replacements can make a text {growth:,.0f} times as long; up to "
-            f"{MOST_GROWTH:g} times are read."
+            f"{where}: the replacements can make a text {growth:,.0f} times as long; the limit "
+            f"is {MOST_GROWTH:g} times."
         )
 
 
 def _growth(pattern: Any, content: str) -> float:
-    """By how much one replacement can lengthen a text."""
+    """Factor by which one replacement can lengthen a text."""
     found = pattern if isinstance(pattern, dict) else {}
     literal, regex = found.get("String"), str(found.get("Regex", ""))
     if isinstance(literal, str) and literal:
@@ -106,7 +108,7 @@ def _growth(pattern: Any, content: str) -> float:
 
 
 def _parts(tree: Any) -> Iterator[dict[str, Any]]:
-    """All parts of nested sequences, in their order."""
+    """Yield all parts of nested sequences in order."""
     if isinstance(tree, dict):
         if tree.get("type") != "Sequence":
             yield tree
@@ -116,20 +118,20 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
 
 
 def runs_away(regex: str) -> bool:
-    """Whether a group is repeated that itself repeats or has alternatives, or is called by name.
+    """Whether a pattern repeats a group with repetitions or alternatives, or calls a group.
 
-    Only such patterns need exponential time; some of them do not, and are refused with the others.
-    Real tokenizers have none: their alternatives stand side by side, and what repeats is one class.
+    Only such patterns can need exponential time. Harmless ones among them are rejected too. Real
+    tokenizers have none: they only repeat single classes, within alternatives at the top level.
     """
     place, groups, closed = 0, [False], False
-    # For each open group whether it repeats or has alternatives; and the one that was just closed.
+    # Whether each open group, and the group that was just closed, has repetitions or alternatives.
     while place < len(regex):
         sign = regex[place]
         repeat = _REPEAT.match(regex, place)
         if sign == "\\":
             escape = _ESCAPE.match(regex, place)
             if escape and len(escape[0]) > 2 and escape[0][1] == "g":
-                return True  # a group is called: it may call itself
+                return True  # a group that is called may call itself
             place = escape.end() if escape else len(regex)
             groups[-1] |= regex[place - 1].isdigit() or (escape is not None and escape[0][1] == "k")
         elif sign == "[":
@@ -153,7 +155,7 @@ def runs_away(regex: str) -> bool:
             groups[-1] |= sign != "{" or bool(comma)
             place = repeat.end()
             if place < len(regex) and regex[place] in "?+":
-                place += 1  # lazy, or never given back
+                place += 1  # lazy or possessive
             continue
         else:
             groups[-1] |= sign == "|"
@@ -163,7 +165,7 @@ def runs_away(regex: str) -> bool:
 
 
 def _behind_class(regex: str, place: int) -> int:
-    """Where a class in brackets ends; there may be classes in it."""
+    """Position after a character class in brackets, which may contain other classes."""
     depth = 0
     while place < len(regex):
         if regex[place] == "\\":

@@ -1,7 +1,7 @@
 """The tokenizer.bin of llama2.c: pieces of a SentencePiece model with their scores.
 
-Text is merged by the best score, a blank is put before it, and characters without a piece are
-written in bytes. Blanks stand in the pieces as they are.
+A space is put before the text, and the neighbours whose piece has the best score are merged first.
+Characters without a piece become bytes. Pieces contain plain spaces instead of `▁`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAX_FILE = 1 << 28
 SPECIALS = ["<unk>", "<s>", "</s>"]
 WORDS = Regex(" *[^ ]+| +")
 
-# Its stories stand one after another with `<s>` between them, so that token also ends a text.
+# The training stories are concatenated with `<s>` between them, so this token also ends a text.
 ROLES = Roles(bos="<s>", eos="<s>", unk="<unk>")
 
 
 def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer:
-    """`n_tokens`: the rows of the model, if there is one yet."""
+    """Read a tokenizer.bin. `n_tokens`: the vocabulary size of the model, if it is known."""
     pieces = _read(path)
     learned = [(p, s) for p, s in pieces[len(SPECIALS) :] if not ONE_BYTE.fullmatch(p)]
     ranked = [piece for piece, _ in sorted(learned, key=lambda item: -item[1])]
@@ -53,20 +53,20 @@ def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer
 def _read(path: Path) -> list[tuple[str, float]]:
     try:
         if path.stat().st_size > MAX_FILE:
-            raise DataError(f"{path} has more than {MAX_FILE:,} bytes; that is no tokenizer.")
+            raise DataError(f"{path} is too large for a tokenizer: more than {MAX_FILE:,} bytes.")
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
     pieces: dict[str, float] = {}
-    at = 4  # the length of the longest piece, which nothing here needs
+    at = 4  # skip the length of the longest piece
     while at < len(data):
-        where = f"{path} is no tokenizer of llama2.c: piece {len(pieces):,}"
+        where = f"{path} is not a valid llama2.c tokenizer: piece {len(pieces):,}"
         if at + 8 > len(data):
-            raise DataError(f"{where} is cut short.")
+            raise DataError(f"{where} is truncated.")
         score, length = struct.unpack_from("<fi", data, at)
         at += 8
         if not 0 < length <= len(data) - at or not math.isfinite(score):
-            raise DataError(f"{where} has {length:,} bytes and the score {score}.")
+            raise DataError(f"{where} has an invalid length ({length:,}) or score ({score}).")
         try:
             piece = data[at : at + length].decode()
         except UnicodeDecodeError as error:
@@ -75,9 +75,9 @@ def _read(path: Path) -> list[tuple[str, float]]:
         number = len(pieces)
         piece = SPECIALS[number] if number < 3 and SPECIALS[number] == piece.strip() else piece
         if piece in pieces:
-            raise DataError(f"{where} is there twice: {piece!r}.")
+            raise DataError(f"{where} occurs twice: {piece!r}.")
         pieces[piece] = score
     missing = {*SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256))} - pieces.keys()
     if missing:
-        raise DataError(f"{path} is no tokenizer of llama2.c: it lacks {min(missing)!r}.")
+        raise DataError(f"{path} is not a valid llama2.c tokenizer: {min(missing)!r} is missing.")
     return list(pieces.items())

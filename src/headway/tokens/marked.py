@@ -1,7 +1,7 @@
-"""Text in which names of special tokens are these tokens, as chat templates write it.
+"""Encoding of chat template output, in which names of special tokens become those tokens.
 
-Everywhere else text that spells a special token stays text (`tokenizer.py`); so does what people
-say in a chat: `shielded` text has no such name in it.
+Everywhere else, text that spells a special token stays text (`tokenizer.py`). Chat messages of
+users must stay text too: `shielded` breaks up such names in them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from headway.tokens.json_facts import read_exactly
 from headway.tokens.tokenizer import Tokenizer
 
 BREAK = "\uffff"
-"""Stands in a name that is none. Unicode has no character here, and no text should."""
+"""Inserted into the name of a special token to break it up. Unicode reserves this code point as a
+noncharacter, so texts should not contain it."""
 
 
 class Marked:
@@ -26,12 +27,12 @@ class Marked:
         self._names = re.compile("|".join(known) or r"(?!)")
 
     def shielded(self, text: str) -> str:
-        """The same to a reader, and without the name of any special token."""
+        """Return a text that reads the same but contains no name of a special token."""
         text = text.replace(BREAK, "")
         return self._names.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
 
     def encode(self, text: str) -> list[int]:
-        """As the published tokenizer does it, without the tokens that it puts around a text."""
+        """Encode as the published tokenizer does, without the special tokens around a text."""
         found: list[int] = []
         for part in text.split(BREAK):
             found += self._inner.encode(part, add_special_tokens=False).ids

@@ -1,4 +1,4 @@
-"""A tokenizer and the rows of a model: every row has a token, and every token a row."""
+"""Alignment of a tokenizer with the embedding rows of a model: exactly one token per row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.tokens.json_facts import NEVER
 
 
 def unused_name(i: int) -> str:
-    """The name of a row that no token of the original has."""
+    """Name of the filler token for a row that the original tokenizer does not use."""
     return f"<|unused {i}|>"
 
 
@@ -23,10 +23,10 @@ def with_rows(
     where: str,
     extra: Mapping[str, int] | None = None,
 ) -> tokenizers.Tokenizer:
-    """The tokenizer with `extra` tokens at their numbers, and special tokens for all other rows.
+    """Add `extra` tokens at their ids, and special tokens for all other unused rows.
 
-    Special tokens behind the last row (such as a padding that was added to the tokenizer alone) are
-    left out; other tokens without a row are an error. `n_rows`: None for as many as it takes.
+    Special tokens after the last row (such as a padding token that only the tokenizer has) are
+    removed; other tokens without a row are an error. `n_rows`: None for as many as are needed.
     """
     inner = _without_tail(inner, n_rows, where)
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
@@ -34,7 +34,10 @@ def with_rows(
     taken = set(vocab.values())
     for token, i in wanted.items():
         if token in vocab or i in taken or (n_rows is not None and not 0 <= i < n_rows):
-            raise DataError(f"{where}: the token {token!r} cannot have the number {i:,}.")
+            raise DataError(
+                f"{where}: the token {token!r} cannot have id {i:,}, because the token or the id "
+                "is in use, or the model has no row for it."
+            )
         taken.add(i)
     size = max(taken, default=-1) + 1 if n_rows is None else n_rows
     wanted |= {unused_name(i): i for i in range(size) if i not in taken}
@@ -65,17 +68,18 @@ def _without_tail(
         names = sorted(over - behind, key=lambda token: vocab[token])
         more = " …" if len(names) > 5 else ""
         raise DataError(
-            f"{where} has tokens up to the number {max(vocab.values()):,}, but the model has "
-            f"{n_rows:,} rows; there is none for {', '.join(map(repr, names[:5]))}{more}. The "
-            "tokenizer belongs to another model."
+            f"{where} has token ids up to {max(vocab.values()):,}, but the vocabulary of the model "
+            f"has {n_rows:,} rows, so these tokens have no embedding: "
+            f"{', '.join(map(repr, names[:5]))}{more}. The tokenizer belongs to another model."
         )
     facts["added_tokens"] = [t for t in added if t["content"] not in over]
-    facts["post_processor"] = None  # it may name them; ids come without special tokens anyway
+    # It may name removed tokens. Encoding here never adds special tokens, so it is not needed.
+    facts["post_processor"] = None
     return tokenizers.Tokenizer.from_str(json.dumps(facts))
 
 
 def _fill(model: dict[str, Any], vocab: Mapping[str, int]) -> None:
-    """Put all tokens into the vocabulary of the model itself, which alone can have any numbers."""
+    """Put all tokens into the vocabulary of the model itself. Added tokens cannot have free ids."""
     if model["type"] == "Unigram":
         have = len(model["vocab"])
         by_number = {i: token for token, i in vocab.items()}

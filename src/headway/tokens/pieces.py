@@ -1,4 +1,4 @@
-"""Pieces of a vocabulary as people can read them."""
+"""Readable forms, word boundaries and merges of vocabulary pieces."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 SPACE_MARK = "▁"
 ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""A byte of a character that has no piece, as SentencePiece writes it."""
+"""SentencePiece's notation of a byte, for characters without a piece."""
 
 
 def _byte_characters() -> dict[str, int]:
-    """Byte-level tokenizers write each byte as a visible character; this is the way back.
+    """Map the visible characters of byte-level tokenizers back to bytes.
 
-    Printable Latin-1 stands for itself, and the rest in order for what follows U+0100.
+    Printable Latin-1 characters are their own bytes. The other bytes are numbered from U+0100.
     """
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in kept]
@@ -31,7 +31,7 @@ BYTE_SIGNS = {byte: sign for sign, byte in _BYTES.items()}
 
 
 def readable(piece: str) -> str:
-    """A piece of a byte-level vocabulary: `▁` is a space, `<0xe4>` a byte of a character."""
+    """Decode a byte-level piece for display: `▁` is a space, `<0xe4>` a byte of a character."""
     if not all(c in _BYTES for c in piece):
         return piece
     text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="surrogateescape")
@@ -42,11 +42,11 @@ def readable(piece: str) -> str:
 def all_borders(
     pieces: Mapping[str, int], size: int, *, in_bytes: bool, inside: str, last: str = ""
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each id whether it begins a word wherever it stands, and whether a word may go on behind
-    it. Ids that are no pieces stand alone.
+    """For each id, whether it always begins a word, and whether a word may continue after it.
+    Ids without a piece count as whole words.
 
-    `inside` is what WordPiece writes before pieces that go on with a word; `last` is what the first
-    GPT writes behind those that end one.
+    `inside` is the prefix of WordPiece for pieces inside a word; `last` is the suffix of the first
+    GPT for pieces at the end of a word.
     """
     begins, open_ends = np.ones(size, np.bool_), np.zeros(size, np.bool_)
     for piece, i in pieces.items():
@@ -60,7 +60,7 @@ def _borders(piece: str, in_bytes: bool, inside: str) -> tuple[bool, bool]:
     if inside:
         return not piece.startswith(inside), True
     if in_bytes and all(c in _BYTES for c in piece):
-        # Part of a character stands for a letter.
+        # An incomplete character counts as a letter.
         text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="replace")
         text = text.replace("\ufffd", "a")
     else:
@@ -73,12 +73,11 @@ def _in_word(character: str) -> bool:
 
 
 def all_merges(pieces: Sequence[str]) -> list[tuple[str, str]]:
-    """All ways to make each piece of two others, in the order of the pieces.
+    """All pairs of pieces that make up another piece, in the order of the results.
 
-    SentencePiece, tiktoken and llama2.c merge by pieces: the best that two neighbours make, and of
-    equals the leftmost. `tokenizers` merges by pairs. Several pairs that make the same piece can
-    only compete in a text where they overlap, which takes a run such as `aa a aa`; there the pair
-    with the longer first part goes first here.
+    SentencePiece, tiktoken and llama2.c rank merges by the resulting piece: the best one first, and
+    the leftmost of equals. `tokenizers` ranks pairs. Pairs with the same result compete only where
+    they overlap, as in `aa a aa`. There, the pair with the longer first part is merged first.
     """
     known = set(pieces)
     return [

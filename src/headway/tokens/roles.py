@@ -1,4 +1,4 @@
-"""Which tokens play which part, where the usual names do not tell."""
+"""Roles of special tokens, for tokenizers that do not use the usual names."""
 
 from __future__ import annotations
 
@@ -14,61 +14,62 @@ from headway.settings.value_types import describe, fit, setting_types
 
 @dataclass(frozen=True)
 class Roles:
-    """Tokens by their text. A tokenizer without roles finds its tokens by the usual names."""
+    """Special tokens by their text. A tokenizer without roles looks for the usual names."""
 
     bos: str
-    """What a text, or an output, begins with (Marian, T5: `<pad>`; BART: `</s>`)."""
+    """First token of a text or an output (Marian, T5: `<pad>`; BART: `</s>`)."""
 
     eos: str
     unk: str | None = None
-    """None: the one with a usual name, or the end token where nothing is unknown."""
+    """None: the token with a usual name, or the end token if no text is unknown."""
 
     mask: str | None = None
     begins: bool = True
-    """Prompts begin with `bos`, where `before` does not say more."""
+    """Prompts begin with `bos`, unless `before` is set."""
 
     before: tuple[str, ...] | None = None
-    """What the published tokenizer of a language model puts before every text, prompts too: often
-    nothing. None: as the task has it, which is `bos`."""
+    """Tokens that the published tokenizer of a language model puts before every text, also before
+    prompts; often none. None: `bos`."""
 
     behind: tuple[str, ...] | None = None
-    """The same behind a text. None: `eos` behind a text that is read, nothing behind a prompt."""
+    """Tokens that the published tokenizer puts after every text. None: `eos` after a text that is
+    only read, nothing after a prompt."""
 
     source_begin: str | None = None
-    """A source is read as `<s> a </s>` (BART); None: `a </s>`."""
+    """First token of a source, as in `<s> a </s>` (BART); None: `a </s>`."""
 
     target_begin: str | None = None
-    """The first token of every output, before anything is chosen (BART)."""
+    """Forced first token of every output (BART)."""
 
     pair_ends: int = 1
     """End tokens between the two texts of a pair; two (RoBERTa) are for models without segments."""
 
     between: tuple[str, ...] | None = None
-    """Tokens between the two texts of a pair, where the published tokenizer of an encoder has a
-    rule of its own; `before` and `behind` are then those of pairs, too. None:
-    `pair_ends` end tokens."""
+    """Tokens between the two texts of a pair, if the published tokenizer of an encoder has a rule
+    of its own. `before` and `behind` then apply to pairs too. None: `pair_ends` end tokens."""
 
     banned: tuple[str, ...] = ()
-    """Tokens that no output has (Marian's `<pad>`)."""
+    """Special tokens that outputs never contain (Marian: `<pad>`)."""
 
     unwritten: tuple[str, ...] = ()
-    """Pieces of text that no output has (Whisper: brackets, notes of music)."""
+    """Pieces of text that outputs never contain (Whisper: brackets, musical notes)."""
 
     never_first: tuple[str, ...] = ()
-    """Tokens that no output begins with, behind `target_begin` (Whisper: a blank, the end)."""
+    """Tokens that cannot be the first of an output, after `target_begin` (Whisper: a space, the end
+    token)."""
 
     more_ends: tuple[str, ...] = ()
-    """Other tokens that end what a language model writes (Llama 3: the end of a turn)."""
+    """Further tokens that end the output of a language model (Llama 3: the end of a turn)."""
 
     def as_dict(self) -> dict[str, Any]:
-        """What differs from the defaults, for JSON."""
+        """The values that differ from the defaults, for JSON."""
         default = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != default[name]}
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> Roles:
         if not isinstance(values, Mapping):
-            raise DataError(f"{where}: the roles of tokens are a table, not {values!r}.")
+            raise DataError(f"{where}: roles must be a JSON object, not {values!r}.")
         types, found = setting_types(cls), {}
         for name, value in values.items():
             if name not in types:
@@ -82,14 +83,14 @@ class Roles:
                 ) from error
         missing = [name for name in ("bos", "eos") if name not in found]
         if missing or found.get("pair_ends", 1) < 1:
-            raise DataError(f"{where}: its roles need bos and eos, and a pair_ends of 1 or more.")
+            raise DataError(f"{where}: roles must have bos and eos, and a pair_ends of at least 1.")
         return cls(**found)
 
 
 UNK, BOS, EOS = "<unk>", "<s>", "</s>"
 SPECIALS = [UNK, BOS, EOS]
 
-# What other tokenizers call these three, the likeliest first.
+# Names of these three in other tokenizers, the most likely first.
 UNK_NAMES = (UNK, "[UNK]", "<|unk|>", "<UNK>", "unk")
 BOS_NAMES = (BOS, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "[BOS]", "<BOS>")
 EOS_NAMES = (EOS, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "<EOS>")
@@ -105,7 +106,7 @@ def find_token(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
 def find_or_add_token(
     inner: tokenizers.Tokenizer, names: Sequence[str], instead: int | None
 ) -> int:
-    """A token without which we cannot do is added where a foreign tokenizer lacks it."""
+    """Return the id of a required token: one of `names`, else `instead`, else a new token."""
     known = find_token(inner, names)
     known = instead if known is None else known
     if known is not None:

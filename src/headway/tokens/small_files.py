@@ -14,24 +14,24 @@ MAX_FILE = 1 << 29
 def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE:
-            raise DataError(f"{path} has more than {MAX_FILE:,} bytes; that is no tokenizer.")
+            raise DataError(f"{path} is too large for a tokenizer: more than {MAX_FILE:,} bytes.")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
     except ValueError as error:
-        raise DataError(f"{path} is not a tokenizer that can be read: {error}.") from error
+        raise DataError(f"cannot read the tokenizer {path}: {error}.") from error
 
 
 def read_json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}.") from error
+        raise DataError(f"{path} is not valid JSON: {error}.") from error
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """A JSON table; an absent file is an empty one."""
+    """Read a JSON object. A missing file gives an empty one."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
-        raise DataError(f"{path} is no table of settings.")
+        raise DataError(f"{path} must contain a JSON object.")
     return found

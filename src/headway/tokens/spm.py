@@ -1,12 +1,12 @@
-"""SentencePiece models: read from their file, without the library.
+"""Reading of SentencePiece model files without the `sentencepiece` package.
 
-A run that was imported with one has to open for ever, and without extras; `tokenizers`, which is
-there anyway, finds its pieces. What `tokenizers` does otherwise than SentencePiece is in
-`charsmap.py` and `unigram.py`. The tests hold ids and texts to the `sentencepiece` package, for
-every kind of model and for texts made to trip (`tests/tokens/test_spm.py`).
+An imported run must always open without optional packages. `tokenizers`, which is a dependency
+anyway, finds the pieces; `charsmap.py` and `unigram.py` handle the differences between the two.
+The tests compare ids and texts with the `sentencepiece` package, for every kind of model and for
+adversarial texts (`tests/tokens/test_spm.py`).
 
-Unigram and BPE, with bytes for what has no piece or without; the text is prepared as the model
-says. Pieces that mean something to a program (`<s>`, `</s>`) are never found in text, as there.
+Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
+the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ MAX_FILE = 1 << 28
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 USER_SCORE = -0.1
-"""Of a piece that the user of the trainer asked for: better than any that was learned."""
+"""Score of user-defined pieces: better than that of any learned piece."""
 
-# No piece of most models has a `▁` behind another character: texts can be cut there.
+# In most models no piece has a `▁` after another character, so texts can be split there.
 WORDS = Regex("▁*[^▁]+|▁+")
-# A text that spells a byte's piece must not become it.
+# A text that spells a byte piece must not become it.
 SPELLED_BYTE = Regex("<(?=0x[0-9A-F]{2}>)")
 MANY = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePiece:
-    """What a model file says, as far as it matters for encoding."""
+    """Contents of a model file that matter for encoding."""
 
     pieces: list[tuple[str, float, int]]
-    """Text, score, type; the number of a piece is its place."""
+    """Text, score and type of each piece, in the order of ids."""
 
     kind: int = UNIGRAM
     byte_fallback: bool = False
     suffix: bool = False
-    """Blanks belong to the word before them."""
+    """Spaces belong to the word before them."""
 
     charsmap: bytes = b""
     preparation: Preparation
     escapes: bool = True
-    """Blanks are written `▁`."""
+    """Spaces are written as `▁`."""
 
     names: dict[str, int] = field(default_factory=dict)
-    """The numbers of unk, bos, eos and pad; -1 where there is none."""
+    """Ids of unk, bos, eos and pad; -1 if there is none."""
 
     @property
     def unk(self) -> int:
@@ -70,7 +70,7 @@ class SentencePiece:
 def read_sentencepiece(path: Path) -> SentencePiece:
     try:
         if path.stat().st_size > MAX_FILE:
-            raise DataError(f"more than {MAX_FILE:,} bytes")
+            raise DataError(f"it has more than {MAX_FILE:,} bytes")
         found = _parsed(path.read_bytes())
         _check(found)
         return found
@@ -78,7 +78,7 @@ def read_sentencepiece(path: Path) -> SentencePiece:
         raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
     except DataError as error:
         reason = str(error).removesuffix(".")
-        raise DataError(f"{path} is no SentencePiece model that can be used: {reason}.") from error
+        raise DataError(f"{path} is not a usable SentencePiece model: {reason}.") from error
 
 
 def _parsed(data: bytes) -> SentencePiece:
@@ -127,30 +127,32 @@ def _check(model: SentencePiece) -> None:
         if not piece or "\0" in piece:
             raise DataError(f"piece {n:,} is empty")
         if piece in seen:
-            raise DataError(f"the piece {piece!r} is there twice")
+            raise DataError(f"the piece {piece!r} occurs twice")
         if not math.isfinite(score) or not NORMAL <= kind <= BYTE:
-            raise DataError(f"the piece {piece!r} has the score {score} and the type {kind}")
+            raise DataError(f"the piece {piece!r} has an invalid score ({score}) or type ({kind})")
         seen.add(piece)
     if len(model.of_type(UNKNOWN)) != 1:
-        raise DataError(f"{len(model.of_type(UNKNOWN))} pieces are the unknown one, not 1")
+        raise DataError(f"it has {len(model.of_type(UNKNOWN))} unknown pieces instead of 1")
     if model.byte_fallback and {f"<0x{byte:02X}>" for byte in range(256)} - seen:
-        raise DataError("it writes unknown characters in bytes, but not every byte has a piece")
+        raise DataError("it uses byte fallback, but not every byte has a piece")
     if model.kind not in (UNIGRAM, BPE, CHAR):
-        raise DataError("it is of the kind 'word'; unigram, bpe and char are read")
+        raise DataError("its type is 'word'; only unigram, bpe and char are supported")
     if model.suffix or not model.escapes:
-        raise DataError("its blanks belong to the word before them, which is not read")
+        raise DataError(
+            "it treats spaces as suffixes or does not escape them, which is not supported"
+        )
     if model.kind != UNIGRAM and model.of_type(UNUSED):
-        raise DataError("it has pieces that are switched off, which only unigram models may have")
+        raise DataError("it has unused pieces, which are only supported in unigram models")
     Charsmap(model.charsmap)
 
 
 def library_tokenizer(
     model: SentencePiece, ids: Mapping[str, int] | None = None
 ) -> tokenizers.Tokenizer:
-    """The model as `tokenizers` holds it; to be used with its preparation.
+    """Convert a model to `tokenizers`. It must be used together with `model.preparation`.
 
-    `ids`: the numbers of pieces where they are others than in the model (Marian). What has a number
-    but is no piece is never found in text; pieces without a number come behind the last.
+    `ids`: ids of pieces that differ from those of the model (Marian). Entries of `ids` without a
+    piece are never found in text; pieces without an id are appended.
     """
     numbers = dict(ids) if ids is not None else {p: i for i, (p, _, _) in enumerate(model.pieces)}
     last = max(numbers.values(), default=-1)
@@ -161,7 +163,7 @@ def library_tokenizer(
         made = tokenizers.Tokenizer((_unigram if model.kind == UNIGRAM else _bpe)(model, numbers))
         made.normalizer = normalizers.Sequence(_normalisers(model))
     except Exception as error:  # the library raises nothing narrower
-        raise DataError(f"a SentencePiece model that cannot be used: {error}.") from error
+        raise DataError(f"cannot use the SentencePiece model: {error}.") from error
     if cuts := _cuts(model):
         made.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     blanks = MANY if model.preparation.one_blank else int(model.preparation.dummy_prefix)
@@ -173,7 +175,7 @@ def library_tokenizer(
             decoders.Strip(" ", blanks, 0),
         ]
     )
-    if model.kind != UNIGRAM:  # where pieces are merged, these stay whole
+    if model.kind != UNIGRAM:  # merges must not split user-defined pieces
         made.add_tokens([tokenizers.AddedToken(p, normalized=False) for p in model.of_type(USER)])
     made.add_special_tokens([p for p in model.of_type(UNKNOWN, CONTROL) if p in numbers])
     return made
@@ -186,14 +188,14 @@ def _unigram(model: SentencePiece, numbers: Mapping[str, int]) -> models.Unigram
     for piece, score, kind in model.pieces:
         if piece in numbers:
             score = USER_SCORE if kind == USER else NEVER if kind == UNUSED else score
-            # Nine digits are enough for 32 bits, and few enough to survive being written and read.
+            # Nine digits identify a 32-bit number, and few enough survive a round trip as JSON.
             pieces[numbers[piece]] = piece, float(f"{score:.9g}")
     unk = numbers[model.pieces[model.unk][0]]
     return models.Unigram(pieces, unk_id=unk, byte_fallback=model.byte_fallback)
 
 
 def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
-    """Any two neighbours that make a piece are merged, the best piece first."""
+    """Make a BPE model that merges any two neighbours that form a piece, the best piece first."""
     learned = [(p, s) for p, s, kind in model.pieces if kind == NORMAL]
     ranked = sorted(learned, key=lambda item: -item[1])
     unk = model.pieces[model.unk][0]
@@ -207,7 +209,7 @@ def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
 
 
 def _normalisers(model: SentencePiece) -> list[Any]:
-    """As near to the model's own preparation as the library's parts come."""
+    """Approximate the model's preparation with the normalizers of `tokenizers`."""
     table = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     blanks, ends = [], []
     if model.preparation.one_blank:
@@ -221,7 +223,7 @@ def _normalisers(model: SentencePiece) -> list[Any]:
 
 
 def _cuts(model: SentencePiece) -> list[Any]:
-    """Where a text can be cut without a loss; words are then looked up once."""
+    """Pre-tokenizers that split text without changing the result, so that words are cached."""
     normal = model.of_type(NORMAL, USER)
     found: list[Any] = []
     if SPACE_MARK in normal and not any(SPACE_MARK in p.lstrip(SPACE_MARK) for p in normal):
@@ -233,14 +235,14 @@ def _cuts(model: SentencePiece) -> list[Any]:
 
 Field = int | bytes
 MAX_VARINT = 10
-"""Bytes of a whole number."""
+"""Limit on the bytes of an integer, as in Protocol Buffers."""
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
-    """The numbers and values of a message's fields, in the order of the file.
+    """Yield the numbers and values of the fields of a Protocol Buffers message, in file order.
 
-    A whole number is given without sign; numbers of fixed width, texts and inner messages are
-    given as bytes. Whatever is cut short or has no sense is a DataError.
+    Varints are unsigned integers; numbers of fixed width, texts and nested messages are bytes.
+    Truncated or invalid data raises DataError.
     """
     at = 0
     while at < len(data):
@@ -257,30 +259,30 @@ def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise DataError(f"field {number} is of the kind {kind}, which does not exist here")
+            raise DataError(f"field {number} has the unsupported wire type {kind}")
         if size > len(data) - at:
-            raise DataError(f"field {number} should have {size:,} bytes, but the file ends before")
+            raise DataError(f"field {number} should have {size:,} bytes, but the data ends earlier")
         yield number, data[at : at + size]
         at += size
 
 
 def _signed(value: Field) -> int:
-    """A whole number of 32 bits with its sign."""
+    """Convert a varint to a signed 32-bit integer."""
     if not isinstance(value, int):
-        raise DataError("a number was expected, but there are bytes")
+        raise DataError("expected an integer field, but found bytes")
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 
 
 def _real(value: Field) -> float:
     if isinstance(value, int) or len(value) != 4:
-        raise DataError("a number of four bytes was expected")
+        raise DataError("expected a number of four bytes")
     return float(struct.unpack("<f", value)[0])
 
 
 def _block(value: Field) -> bytes:
     if isinstance(value, int):
-        raise DataError(f"bytes were expected, but there is the number {value}")
+        raise DataError(f"expected bytes, but found the number {value}")
     return value
 
 
@@ -288,14 +290,14 @@ def _text(value: Field) -> str:
     try:
         return _block(value).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(f"a text is not UTF-8: {error}") from error
+        raise DataError(f"a text is not valid UTF-8: {error}") from error
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for n in range(MAX_VARINT):
         if at + n >= len(data):
-            raise DataError("the file ends in the middle of a number")
+            raise DataError("the data ends in the middle of a number")
         value |= (data[at + n] & 0x7F) << (7 * n)
         if data[at + n] < 0x80:
             return value, at + n + 1

@@ -1,4 +1,4 @@
-"""From texts to ids, whole texts at a time: what a tokenizer does once it knows its tokens."""
+"""Encoding of batches of texts, after the special tokens of a tokenizer are known."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class TextEncoder:
         self.preparation, self.size = preparation, size
 
     def encode(self, texts: Sequence[str], with_space: bool = True) -> Flat:
-        """Runs on all cores. `with_space`: as if a space stood before, where that is the way."""
+        """Encode texts on all cores. `with_space`: add the space before a text that the tokenizer
+        is configured to add."""
         if not self.facts.languages:
             return self._encode(texts, with_space)
         # The target language comes first, as a token such as `>>de<<`.
@@ -47,7 +48,7 @@ class TextEncoder:
         return Flat.of(ids)
 
     def normalise(self, text: str) -> str:
-        """What `decode` gives back after `encode`."""
+        """Return the text that `decode` returns after `encode`."""
         try:
             seen = self._seen(text, with_space=False)
             if self._cutter.normalizer is not None:
@@ -83,7 +84,7 @@ class TextEncoder:
         return flat
 
     def _seen(self, text: str, with_space: bool) -> str:
-        """The text that is looked up."""
+        """Prepare a text as SentencePiece does, if the tokenizer needs it."""
         if self.preparation is None:
             return text
         return self.preparation(text, self._charsmap, with_prefix=with_space)
@@ -94,7 +95,7 @@ class TextEncoder:
 
     @cached_property
     def _cutter(self) -> tokenizers.Tokenizer:
-        """What text goes through; mostly the tokenizer itself."""
+        """Tokenizer in which text cannot spell special tokens; usually the original one."""
         spelled = self.facts.model["type"] in ("Unigram", "WordLevel")
         if self.preparation is None and (not spelled or self.facts.cuts_at_spaces):
             return self.inner
@@ -108,7 +109,7 @@ class TextEncoder:
 
     @cached_property
     def _exact(self) -> ExactUnigram | None:
-        """For texts whose best pieces hang on how sums are rounded."""
+        """Encoder for texts whose best segmentation depends on the rounding of sums."""
         model = self.facts.model
         if self.preparation is None or model["type"] != "Unigram" or self.facts.kept:
             return None
@@ -117,14 +118,15 @@ class TextEncoder:
 
 
 def _name_panic(error: BaseException) -> None:
-    """The library panics where a pattern tries too long, with an exception that nobody expects."""
+    """Turn a Rust panic into a DataError. The library panics if a pattern backtracks too long."""
     if type(error).__name__ == "PanicException":
         raise DataError(
-            f"the tokenizer cannot cut a text: {error}. Its pattern or its tables are bad."
+            f"the tokenizer failed on a text: {error}. The cause is a pattern or a table of the "
+            "tokenizer."
         ) from error
 
 
 def _not_text(texts: Sequence[str]) -> str:
-    """Half of a surrogate pair is the one thing a Python string can hold that is no Unicode."""
+    """Message about lone surrogates, the only invalid Unicode that a Python string can contain."""
     halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
-    return f"a text holds half of a surrogate pair: {next(halves, '')[:40]!a}."
+    return f"a text is not valid Unicode: {next(halves, '')[:40]!a} has half of a surrogate pair."

@@ -1,7 +1,7 @@
-"""Text to token ids and back, and the one file that a run keeps of it.
+"""Conversion of text to token ids and back, and the `tokenizer.json` of a run.
 
-A thin layer over `tokenizers`, whose JSON carries everything: normalisation, lower-casing, how
-text is cut, the vocabulary, and how pieces are put together again.
+This is a thin layer over `tokenizers`, whose JSON contains everything: normalization,
+lower-casing, pre-tokenization, the vocabulary and the decoder.
 """
 
 from __future__ import annotations
@@ -55,39 +55,40 @@ __all__ = [
 ]
 
 LONG_TEXT = 2_000
-"""Characters a text, on average, from which nothing is gained by remembering words."""
+"""Average characters per text from which caching words gains nothing."""
 
 MAX_KNOWN = 1 << 18
-"""Words that are remembered; then it begins anew."""
+"""Limit on cached words; beyond it the cache is emptied."""
 
 
 class EncodedWords(NamedTuple):
-    """Sentences that are cut into words."""
+    """Encoded sentences that were given as words."""
 
     text: Flat
     """The ids of each sentence."""
 
     pieces: Flat
-    """For each sentence how many of them each word has, which is never none."""
+    """The number of ids of each word, for each sentence; at least one."""
 
     shapes: Flat | None = None
-    """The `Shape` of each word, where the ids do not tell whether it had capitals."""
+    """The `Shape` of each word, if the tokenizer ignores case."""
 
 
 class Tokenizer:
-    """One vocabulary. Ids come and go without the special tokens, which batches and searches add.
+    """A tokenizer with one vocabulary.
 
-    Text that spells a special token stays text: no line of a file can end a sentence early.
+    `encode` and `decode` do not add special tokens; batches and searches do. Text that spells a
+    special token stays text, so no line of a file can end a sentence early.
     """
 
     bos: int
     eos: int
     unk: int
     prompt_ends: tuple[tuple[int, ...], tuple[int, ...]]
-    """What stands before and behind a prompt."""
+    """Special tokens before and after a prompt."""
 
     text_ends: tuple[tuple[int, ...], tuple[int, ...]]
-    """The same of a text that is read for its class, its tags or its vector."""
+    """Special tokens before and after a text that is classified, tagged or embedded."""
 
     source_begin: int | None
     target_begin: int | None
@@ -107,9 +108,12 @@ class Tokenizer:
         preparation: Preparation | None = None,
         size: int | None = None,
     ) -> None:
-        """`preparation`: text is prepared exactly as SentencePiece does; the normaliser of
-        `inner`, which is only close to that, counts for its table of characters alone.
-        `size`: of the vocabulary, where `inner` has pieces behind it that are unknown tokens."""
+        """Wrap a tokenizer of `tokenizers`.
+
+        `preparation`: text is prepared exactly as by SentencePiece; the normalizer of `inner`,
+        which only approximates that, then only provides its character table. `size`: the size of
+        the vocabulary, if `inner` has further pieces beyond it, which count as unknown.
+        """
         self._inner, self.roles, self.preparation, self._size = inner, roles, preparation, size
         self._words = WordTable()
         inner.no_padding()
@@ -121,12 +125,13 @@ class Tokenizer:
         inner.encode_special_tokens = True  # not kept in the JSON
 
     def _find_by_roles(self, roles: Roles, where: str) -> None:
-        """No token is ever added: the model has a row for each that there is."""
+        """Find special tokens by roles. No token is ever added: the vocabulary of the model is
+        complete."""
 
         def found(name: str) -> int:
             i = self._inner.token_to_id(name)
             if i is None:
-                raise DataError(f"{where} has no token {name!r}, which its roles name.")
+                raise DataError(f"{where} has no token {name!r}, but its roles name it.")
             return i
 
         self.bos, self.eos = found(roles.bos), found(roles.eos)
@@ -164,14 +169,14 @@ class Tokenizer:
         eos = find_token(inner, EOS_NAMES)
         if eos is None:
             raise DataError(
-                f"{where} has no end token; it would be called one of {', '.join(EOS_NAMES)}. "
-                "Add one to it, or leave the file out and a tokenizer is trained."
+                f"{where} has no end token. Add one with one of these names: "
+                f"{', '.join(EOS_NAMES)}. Without a tokenizer file, a tokenizer is trained."
             )
-        # GPT-2 has one token for all: its text begins where another ends, and nothing is unknown.
+        # GPT-2 has a single special token, which also begins a text, and no text is unknown.
         missing = eos if self.covers_everything else None
         self.eos = eos
         self.bos = find_or_add_token(inner, BOS_NAMES, missing)
-        # Among pieces of words `unk` is one of them.
+        # In a byte-level vocabulary `unk` is an ordinary piece.
         names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
         self.unk = find_or_add_token(inner, names, missing)
         self.pair_ends, self.banned = 1, ()
@@ -180,7 +185,7 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Tokenizer:
-        """The JSON of `tokenizers`, or `{"tokenizer": …, "roles": …}`."""
+        """Read the JSON of `tokenizers`, or `{"tokenizer": …, "roles": …}`."""
         more: dict[str, Any] = {}
         try:
             facts = values = json.loads(text)
@@ -192,7 +197,7 @@ class Tokenizer:
                     more["preparation"] = Preparation(**values["sentencepiece"])
                 more["size"] = values.get("size")
                 if not isinstance(more["size"], int | None):
-                    raise DataError(f"{where}: the size is {more['size']!r}, not a whole number.")
+                    raise DataError(f"{where}: size must be an integer, not {more['size']!r}.")
             check_tokenizer(facts, where)
             inner = read_exactly(facts)
             check_rows(inner, more.get("size"), where)
@@ -200,10 +205,10 @@ class Tokenizer:
         except DataError:
             raise
         except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"{where} is not a tokenizer that can be read: {error}.") from error
+            raise DataError(f"cannot read the tokenizer {where}: {error}.") from error
 
     def to_json(self) -> str:
-        """What `from_json` reads: text, without any file beside it."""
+        """Return the complete tokenizer as JSON, for `from_json`."""
         more: dict[str, Any] = {}
         if self.roles is not None:
             more["roles"] = self.roles.as_dict()
@@ -217,7 +222,7 @@ class Tokenizer:
         return f'{{"tokenizer": {self.library_json()}, {facts[1:]}'
 
     def library_json(self) -> str:
-        """The JSON of `tokenizers` alone."""
+        """Return the JSON of `tokenizers`, without roles and preparation."""
         return self._inner.to_str()
 
     @cached_property
@@ -225,7 +230,7 @@ class Tokenizer:
         return self._size or self._inner.get_vocab_size(with_added_tokens=True)
 
     def special(self, name: str) -> int | None:
-        """The id of a special token; `<mask>` and its like answer to each other's names."""
+        """Return the id of a special token or None. All names in `MASK_NAMES` mean the mask."""
         if name in MASK_NAMES:
             return self.mask
         found = self._inner.token_to_id(name)
@@ -238,33 +243,35 @@ class Tokenizer:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        """The ids that no text becomes."""
+        """Ids of special tokens, which text never becomes."""
         added = self._inner.get_added_tokens_decoder()
         marked = (i for i, token in added.items() if token.special)
         others = (i for i in (self.source_begin, self.target_begin) if i is not None)
         return frozenset([*marked, self.unk, self.bos, self.eos, *others, *self.banned])
 
     def with_specials(self, names: Sequence[str]) -> Tokenizer:
-        """This one, or one that has these special tokens too, behind everything else."""
+        """Return this tokenizer, or a copy with the missing special tokens appended."""
         new = [name for name in names if self.special(name) is None]
         if not new:
             return self
         if self._size is not None:
-            raise DataError(f"a tokenizer with a table of numbers cannot take {new[0]!r} up.")
+            raise DataError(
+                f"cannot add the special token {new[0]!r} to a tokenizer with a table of ids."
+            )
         inner = read_exactly(json.loads(self.library_json()))
         inner.add_special_tokens(new)
         return Tokenizer(inner, roles=self.roles, preparation=self.preparation)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, in order."""
+        """Return the ids of each text, in order."""
         return self.encode_flat(texts).lists()
 
     def encode_flat(self, texts: Sequence[str]) -> Flat:
-        """The same as arrays, for many texts.
+        """Encode many texts to arrays.
 
-        Our own cuts never cross a single space, so a text is the sum of what stands between its
-        spaces, and that is encoded once. Texts with other blanks beside a space, or with a word too
-        long to remember, are encoded whole, and so are long texts, which all cores share.
+        Pieces of our own tokenizers never cross a single space, so every word between spaces is
+        encoded once and cached. Texts with other white space next to a space, or with a word too
+        long for the cache, are encoded whole. So are long texts, on all cores.
         """
         texts = listed(texts)
         if not self._facts.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(texts):
@@ -288,11 +295,11 @@ class Tokenizer:
         return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
 
     def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> Flat:
-        """The same for texts some of which go on where the one before them ends: no space is put
-        before those, so that the parts of a document decode to the document."""
+        """Encode texts of which some continue the one before (`goes_on`). No space is put before
+        those, so that the parts of a document decode to the document."""
         if not goes_on.any() or not self._facts.adds_a_space:
             return self.encode_flat(texts)
-        # What begins with a space is cut as if that space had been put there.
+        # A text that begins with a space is encoded without it, because the tokenizer adds one.
         spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_)
         spaced &= goes_on & self._facts.prepends
         bare = goes_on & ~spaced
@@ -303,13 +310,13 @@ class Tokenizer:
         return whole.with_rows(bare, self._encoder.encode(list(compress(texts, bare)), False))
 
     def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
-        """For sentences that are cut into words already."""
+        """Encode sentences that are already split into words."""
         sentences = [words.split() if isinstance(words, str) else words
                      for words in listed(sentences)]  # fmt: skip
         sizes = np.fromiter(map(len, sentences), np.int64, len(sentences))
         words = [word for sentence in sentences for word in sentence]
         shapes = None if self.tells_case else Flat(word_shapes(words), sizes)
-        if not self._facts.adds_a_space:  # then the space between two words belongs to the second
+        if not self._facts.adds_a_space:  # then the space between two words is added here
             firsts = set((np.cumsum(sizes) - sizes).tolist())
             words = [w if i in firsts else f" {w}" for i, w in enumerate(words)]
         flat = self.encode_flat(words)
@@ -325,11 +332,11 @@ class Tokenizer:
 
     @cached_property
     def tells_case(self) -> bool:
-        """Whether capital letters are not as small ones to it."""
+        """Whether the tokenizer distinguishes upper and lower case."""
         return self.normalise("Aa") != self.normalise("aa")
 
     def word_starts(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.bool_]:
-        """Which tokens begin a word; the others go on with it. A sign or a digit is a word."""
+        """Return for each token whether it begins a word. A symbol or a digit counts as a word."""
         given = np.asarray(ids, np.int64)
         begins, open_ends = self._borders
         starts = begins[given]
@@ -338,7 +345,7 @@ class Tokenizer:
         return starts
 
     def whole_words(self, ids: Sequence[int]) -> list[str]:
-        """For each id the word that it is by itself; nothing for what goes on with a word."""
+        """Return the word of each id; an empty string for pieces that continue a word."""
         begins, _ = self._borders
         pieces = self.tokens(ids)
         return [
@@ -348,12 +355,12 @@ class Tokenizer:
 
     @property
     def begins_words(self) -> NDArray[np.bool_]:
-        """For each id whether it always begins a word."""
+        """For each id, whether it always begins a word."""
         return self._borders[0]
 
     @cached_property
     def _borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each id whether it always begins a word, and whether a word may go on behind it."""
+        """For each id, whether it begins a word, and whether a word may continue after it."""
         pieces = self._inner.get_vocab(with_added_tokens=True)
         ordinary = {piece: i for piece, i in pieces.items() if i not in self.specials}
         size = max(pieces.values()) + 1
@@ -366,37 +373,38 @@ class Tokenizer:
         )
 
     def _stands_alone(self, word: str) -> bool:
-        """Whether what stands between two spaces is cut the same without them."""
+        """Whether a word between spaces is encoded the same without its context."""
         seen = word if word.isascii() else self.normalise(word)
         return bool(seen) and seen == seen.strip()
 
     def as_source(self, ids: Sequence[int]) -> list[int]:
-        """What an encoder reads of a text that is to be translated."""
+        """Add the special tokens around a source text for an encoder."""
         begin = [] if self.source_begin is None else [self.source_begin]
         return [*begin, *ids, self.eos]
 
     def as_prompt(self, ids: Sequence[int]) -> list[int]:
-        """What a language model reads of a text that it goes on with; never nothing."""
+        """Add the special tokens around a prompt for a language model; the result is not empty."""
         return [*self.begun(ids), *self.prompt_ends[1]]
 
     def as_text(self, ids: Sequence[int]) -> list[int]:
-        """What a model reads of a text for its class, its tags or its vector; never nothing."""
+        """Add the special tokens around a text that is classified, tagged or embedded; the result
+        is not empty."""
         before, behind = self.text_ends
         return [*before, *ids, *behind] or [self.bos]
 
     def begun(self, ids: Sequence[int]) -> list[int]:
-        """The same of a text that is read to its end."""
+        """Add only the special tokens before a prompt; the result is not empty."""
         return [*self.prompt_ends[0], *ids] or [self.bos]
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the ids; special tokens and ids outside the vocabulary leave no trace."""
+        """Return the text of ids, without special tokens and ids outside the vocabulary."""
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """One readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
+        """Return a readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
         known = self._readable
         for i in ids:
             if i not in known:
@@ -405,7 +413,7 @@ class Tokenizer:
 
     @cached_property
     def _readable(self) -> dict[int, str]:
-        """Pieces that were asked for."""
+        """Cache of readable pieces by id."""
         return {}
 
     def _piece(self, i: int) -> str:
@@ -415,16 +423,16 @@ class Tokenizer:
         return piece if i in self.specials else readable(piece)
 
     def normalise(self, text: str) -> str:
-        """The text as the tokenizer sees it: what `decode` gives back after `encode`."""
+        """Return the normalized text, which `decode` returns after `encode`."""
         return self._encoder.normalise(text) if text else text
 
     @property
     def covers_everything(self) -> bool:
-        """Every text is made of bytes, and every byte has a token."""
+        """Whether no text is unknown, because every byte has a token."""
         return self._facts.covers_everything
 
     def unknown_characters(self, text: str) -> set[str]:
-        """The characters that no token holds. Blanks do not count."""
+        """Return the characters that no token contains, except white space."""
         if self.covers_everything:
             return set()
         return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
@@ -446,20 +454,21 @@ class Tokenizer:
 
 
 def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> None:
-    """A model has a row for each token, and no others. `size`: as in `Tokenizer`."""
+    """Check that ids are consecutive, because the embeddings have exactly one row per token.
+    `size`: as in `Tokenizer`."""
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
     n = inner.get_vocab_size(with_added_tokens=True)  # a unigram may have a piece twice
     over = [token for token, i in vocab.items() if i >= n]
     if over and size is None:
         raise DataError(
-            f"{where} has {n:,} tokens, but {over[0]!r} has the number "
-            f"{vocab[over[0]]:,}: numbers are left out. Number them from 0 on."
+            f"{where} has {n:,} tokens, but {over[0]!r} has id {vocab[over[0]]:,}. Ids must be "
+            "consecutive from 0."
         )
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The tokenizers of both sides: what `tokenizer.json` holds."""
+    """The tokenizers of source and target, as in `tokenizer.json`; they may be the same object."""
 
     source: Tokenizer
     target: Tokenizer
@@ -475,11 +484,11 @@ class Vocabularies:
             text = path.read_text(encoding="utf-8")
             values = json.loads(text)
         except FileNotFoundError as error:
-            raise DataError(f"there is no tokenizer file {path}.") from error
+            raise DataError(f"the tokenizer file {path} does not exist.") from error
         except OSError as error:
             raise DataError(f"cannot read the tokenizer {path}: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} is not the JSON of a tokenizer: {error}.") from error
+            raise DataError(f"{path} is not valid tokenizer JSON: {error}.") from error
         if isinstance(values, dict) and values.keys() == {"source", "target"}:
             sides = {
                 side: Tokenizer.from_json(json.dumps(values[side]), f"{path} ({side})")
@@ -490,7 +499,7 @@ class Vocabularies:
         return cls(both, both)
 
     def save(self, path: Path) -> None:
-        """All or nothing: written beside and moved into place."""
+        """Write the file atomically: to a temporary file that is then moved into place."""
         if self.joint:
             text = self.source.to_json()
         else:

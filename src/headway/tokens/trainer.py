@@ -1,8 +1,8 @@
-"""Tokenizers trained on the spot.
+"""Training of tokenizers on the texts of a run.
 
-The sub-word kinds work on bytes, so they cover any text, and the space before a word belongs to
-it: text comes back exactly, blanks and all. One space is put before the text, so that a word is
-the same token at the start as anywhere else, and taken away again on the way back.
+The sub-word kinds bpe and unigram work on bytes, so they cover any text. The space before a word
+belongs to it, and decoding restores the text exactly, with all its spaces. One space is put before
+the text, so that a word is the same token at the start as anywhere else; decoding removes it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from headway.tokens.vocabtxt import bert_normaliser
 from headway.tokens.wordpiece import INSIDE, learn_pieces
 
 SAMPLE = 10_000_000
-"""Characters a vocabulary is learned from, at most; a larger corpus is thinned evenly."""
+"""Limit on the characters that a vocabulary is trained on; a larger corpus is thinned evenly."""
 
 MAX_TEXT = 10_000
-"""Characters of a text that are learned from: a word of a million letters would take hours."""
+"""Characters of a text that are used: a word of a million letters would take hours."""
 
 SHARE_OF_PARTS = 0.6
-"""Of a unigram vocabulary; the rest is for whole words."""
+"""Share of a unigram vocabulary that the library's trainer fills; the rest is for whole words."""
 
 CHARACTERS_A_PAIR = 120
-"""A pair of sentences, both sides together: what the size of other text is counted in."""
+"""Typical length of a sentence pair, both sides together. It converts the size of other texts to
+pairs."""
 
 MAX_WORDS = 32_000
 MAX_CHARACTERS = 8_000
@@ -50,10 +51,10 @@ MAX_CHARACTERS = 8_000
 def train_vocabularies(
     sources: Iterable[str], targets: Iterable[str], settings: TokenizerSettings, n_pairs: int
 ) -> Vocabularies:
-    """Learn one vocabulary for both sides, or one each; or read the file that is given.
+    """Train one vocabulary for both sides or one per side, or load the given file.
 
-    `n_pairs` is the size of the corpus, from which the size of the vocabulary follows when it is
-    not set. The same text gives the same vocabulary.
+    `n_pairs`: the size of the corpus, which determines the size of the vocabulary if that is not
+    set. The same text gives the same vocabulary.
     """
     if settings.file is not None:
         return load_vocabularies(Path(settings.file))
@@ -73,10 +74,10 @@ def train_on_texts(
     n_characters: int,
     specials: Sequence[str] = (),
 ) -> Tokenizer:
-    """One vocabulary for texts in one language, or the one in the file that is given.
+    """Train one vocabulary for texts in one language, or load the given file.
 
-    `specials` are tokens beyond the usual three that no text becomes. They follow those; in a
-    given file they come last where it lacks them.
+    `specials` are special tokens beyond the usual three, and follow them. If the given file lacks
+    some of them, they are appended.
     """
     if settings.file is not None:
         return load_tokenizer(Path(settings.file)).with_specials(specials)
@@ -94,10 +95,10 @@ def train_tokenizer(
 
 
 def choose_size(kind: str, n_pairs: int) -> int:
-    """The size of a vocabulary for a corpus of so many pairs.
+    """Choose the size of a vocabulary for a corpus of `n_pairs`.
 
     Sub-words: 4,000 for 10,000 pairs, growing with the power 0.4 of the corpus: 6,200 for 30,000,
-    10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million on. A multiple of 64.
+    10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. A multiple of 64.
     """
     if kind == "words":
         return MAX_WORDS
@@ -108,9 +109,9 @@ def choose_size(kind: str, n_pairs: int) -> int:
 
 
 def thin_pairs(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
-    """Every k-th pair, k the smallest power of two that leaves no more than `limit` characters.
+    """Keep every k-th pair; k is the smallest power of two that leaves at most `limit` characters.
 
-    The number of pairs need not be known, and no more than that is ever held.
+    The number of pairs need not be known, and memory never holds more than `limit` characters.
     """
     kept: list[tuple[str, str]] = []
     step, size = 1, 0
@@ -177,10 +178,10 @@ def _bpe(
 def _unigram(
     lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
 ) -> tokenizers.Tokenizer:
-    """Pieces as the library learns them, and the whole words that it misses.
+    """Train a unigram model, and add the frequent whole words that the library's trainer misses.
 
-    Its trainer looks for pieces among parts of different words, whatever their frequency, and so
-    never takes up a word that is part of no other, however often it occurs.
+    The trainer takes its candidates from substrings that different words share, whatever their
+    frequency. It therefore never learns a word that is not part of another word.
     """
     tokenizer = _parts(models.Unigram(), settings, SUBWORD_CUTS, in_bytes=True)
     least = 256 + len(specials)
@@ -205,8 +206,8 @@ def _unigram(
 def _wordpiece(
     lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
 ) -> tokenizers.Tokenizer:
-    """As BERT's: words and signs apart, `##` before pieces inside a word; text does not come back
-    exactly. Lower-casing takes accents off too."""
+    """Train a tokenizer like BERT's: words and punctuation are separate, and pieces inside a word
+    begin with `##`. Decoding is not exact. Lower-casing removes accents too."""
     frame = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     frame.normalizer = normalizers.Sequence(
         [*_normalisers(replace(settings, lowercase=False)), bert_normaliser(settings.lowercase)]
@@ -222,7 +223,7 @@ def _wordpiece(
 def _missed_words(
     tokenizer: tokenizers.Tokenizer, scores: dict[str, float], counts: Counter[str]
 ) -> list[tuple[str, float]]:
-    """Words that make the text likelier as one piece, and their scores, the most useful first."""
+    """Words that would make the text more likely as one piece, with scores, the best first."""
     words = sorted(counts)
     cut = [[token.value for token in tokenizer.model.tokenize(word)] for word in words]
     n_pieces = sum(counts[word] * len(pieces) for word, pieces in zip(words, cut, strict=True))
@@ -238,10 +239,10 @@ def _missed_words(
 def _in_order(
     learned: list[tuple[str, float | None]], specials: list[str]
 ) -> list[tuple[str, float]]:
-    """The pieces in an order, and with scores, that do not hang on the trainer's hashing.
+    """Sort pieces and round scores, so that they do not depend on the hashing of the trainer.
 
-    Its sums differ in the last digits from run to run, and single bytes that the text lacks get
-    falling scores, below all others, in whatever order they come (or none without any text).
+    The last digits of its sums differ from run to run. Single bytes that the text lacks get
+    decreasing scores below all others, in random order (or no scores if there is no text).
     """
     pieces = {piece: -100.0 if score is None else score for piece, score in learned}
     for name in specials:
@@ -262,7 +263,7 @@ def _characters(
     for line in lines:
         counts.update(frame.normalizer.normalize_str(line))
     vocabulary = _ids([*specials, *_most_frequent(counts, size - len(specials))])
-    # A model without merges leaves every character by itself.
+    # A model without merges makes every character a token.
     frame.model = models.BPE(vocabulary, [], unk_token=UNK)
     frame.add_special_tokens(specials)
     return frame
@@ -289,7 +290,7 @@ def _bytes(
 
 
 def _word_counts(frame: tokenizers.Tokenizer, lines: list[str]) -> Counter[str]:
-    """How often each piece comes that the text is cut into before the model sees it."""
+    """Count the words that pre-tokenization splits the lines into."""
     between_spaces: Counter[str] = Counter()
     for line in lines:
         between_spaces.update(line.split(" "))

@@ -1,8 +1,8 @@
-"""The best pieces of a text by their scores, rounded as SentencePiece rounds.
+"""Unigram segmentation with the rounding of SentencePiece.
 
-In a run such as `aaaaa` several ways to cut it are equally good, and which one is taken hangs on
-how sums are rounded: to 32 bits there, to 64 in `tokenizers`. This is slow, and only for texts with
-such runs.
+In a run such as `aaaaa` several segmentations are equally good, and the choice depends on the
+rounding of sums: 32 bits in SentencePiece, 64 in `tokenizers`. This is slow and therefore used only
+for texts with such runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.tokens.pieces import ONE_BYTE
 
 UNKNOWN_COST = 10.0
 RUN = re.compile(r"(.)\1\1|(..)\2\2|(...)\3\3|(.{4})\4\4", re.DOTALL)
-"""What comes three times in a row; in other texts equal scores are a rare chance."""
+"""Matches one to four characters three times in a row. Ties are rare in other texts."""
 
 
 class ExactUnigram:
@@ -46,8 +46,8 @@ class ExactUnigram:
         self.unk_score = _single(lowest - UNKNOWN_COST)
 
     def encode(self, text: str) -> list[int]:
-        """Of a text that is prepared. What has no piece, a run of it at once, is a piece of the
-        other side where there is one, or its bytes, or unknown."""
+        """Encode a prepared text. A run of characters without pieces becomes its bytes if the
+        model has byte fallback, else one piece of the other language (Marian) or unknown."""
         found: list[int] = []
         for unknown, group in groupby(self._best(text), lambda step: step[2] == self.unk):
             steps = list(group)
@@ -61,11 +61,11 @@ class ExactUnigram:
         return found
 
     def better(self, text: str, ids: Sequence[int]) -> bool:
-        """Whether `encode` may know better than `tokenizers`, which found these ids."""
+        """Whether `encode` may give a more exact result than these ids of `tokenizers`."""
         return bool(RUN.search(text)) or (bool(self.others) and self.unk in ids)
 
     def _best(self, text: str) -> list[tuple[int, int, int]]:
-        """Start, end and number of each piece."""
+        """Start, end and id of each piece of the best segmentation."""
         reached: list[float] = [0.0] * (len(text) + 1)
         came: list[tuple[int, int] | None] = [None] * (len(text) + 1)
         for start in range(len(text)):
@@ -93,6 +93,6 @@ class ExactUnigram:
 
 
 def _single(value: float) -> float:
-    """Rounded to 32 bits."""
+    """Round to single precision."""
     rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     return rounded

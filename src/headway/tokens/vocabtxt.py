@@ -1,5 +1,4 @@
-"""Vocabularies of one piece a line: BERT's, and those of models that read chemical formulas or
-proteins."""
+"""Vocabulary files with one piece per line: BERT, and models of chemical formulas or proteins."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from headway.tokens.small_files import read_text
 PROTEIN_SPECIALS = ("<cls>", "<pad>", "<eos>", "<unk>", "<mask>")
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# A molecule or a reaction in SMILES, as the published models cut it: atoms in brackets, atoms of
+# Splits a molecule or a reaction in SMILES as the published models do: atoms in brackets, atoms of
 # two letters and of one, bonds, branches and rings. Anything else is skipped.
 SMILES_CUTS = (
     r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
     r"|%[0-9]{2}|[0-9]"
 )
 SMILES_SIGNS = {"C", "(", ")", "=", "[nH]"}
-"""Pieces that every vocabulary of formulas has; together none of a language's has them."""
+"""Pieces that every SMILES vocabulary has. No vocabulary of a natural language has all of them."""
 
 
 def vocab_txt(
@@ -33,9 +32,9 @@ def vocab_txt(
     strip_accents: bool | None = None,
     chinese: bool = True,
 ) -> tokenizers.Tokenizer:
-    """`lowercase`: if it is not said, a vocabulary without a capital letter means it.
-    `strip_accents`: if it is not said, accents go together with case. `chinese`: each Chinese
-    character stands alone."""
+    """Read a vocab.txt. `lowercase`: None for yes if the vocabulary has no capital letter.
+    `strip_accents`: None for the same as `lowercase`. `chinese`: each Chinese character is a word.
+    """
     pieces = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     if pieces and not pieces[-1]:
         pieces.pop()
@@ -48,8 +47,8 @@ def vocab_txt(
     missing = [name for name in BERT_SPECIALS[1:4] if name not in pieces]
     if missing:
         raise DataError(
-            f"{path} is no vocabulary of BERT: it lacks {', '.join(missing)}. "
-            "A file of one piece a line is needed."
+            f"{path} is not a BERT vocabulary: {', '.join(missing)} missing. "
+            "Use a file with one piece per line."
         )
     if is_smiles(vocabulary):
         made = _smiles(vocabulary)
@@ -67,21 +66,22 @@ def vocab_txt(
 def bert_normaliser(
     lowercase: bool, strip_accents: bool | None = None, chinese: bool = True
 ) -> Any:
-    """Control characters go, Chinese characters stand alone; accents go together with case."""
+    """BERT's normalizer, which also removes control characters. `chinese`: it puts spaces around
+    Chinese characters. `strip_accents`: None for the same as `lowercase`."""
     return normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
     )
 
 
 def is_smiles(vocabulary: dict[str, int]) -> bool:
-    """Whether the pieces are those of formulas: each, but the special ones, is cut as one."""
+    """Whether each piece, except special ones, is one SMILES token."""
     whole = re.compile(SMILES_CUTS)
     others = [p for p in vocabulary if p not in BERT_SPECIALS and not p.startswith("[unused")]
     return vocabulary.keys() >= SMILES_SIGNS and all(whole.fullmatch(piece) for piece in others)
 
 
 def _letters(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """ESM: the letters of a protein, wherever they stand; what else stands there is unknown."""
+    """The tokenizer of ESM: it finds the letters of a protein anywhere; the rest is unknown."""
     known = sorted(vocabulary.keys() - {*PROTEIN_SPECIALS}, key=lambda p: (-len(p), p))
     made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Sequence(

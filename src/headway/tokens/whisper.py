@@ -1,7 +1,7 @@
-"""Whisper's special tokens, which stand in no file of its tokenizer, and what it never writes.
+"""Whisper's special tokens, which its tokenizer files lack, and the tokens it never outputs.
 
-They follow GPT-2's pieces (English) or a vocabulary of its own (many languages): the end, the
-start, the languages, what is to be done, and the times from 0 to 30 seconds in steps of 20 ms.
+They follow GPT-2's pieces (English) or Whisper's own pieces (multilingual): the end, the start, the
+languages, the tasks, and the timestamps from 0 to 30 seconds in steps of 20 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
 DO = "<|transcribe|>"
 ALSO = "<|nocaptions|>"
-"""What old files call the last of them."""
+"""Name of the last of the `TASKS` in old files."""
 
 N_TIMES = 1501
 LANGUAGES: list[str] = re.findall(
@@ -32,11 +32,11 @@ LANGUAGES: list[str] = re.findall(
     "pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt "
     "haw ln ha ba jw su yue",
 )
-"""In the order of their numbers; models before the third large one end before the last."""
+"""Languages in the order of their token ids. Models before large-v3 lack the last one."""
 
 N_PIECES = {51_864: 50_256, 51_865: 50_257, 51_866: 50_257}
-"""Rows of a model, and the pieces of text among them, which the special tokens follow. The first
-is English alone."""
+"""Number of text pieces by vocabulary size; the special tokens follow them. The first size is that
+of English-only models."""
 
 MANY_LANGUAGES = (51_865, 51_866)
 
@@ -44,12 +44,13 @@ SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
 SIGNS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",
           "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]  # fmt: skip
 NOTES = "♩♪♫♬♭♮♯"
-"""What is never spoken: subtitles have such signs around noises, speakers and songs."""
+"""Musical notes. Like `SIGNS`, subtitles have them around noises, speakers and songs, so they are
+never spoken."""
 
 
 def whisper_specials(n_rows: int) -> dict[str, int]:
-    """The special tokens of a model with so many rows, with their numbers; {} if it is none of
-    those that were published."""
+    """Return the special tokens and their ids of a model with this vocabulary size, or {} if no
+    published model has it."""
     if n_rows not in N_PIECES:
         return {}
     first = N_PIECES[n_rows]
@@ -64,14 +65,14 @@ def _time(step: int) -> str:
 
 
 def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str) -> Roles:
-    """As OpenAI's program decodes without times: what an output begins with, and never has.
+    """Roles for decoding without timestamps, as OpenAI's program does.
 
-    `generation`: what a `generation_config.json` says of that goes first. A model of many languages
-    is not told which one: it writes the language that it hears, then what it does, then the text.
+    Values in `generation` (`generation_config.json`) have priority. A multilingual model gets no
+    forced language: it outputs the language that it recognizes, then the task, then the text.
     """
     for name in (END, START):
         if inner.token_to_id(name) is None:
-            raise DataError(f"{where} has no token {name!r}, which Whisper needs.")
+            raise DataError(f"{where}: the token {name!r}, which Whisper needs, is missing.")
     known = [name for name in (*TASKS, ALSO) if inner.token_to_id(name) is not None]
     roles = Roles(
         bos=START,
@@ -99,8 +100,8 @@ def whisper_roles(inner: tokenizers.Tokenizer, generation: Mapping[str, Any], wh
 
 
 def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """The pieces that OpenAI's program never writes: signs of one piece, and the first of those
-    of music."""
+    """Pieces that OpenAI's program never outputs: symbols that are a single piece, and the first
+    piece of musical notes."""
     found: dict[int, str] = {}
     texts = {" -": False, " '": False}
     for sign in (*SIGNS, *NOTES):
@@ -119,7 +120,7 @@ def _numbered(inner: tokenizers.Tokenizer, ids: Any) -> tuple[str, ...]:
 
 
 def add_space(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Texts are cut as if a space stood before them, as in everything that Whisper learned."""
+    """Make a tokenizer put a space before each text, as in the training data of Whisper."""
     facts = json.loads(inner.to_str())
     parts = (facts["pre_tokenizer"] or {}).get("pretokenizers") or [facts["pre_tokenizer"]]
     for part in parts:

@@ -1,7 +1,7 @@
-"""The ids of words that came before, so that a corpus is tokenised several times faster.
+"""Cache of token ids by word, so that a corpus is tokenised several times faster.
 
-`python -m benchmarks.shortcuts`: ten times, on one core, for lines of a few words that come again
-and again; texts that cannot be cut at spaces are encoded whole.
+`python -m benchmarks.shortcuts` measures ten times on one core, for short lines whose words recur.
+Texts that cannot be split at spaces are encoded whole.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 
 MAX_WORD = 64
-"""Characters of a word worth remembering."""
+"""Longest word in the cache, in characters."""
 
 
 class Flat(NamedTuple):
-    """Ids of several texts one after another, and how many belong to each."""
+    """Concatenated ids of several texts, and the number of ids of each."""
 
     ids: Ids
     lengths: Numbers
@@ -37,7 +37,7 @@ class Flat(NamedTuple):
         return Flat(self.ids[np.repeat(wanted, self.lengths)], self.lengths[wanted])
 
     def with_rows(self, places: NDArray[np.bool_], others: Flat) -> Flat:
-        """These texts, with the others in the marked places, which have been empty."""
+        """Return these texts with `others` in the marked places, which must be empty."""
         lengths = self.lengths.copy()
         lengths[places] = others.lengths
         theirs = np.repeat(places, lengths)
@@ -51,14 +51,14 @@ class Flat(NamedTuple):
 
 
 class _Places(dict[str, int]):
-    """Where the ids of a word are; -1 for a word that is not known."""
+    """Index of each word in the table; -1 for an unknown word."""
 
     def __missing__(self, word: str) -> int:
         return -1
 
 
 class WordTable:
-    """The ids of every word seen so far. Any number of threads may use it."""
+    """Ids of every word seen so far. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.places = _Places()
@@ -73,7 +73,7 @@ class WordTable:
         encode: Callable[[Sequence[str]], Flat],
         fit: Callable[[str], bool],
     ) -> None:
-        """Take up the words that are not known and fit."""
+        """Encode and store those of the words that are short enough and satisfy `fit`."""
         new = [word for word in words if 0 < len(word) <= MAX_WORD and fit(word)]
         if not new:
             return
@@ -84,18 +84,18 @@ class WordTable:
             self.ids = np.concatenate([self.ids, ids])
             self.starts = np.concatenate([self.starts, starts])
             self.lengths = np.concatenate([self.lengths, lengths])
-            # Last, so that who finds a word finds its ids.
+            # Last, so that a word in `places` always has its ids.
             self.places.update({word: first + i for i, word in enumerate(new)})
 
     def find(self, words: Sequence[str]) -> Numbers:
-        """Where the ids of each are; -1 for one that is not known."""
+        """Return the index of each word; -1 for unknown words."""
         return np.fromiter(map(self.places.__getitem__, words), np.int64, len(words))
 
     def look_up(self, place: Numbers, sizes: Numbers) -> tuple[Flat, NDArray[np.bool_]]:
-        """The ids of texts that are given as the places of their words, so many each, and which
-        texts have a word not known.
+        """Return the ids of texts, and which texts contain an unknown word.
 
-        Those have no ids here.
+        `place` holds the indices of all words, `sizes` the number of words of each text. Texts with
+        an unknown word get no ids.
         """
         starts = np.cumsum(sizes) - sizes
         unknown = np.minimum.reduceat(place, starts) < 0

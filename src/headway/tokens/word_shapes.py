@@ -1,4 +1,4 @@
-"""What kind of word a word is, by its letters and digits: what a tokenizer without case loses."""
+"""Word shapes: the capitalisation and digits of words, which uncased tokenizers lose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.tokens.word_cache import Ids
 
 
 def word_shape(word: str) -> Shape:
-    """By its letters alone where it has no digits: signs between them are as if not there."""
+    """Classify a word by its letters and digits; other characters count only if it has neither."""
     letters = [c for c in word if c.isalpha()]
     if any(c.isdigit() for c in word):
         return Shape.WITH_DIGITS if letters else Shape.NUMBER

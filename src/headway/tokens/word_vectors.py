@@ -1,7 +1,7 @@
-"""Word vectors that others have trained, as the first embeddings of a model.
+"""Pretrained word vectors as initial embeddings of a model.
 
-The text format of word2vec and GloVe: a word and its numbers on a line, with blanks between;
-word2vec begins with a line that has the number of words and their width.
+The format is the text format of word2vec and GloVe: a word and its numbers on each line, separated
+by spaces. word2vec begins with a line that has the number of words and the number of dimensions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Vector = NDArray[np.float32]
 def embedding_matrix(
     path: str | Path, tokenizer: Tokenizer, d_model: int, std: float, seed: int = 0
 ) -> tuple[Tensor, int]:
-    """Embeddings of a vocabulary, and how many of its pieces have their vector from the file.
+    """Return initial embeddings, and the number of pieces whose vector is from the file.
 
-    A piece takes the vector of the word that it is, or of that word in lower case; a piece inside
-    a word takes none. The vectors are scaled together to the standard deviation `std`, which the
-    rows of all other pieces are drawn with.
+    A piece that is a whole word gets the vector of that word, or of the word in lower case. All
+    other pieces get random vectors with the standard deviation `std`; the vectors from the file are
+    scaled together to the same one.
     """
     words = _whole_words(tokenizer)
     wanted = dict(words)
@@ -37,10 +37,10 @@ def embedding_matrix(
         lowered.setdefault(word.lower(), []).extend(ids)
     found = read_vectors(path, wanted.keys() | lowered.keys(), d_model)
     rows: dict[int, Vector] = {}
-    for names in (lowered, wanted):  # the exact word has the last say
+    for names in (lowered, wanted):  # exact words override lower-cased ones
         rows |= {i: found[word] for word, ids in names.items() if word in found for i in ids}
     if not rows:
-        raise DataError(f"{path} has a vector for none of the {len(words):,} words needed here.")
+        raise DataError(f"{path} has no vector for any of the {len(words):,} words needed here.")
     draw = torch.Generator().manual_seed(seed)
     matrix_VD = torch.randn(tokenizer.vocab_size, d_model, generator=draw) * std
     places = sorted(rows)
@@ -51,7 +51,7 @@ def embedding_matrix(
 
 
 def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Vector]:
-    """The vectors of the wanted words, of that width. Of a word that comes twice, the first."""
+    """Read the vectors of the wanted words. The first vector of a repeated word counts."""
     found: dict[str, Vector] = {}
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.rstrip().split(" ")
@@ -64,10 +64,10 @@ def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Ve
             _check_width(path, _n_numbers(fields), width)
         if len(fields) <= width:
             raise DataError(
-                f"{path}, line {number:,}: a word and {width} numbers are needed, but there are "
+                f"{path}, line {number:,}: expected a word and {width} numbers, but found "
                 f"{len(fields)} fields: {line[:40]!r}."
             )
-        word = " ".join(fields[:-width])  # GloVe has some words with blanks
+        word = " ".join(fields[:-width])  # GloVe has some words with spaces
         if word in wanted and word not in found:
             found[word] = _numbers(fields[-width:], f"{path}, line {number:,}")
     return found
@@ -87,17 +87,17 @@ def _lines(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8", newline="\n") as file:
             yield from (line.rstrip("\r\n") for line in file)
     except FileNotFoundError as error:
-        raise DataError(f"there is no file of word vectors {path}.") from error
+        raise DataError(f"the file of word vectors {path} does not exist.") from error
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}.") from error
+        raise DataError(f"cannot read the word vectors {path}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} is not UTF-8. Word vectors are read as text; binary ones must be converted."
+            f"{path} is not UTF-8 text. Convert binary word vectors to the text format."
         ) from error
 
 
 def _n_numbers(fields: list[str]) -> int:
-    """How many of the last fields are numbers; at least one field is the word."""
+    """Number of numeric fields at the end of a line; the first field is always the word."""
     n = 0
     while n < len(fields) - 1 and _is_number(fields[-1 - n]):
         n += 1
@@ -105,10 +105,10 @@ def _n_numbers(fields: list[str]) -> int:
 
 
 def _check_width(path: str | Path, there: int, width: int) -> None:
-    # A word may be a number itself, so that there seems to be one more.
+    # A word may be a number itself and is then counted as one more.
     if there not in (width, width + 1):
         raise DataError(
-            f"{path} has vectors of {there} numbers, but the model has model.d_model={width}. "
+            f"{path} has vectors of {there} dimensions, but the model has model.d_model={width}. "
             f"Set model.d_model={there}, or use other vectors."
         )
 
@@ -125,7 +125,7 @@ def _numbers(fields: list[str], where: str) -> Vector:
         vector = np.array(fields, np.float64).astype(np.float32)
     except ValueError as error:
         bad = next(field for field in fields if not _is_number(field))
-        raise DataError(f"{where}: {bad!r} is no number.") from error
+        raise DataError(f"{where}: {bad!r} is not a finite number.") from error
     if not np.isfinite(vector).all():
-        raise DataError(f"{where}: a number is infinite or not a number.")
+        raise DataError(f"{where}: the vector has an infinite or NaN value.")
     return vector

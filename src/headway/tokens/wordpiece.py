@@ -1,8 +1,8 @@
-"""The pieces of a WordPiece vocabulary: BPE merges of letters that know whether they begin a word.
+"""Training of a WordPiece vocabulary: BPE on letters that are marked as first or inner.
 
-The library's own trainer numbers letters inside words in the order of a hash table, so that two
-trainings differ. Here every letter gets two signs, one for the start of a word and one for its
-inside, plain BPE is learned on those, and its tokens are written back.
+The trainer of `tokenizers` numbers letters inside words in the order of a hash table, so that two
+trainings differ. Here every letter has two symbols, one for the start of a word and one for its
+inside. Plain BPE is trained on those symbols, and its tokens are converted back to letters.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tokenizers import models, pre_tokenizers, trainers
 
 INSIDE = "##"
 MAX_ALPHABET = 1_000
-"""Letters that are taken up, as BERT; words with others are unknown."""
+"""Limit of distinct letters, as for BERT. Words with other letters are unknown."""
 
-# Two planes of characters without meaning.
+# Two private-use planes of Unicode.
 _FIRST, _INNER = 0xF0000, 0x100000
 
 
 def learn_pieces(counts: Counter[str], size: int, specials: list[str]) -> dict[str, int]:
-    """A vocabulary of that size, or smaller, from words and how often they come."""
+    """Train a vocabulary of at most `size` pieces on word counts."""
     letters: Counter[str] = Counter()
     for word, n in counts.items():
         for letter in word:
@@ -46,7 +46,7 @@ def learn_pieces(counts: Counter[str], size: int, specials: list[str]) -> dict[s
 
 
 def _lines(counts: Counter[str], numbers: dict[str, int]) -> Iterator[str]:
-    """Every word as often as it comes, in lines of bounded length."""
+    """Yield every word as often as it occurs, in lines of bounded length."""
     for word in sorted(counts):
         if all(letter in numbers for letter in word):
             first, *inner = (numbers[letter] for letter in word)
