@@ -1,5 +1,5 @@
-"""Scores of outputs: a function each, under its usual name; BLEU and chrF are sacreBLEU's.
+"""Metrics of outputs, one function each, under their usual names. BLEU and chrF use sacreBLEU.
 
-A new metric is a function here, its row in `METRICS` of `tasks/specs.py` (name, unit, which way is
-better; reports, evaluations and checks read that), and its name in the rows of tasks that have it.
+A new metric needs a function here, an entry in `METRICS` of `tasks/specs.py` (name, unit, whether
+higher is better), and its name in the specs of the tasks that use it.
 """

@@ -1,8 +1,8 @@
-"""What one gets for nothing: scores that a model has to beat before it has learned anything.
+"""Baselines that a trained model has to beat.
 
-The majority class, logistic regression on words and pairs of words, the nearest of the vectors that
-an encoder gives texts, the most frequent tag of each word. Small enough to be trained beside every
-evaluation, and deterministic.
+The majority class, logistic regression on words and word pairs, nearest neighbours of the vectors
+of an encoder, the most frequent tag of each word. All are deterministic, and fast enough to be
+fitted in every evaluation.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ from headway.nn.logistic import Link, Sparse, fit_linear
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 L2: dict[Link, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
-"""Numbers are standardised. On the sizes of Debian packages 10 had a test MAE of 0.571, 1 had 0.581
-and 30 had 0.575; ridge regression on tf-idf had 0.571 to 0.581."""
+"""L2 penalty for each kind of target. Numbers are standardised: on the sizes of Debian packages,
+10 gave a test MAE of 0.571, 1 gave 0.581 and 30 gave 0.575; ridge regression on tf-idf gave 0.571
+to 0.581."""
 
 Text = tuple[str, str]
-"""A text and its other half, which is empty where there are no pairs."""
+"""A text and the other text of its pair, which is empty if there are no pairs."""
 
 
 def majority(labels_N: NDArray[np.integer], n_classes: int) -> int:
-    """The most frequent class; of equally frequent ones the first."""
+    """The most frequent class; the first one of a tie."""
     return int(np.bincount(labels_N, minlength=n_classes).argmax())
 
 
 MOST_CHARACTERS = 4_000_000
-"""Total length of the texts that a bag of words is fitted to."""
+"""Maximum total length of the texts that a bag of words is fitted to."""
 
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """A linear model of which words and which pairs of neighbouring words a text has.
+    """A linear model on the words and the pairs of neighbouring words of a text.
 
-    Of classes it is logistic regression, of several labels one logistic regression per label, of
-    numbers ridge regression.
+    It is logistic regression for classes, one logistic regression per label for several labels, and
+    ridge regression for numbers.
     """
 
     numbers: dict[str, int]
@@ -63,7 +64,7 @@ class BagOfWords:
         most_characters: int = MOST_CHARACTERS,
         most_weights: int = 2_000_000,
     ) -> BagOfWords:
-        """`fit_to` of one class per text."""
+        """Fit to one class per text, with at most `most_characters` of the texts."""
         every = thinning(texts, most_characters)
         right_N = torch.tensor(list(labels[::every]), dtype=torch.long)
         right_NC = F.one_hot(right_N, n_classes).float()
@@ -79,11 +80,10 @@ class BagOfWords:
         l2: float | None = None,
         most_weights: int = 2_000_000,
     ) -> BagOfWords:
-        """Minimises the loss + ½ l2 ‖weights‖², which is scikit-learn's default with l2 = 1.
+        """Fit by minimising loss + ½ l2 ‖weights‖², which is scikit-learn's default with l2 = 1.
 
-        A baseline should not take longer than what it is compared with: callers thin a large
-        corpus evenly (`thinning`), and of too many features the most frequent are kept, so that it
-        takes some seconds at most.
+        Fitting should take only seconds. Callers therefore thin a large corpus evenly (`thinning`),
+        and only the most frequent features are kept.
         """
         found = [features(*text) for text in texts]
         counts = Counter(feature for row in found for feature in row)
@@ -96,7 +96,7 @@ class BagOfWords:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[Text]) -> Tensor:
-        """Logits, or numbers (N C)."""
+        """Logits, or predicted numbers (N C)."""
         rows = self._rows([features(*text) for text in texts])
         return rows.scores(self.weight_FC, self.bias_C)
 
@@ -109,7 +109,7 @@ class BagOfWords:
         return self.log_probs(texts).argmax(1)
 
     def _rows(self, found: Sequence[Sequence[str]]) -> Sparse:
-        """The known features of all texts."""
+        """Sparse matrix of the known features of all texts."""
         known = [[self.numbers[f] for f in row if f in self.numbers] for row in found]
         starts = np.cumsum([0, *(len(row) for row in known[:-1])]) if known else np.zeros(0)
         flat = torch.tensor([number for row in known for number in row], dtype=torch.long)
@@ -117,12 +117,12 @@ class BagOfWords:
 
 
 def thinning(texts: Sequence[Text], most_characters: int = MOST_CHARACTERS) -> int:
-    """Every which text is used where all of them would be too many."""
+    """Step with which texts are sampled, so that their length stays near `most_characters`."""
     return -(-sum(len(a) + len(b) for a, b in texts) // most_characters) or 1
 
 
 def features(text: str, other: str = "") -> list[str]:
-    """Each word and each pair of neighbours once, without case; those of the other text apart."""
+    """Distinct case-folded words and pairs of neighbouring words, separately for both texts."""
     found: dict[str, None] = {}
     for mark, part in (("", text), ("\t", other)):
         words = TOKEN.findall(part.casefold())
@@ -132,12 +132,12 @@ def features(text: str, other: str = "") -> list[str]:
 
 
 NEIGHBOURS = (1, 3, 5, 9, 15)
-"""How many are asked: as many as answer best when each of the known texts is asked for in turn."""
+"""Candidate numbers of neighbours. `fit` chooses the best by leave-one-out evaluation."""
 
 
 @dataclass(frozen=True)
 class NearestNeighbours:
-    """The class of most of the nearest vectors, the nearer the more."""
+    """k-nearest-neighbour classifier, with votes weighted by cosine similarity."""
 
     known_KD: NDArray[np.float32]
     labels_K: NDArray[np.int64]
@@ -161,7 +161,7 @@ class NearestNeighbours:
         return self._votes(near_AK, self.n, len(self.labels_K))
 
     def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
-        """A vote counts from 0, of opposite directions, to 2; of equal classes the first wins."""
+        """Classes with the most votes. A vote has the weight 1 + cosine; ties go to the first."""
         n = min(n, most)
         if n < 1:
             return np.zeros(len(near_AK), np.int64)
@@ -179,8 +179,8 @@ def _at_length_one(vectors_ND: NDArray[np.floating]) -> NDArray[np.float32]:
 
 
 def few_of_each(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[np.int64]:
-    """So many examples of each class, or all that there are, drawn in one order for all numbers, so
-    that fewer are among more."""
+    """Sample `each` examples of each class, or all if there are fewer. With the same seed, smaller
+    samples are subsets of larger ones."""
     order_N = np.random.default_rng(seed).permutation(len(labels_N))
     drawn = [order_N[labels_N[order_N] == label][:each] for label in np.unique(labels_N)]
     return np.concatenate(drawn)
@@ -188,7 +188,7 @@ def few_of_each(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[
 
 @dataclass(frozen=True)
 class FrequentTags:
-    """The tag that each word has most often in training; the most frequent of all for new words."""
+    """Tagger with the most frequent training tag of each word, or of all words for a new word."""
 
     tags: dict[Hashable, int]
     default: int
@@ -208,5 +208,5 @@ class FrequentTags:
 
 
 def _top(counts: Counter[int]) -> int:
-    """Of equally frequent ones the smallest number, whatever order they came in."""
+    """The most frequent tag; the smallest number of a tie."""
     return min(counts, key=lambda tag: (-counts[tag], tag), default=0)

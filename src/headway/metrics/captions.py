@@ -1,4 +1,4 @@
-"""Captions against what several people wrote of the same picture: the consensus score CIDEr-D."""
+"""CIDEr-D, which compares captions with several references per image."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Frequencies", "cider", "ciders", "exact_match", "match_interval", "words_of"]
 
 ORDERS = 4
-"""N-grams of one to so many words."""
+"""Longest n-grams in words."""
 
 SIGMA = 6.0
-"""How many words an output may be longer or shorter before its score is less than exp(-1/2)."""
+"""Difference in length, in words, at which the length penalty is exp(-1/2)."""
 
 SIGNATURE = "CIDEr-D|n:1-4|sigma:6|x10|case:lc|words:\\w+|stem:no"
 
@@ -38,13 +38,13 @@ Grams = Counter[tuple[str, ...]]
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words without punctuation, as the score counts them."""
+    """Lower-cased words without punctuation, as CIDEr-D counts them here."""
     return re.findall(r"\w+(?:['’]\w+)*", text.lower())
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """In how many pictures' references an n-gram stands: what everyone writes says little."""
+    """Document frequencies: the number of images whose references contain each n-gram."""
 
     counts: Grams
     n_pictures: int
@@ -58,8 +58,7 @@ class Frequencies:
         return cls(counts, len(references))
 
     def weight(self, gram: tuple[str, ...]) -> float:
-        """Inverse document frequency; an n-gram that stands nowhere is as rare as one that stands
-        once."""
+        """Inverse document frequency; an unseen n-gram counts as seen once."""
         return math.log(self.n_pictures / max(1, self.counts[gram]))
 
 
@@ -68,11 +67,13 @@ def cider(
     references: Sequence[Reference],
     frequencies: Frequencies | None = None,
 ) -> Score:
-    """The mean over all pictures, as published: 10 for a text that is its only reference, has four
-    words or more and no order of n-grams that all pictures share; people among themselves reach
-    much less. How rare n-grams are is counted in these references, or given.
+    """Mean CIDEr-D over all images.
 
-    Other than the official script, words are what `words_of` finds, not those of the Penn Treebank
+    The maximum is 10: an output of four words or more that equals its only reference, with n-grams
+    of every order that not all images share. Human captions reach much less. Document frequencies
+    are counted in these references unless they are given.
+
+    Unlike in the official script, words come from `words_of` instead of the Penn Treebank
     tokenizer. As there, and unlike in the paper, they are not stemmed.
     """
     values = ciders(outputs, references, frequencies)
@@ -84,7 +85,7 @@ def ciders(
     references: Sequence[Reference],
     frequencies: Frequencies | None = None,
 ) -> NDArray[np.float64]:
-    """The score of every output (Vedantam, Zitnick and Parikh 2015, the variant D)."""
+    """CIDEr-D of every output (Vedantam, Zitnick and Parikh 2015)."""
     rarity = Frequencies.of(references) if frequencies is None else frequencies
     pairs = zip(outputs, references, strict=True)
     return np.array(
@@ -97,8 +98,8 @@ def ciders(
 
 
 def _alike(output: str, reference: str, rarity: Frequencies) -> float:
-    """The cosine of tf-idf vectors, by order of n-grams. D: what an output says more often than the
-    reference does not count, and lengths that differ cost."""
+    """Mean cosine of tf-idf vectors over the orders of n-grams. In variant D, counts above those of
+    the reference are clipped, and a difference in length is penalised."""
     total = 0.0
     for ours, theirs in zip(_grams(output), _grams(reference), strict=True):
         mine = {gram: n * rarity.weight(gram) for gram, n in ours.items()}
@@ -117,7 +118,7 @@ def _norm(vector: dict[tuple[str, ...], float]) -> float:
 
 
 def _grams(text: str) -> list[Grams]:
-    """Of each order."""
+    """Counts of the n-grams of each order."""
     words = words_of(text)
     return [
         Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -126,7 +127,7 @@ def _grams(text: str) -> list[Grams]:
 
 
 def match_interval(share: float, n: int) -> Interval:
-    """A share of n pictures, in percent, and its 95 % range over bootstrap samples of them."""
+    """A percentage of n images with its 95 % bootstrap interval."""
     drawn = 100 * np.random.default_rng(SEED).binomial(n, share / 100, SAMPLES) / n
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Interval(share, float(low), float(high))

@@ -1,8 +1,8 @@
-"""How good guessed classes are, how far their probabilities can be trusted, and how sure one is.
+"""Classification metrics, calibration, and confidence intervals.
 
-All from the confusion matrix or from log-probabilities, with numpy alone. The interval of accuracy
-is Wilson's. Others are bootstrap intervals over the examples, from a fixed seed: the same answers
-give the same numbers.
+Everything is computed from the confusion matrix or from log-probabilities, with numpy. The interval
+of accuracy is Wilson's. Others are bootstrap intervals over the examples with a fixed seed, so the
+same predictions give the same numbers.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ Numbers = NDArray[np.float64]
 
 SAMPLES = 1000
 MOST_CELLS = 10_000_000
-"""Of confusion matrices that are held at once."""
+"""Maximum number of cells of the confusion matrices in memory at once."""
 
 SEED = 12345
 BINS = 15
-"""Of the expected calibration error: the number that is usual in print (Guo et al. 2017)."""
+"""Number of bins for the expected calibration error, as in Guo et al. (2017)."""
 
 WIDEST = 20.0
-"""A temperature that would fit is looked for between this and one divided by it ..."""
+"""Range in which a temperature is fitted for reports: from 1/20 to 20."""
 
 MILDEST = 5.0
-"""... and one that is applied to answers in here: none makes them all but certain, or even."""
+"""Range of temperatures that are applied to predictions, from 1/5 to 5, so that probabilities
+become neither almost certain nor almost equal."""
 
 OWN = 10
-"""Examples that are added to those a temperature is fitted on, as if the model's own probabilities
-had labelled them: few examples, or none that is wrong, say little, and it stays near one."""
+"""Number of pseudo-examples, labelled with the model's own probabilities, that are added when a
+temperature is fitted. They keep it near 1 if examples are few or none is wrong."""
 
 ENOUGH = 1_000_000
-"""Probabilities from which more do not change a temperature."""
+"""Number of probabilities that is enough to fit a temperature."""
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Of one class, each from 0 to 1; `support` is how many examples are of it."""
+    """Scores of one class, each from 0 to 1. `support` is the number of its examples."""
 
     precision: float
     recall: float
@@ -54,28 +55,28 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Bin:
-    """Answers whose probabilities lie from `low` to `high`."""
+    """Predictions with probabilities from `low` to `high`."""
 
     low: float
     high: float
     count: int
     confidence: float
-    """The mean probability of these answers ..."""
+    """Mean probability of these predictions."""
 
     accuracy: float
-    """... and the share of them that is right; equal to it where the model is calibrated."""
+    """Fraction of correct predictions; equal to the confidence if the model is calibrated."""
 
 
 @dataclass(frozen=True)
 class Calibration:
     bins: list[Bin]
     ece: float
-    """Expected calibration error: the mean distance of confidence and accuracy, from 0 to 1."""
+    """Expected calibration error (ECE): mean difference of confidence and accuracy, 0 to 1."""
 
     @property
     def by_chance(self) -> float:
-        """What the error would be about with exact probabilities: in a bin of few answers how many
-        are right is a matter of luck. The mean of the magnitude of a normal deviation."""
+        """Approximate ECE of perfectly calibrated probabilities, due to the random number of
+        correct predictions in each bin: the mean absolute value of a normal deviation."""
         luck = [one.count * one.confidence * (1 - one.confidence) for one in self.bins]
         n = sum(one.count for one in self.bins)
         return math.sqrt(2 / math.pi) * sum(map(math.sqrt, luck)) / max(1, n)
@@ -86,7 +87,7 @@ class Calibration:
 
 
 def confusion(labels_N: NDArray[np.integer], guesses_N: NDArray[np.integer], n: int) -> Counts:
-    """How often class i (row) was answered with class j (column)."""
+    """Confusion matrix: counts by true class (row) and predicted class (column)."""
     cells = np.asarray(labels_N, dtype=np.int64) * n + np.asarray(guesses_N, dtype=np.int64)
     return np.bincount(cells, minlength=n * n).reshape(n, n).astype(np.int64)
 
@@ -96,7 +97,7 @@ def accuracy(counts_CC: Counts) -> float:
 
 
 def macro_f1(counts_CC: Counts) -> float:
-    """The mean F1 of the classes that occur or are answered, as scikit-learn has it."""
+    """Mean F1 of the classes that occur or are predicted, as in scikit-learn."""
     return float(_macro_f1(counts_CC))
 
 
@@ -115,8 +116,8 @@ Z = 1.959964
 
 
 def wilson_interval(right: int, n: int) -> Interval:
-    """The share of right answers with its 95 % interval (Wilson 1927). It has a width where all are
-    right, which no bootstrap interval has."""
+    """Accuracy with its 95 % interval (Wilson 1927). Unlike a bootstrap interval, it has a width
+    even if all predictions are correct."""
     if not n:
         return Interval(0.0, 0.0, 0.0)
     share, spread = right / n, Z * Z / n
@@ -128,8 +129,8 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 
 def widened(found: Interval, n: int) -> Interval:
-    """A bootstrap interval of `n` examples without a mistake, or without a right answer, has no
-    width. It then has that of Wilson's interval for as many."""
+    """Replace a bootstrap interval without width by Wilson's interval. It has no width if all or
+    none of the `n` predictions are correct."""
     if found.low < found.high or found.value not in (0.0, 1.0):
         return found
     certain = wilson_interval(n if found.value == 1.0 else 0, n)
@@ -150,20 +151,20 @@ def nll(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
 
 
 def calibration(logs_NC: Numbers, labels_N: NDArray[np.integer], n_bins: int = BINS) -> Calibration:
-    """Of the likeliest classes."""
+    """Calibration of the probabilities of the predicted classes."""
     return reliability(np.exp(logs_NC.max(1)), logs_NC.argmax(1) == labels_N, n_bins)
 
 
 def reliability(
     sure_N: Numbers, right_N: NDArray[np.bool_] | Numbers, n_bins: int = BINS
 ) -> Calibration:
-    """Probabilities of answers in bins of equal mass, beside how often they were right. As many
-    answers are in each bin, but equal probabilities are never parted."""
+    """Calibration over bins with equal numbers of predictions. Equal probabilities always share a
+    bin."""
     n = len(sure_N)
     if not n:
         return Calibration([], 0.0)
     last = np.ceil(np.arange(1, n_bins) * n / n_bins).astype(np.int64) - 1
-    near_N = np.round(sure_N, 6)  # what differs by rounding alone is equal
+    near_N = np.round(sure_N, 6)  # differences below this are rounding errors
     bin_N = np.searchsorted(np.sort(near_N)[last], near_N, side="left")
     bins = [
         Bin(
@@ -176,10 +177,9 @@ def reliability(
 
 
 def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> float:
-    """Where the loss is least, between `most` and one divided by it; 1 where nothing is gained.
+    """Temperature with the lowest loss between 1 / `most` and `most`; 1 if that is no worse.
 
-    The likelihood of labels has one optimum along the line, so the range is narrowed by golden
-    sections until none is left."""
+    The likelihood of labels has a single optimum, so a golden-section search finds it."""
     golden = (math.sqrt(5.0) - 1.0) / 2.0
 
     def at(x: float) -> tuple[float, float]:
@@ -199,8 +199,8 @@ def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> fl
 
 
 def fit_temperature(logs_NC: Numbers, labels_N: NDArray[np.integer]) -> float:
-    """What to divide the scores by so that the labels become likeliest (Guo et al. 2017). Above 1
-    the model is too sure of itself."""
+    """Fit the temperature, the divisor of the logits that makes the labels most likely (Guo et al.
+    2017). Above 1, the model is overconfident."""
     return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
 
 
@@ -209,28 +209,30 @@ def safe_temperature(
     true_NC: Numbers,
     surprise: Callable[[Numbers, Numbers], float],
 ) -> float:
-    """The same for answers to come, from these examples and `OWN` more (`true_NC`: ones where a
-    label is right). `shares_at`: the probabilities (N C) at a temperature; `surprise`: the mean of
-    −log p of what is right, which may be right in part."""
+    """Fit the temperature that is applied to future predictions, regularised with `OWN`
+    pseudo-examples.
+
+    `true_NC`: one where a label is correct. `shares_at`: the probabilities (N C) at a temperature.
+    `surprise`: the mean cross-entropy of probabilities and soft targets."""
     n = len(true_NC)
     aims_NC = (n * true_NC + OWN * shares_at(1.0)) / (n + OWN)
     return best_temperature(lambda t: surprise(shares_at(t), aims_NC), MILDEST)
 
 
 def surprise(shares_NC: Numbers, aims_NC: Numbers) -> float:
-    """Of classes, in nats."""
+    """Mean cross-entropy of class probabilities and soft targets, in nats."""
     return float(-(aims_NC * np.log(np.maximum(shares_NC, 1e-300))).sum(1).mean())
 
 
 def apply_temperature(logs_NC: Numbers, temperature: float) -> Numbers:
-    """Log-probabilities after dividing the scores by a temperature."""
+    """Log-probabilities after division of the logits by a temperature."""
     x_NC = logs_NC / temperature
     top_N1 = x_NC.max(1, keepdims=True)
     return x_NC - top_N1 - np.log(np.exp(x_NC - top_N1).sum(1, keepdims=True))
 
 
 def _margins(counts: NDArray[np.integer]) -> tuple[Numbers, Numbers, Numbers]:
-    """Right answers, all answers and true examples of each class, on the last axis."""
+    """Correct predictions, all predictions and examples of each class, on the last axis."""
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     return right.astype(float), counts.sum(-2).astype(float), counts.sum(-1).astype(float)
 
@@ -246,17 +248,18 @@ def _macro_f1(counts: NDArray[np.integer]) -> Numbers:
 
 
 def _share(part: NDArray[np.number], whole: NDArray[np.number]) -> Numbers:
-    """Zero of nothing is zero."""
+    """Fractions, with 0/0 = 0."""
     return np.asarray(part / np.maximum(whole, 1), dtype=np.float64)
 
 
 def _interval(counts_CC: Counts, score: Callable[[NDArray[np.integer]], Numbers]) -> Interval:
-    """Drawing examples anew is drawing cells of the confusion matrix anew."""
+    """Bootstrap interval of a score. Resampling examples equals resampling cells of the confusion
+    matrix."""
     n = int(counts_CC.sum())
     if not n:
         return Interval(0.0, 0.0, 0.0)
     random, cells = np.random.default_rng(SEED), counts_CC.size
-    there = np.union1d(np.flatnonzero(counts_CC), [cells - 1])  # of many classes few pairs occur
+    there = np.union1d(np.flatnonzero(counts_CC), [cells - 1])  # most cells are zero
     drawn_SK = random.multinomial(n, counts_CC.ravel()[there] / n, size=SAMPLES)
     found: list[Numbers] = []
     for some in np.array_split(drawn_SK, min(SAMPLES, 1 + SAMPLES * cells // MOST_CELLS)):

@@ -1,6 +1,6 @@
-"""Scores of language models: likelihood in units that can be compared.
+"""Metrics of language models: likelihood in comparable units.
 
-Loss per token depends on the tokenizer; bits per byte do not.
+The loss per token depends on the tokenizer; bits per byte do not.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from numpy.typing import NDArray
 
 
 def perplexity(nll_per_token: float) -> float:
-    """e to the loss. Beyond what prints, it is cut: such a model says nothing anyway."""
+    """Exponential of the loss per token, which is limited to 50 nats to avoid an overflow."""
     return math.exp(min(nll_per_token, 50.0))
 
 
 def bits_per_byte(nll: float, n_bytes: int) -> float:
-    """From the summed negative log-likelihood of a text (nats) and its size in UTF-8."""
+    """Bits per byte from the total negative log-likelihood of a text (nats) and its UTF-8 size."""
     return nll / math.log(2) / max(1, n_bytes)
 
 
 def unigram_bits_per_byte(
     train_counts_V: NDArray[np.integer], tokens_N: NDArray[np.integer], n_bytes: int
 ) -> float:
-    """What a model reaches that knows how frequent each token is, and nothing of its context."""
+    """Bits per byte of a unigram model, which knows token frequencies but no context."""
     seen_V = token_counts(tokens_N, len(train_counts_V))
     total = unigram_loss(train_counts_V, seen_V) * int(seen_V.sum())
     return bits_per_byte(total, n_bytes)
 
 
 def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.integer]) -> float:
-    """The same in nats a token, from how often each is seen. Of classes and tags too.
+    """Loss of a unigram model in nats per token, from token counts. Also used for classes and tags.
 
-    Frequencies are those of the training text plus one for each token of the vocabulary.
+    Frequencies are the training counts plus one for each token of the vocabulary.
     """
     counts_V = np.asarray(train_counts_V, dtype=np.float64) + 1.0
     logs_V = np.log(counts_V / counts_V.sum())
@@ -43,8 +43,8 @@ def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.
 def token_counts(
     tokens_N: NDArray[np.integer], vocab_size: int, most: int | None = None
 ) -> NDArray[np.int64]:
-    """How often each token occurs, in a text that need not fit into memory; `most`: in its first
-    so many tokens."""
+    """Count each token in a text that may not fit into memory. `most`: count only this many tokens
+    from the start."""
     counts_V = np.zeros(vocab_size, np.int64)
     for first in range(0, len(tokens_N[:most]), 1 << 22):
         last = min(first + (1 << 22), len(tokens_N) if most is None else most)

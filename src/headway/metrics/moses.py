@@ -1,9 +1,8 @@
-"""Words and punctuation apart, by the rules of the Moses scripts that published scores rest on.
+"""Moses tokenisation and punctuation normalisation, for scores comparable with publications.
 
-For scoring as papers did, in English, German and French; nothing here feeds a model. Special
-characters are not escaped. Written here and not taken from `sacremoses`, which has the same rules
-for fifty languages, because a score must not hang on what else is installed: `evaluate` and
-`score` give it without extras, and the tests hold both to the same words.
+Supports English, German and French. Only scoring uses it; models do not. Special characters are
+not escaped. `sacremoses` has the same rules for fifty languages, but `evaluate` and `score` must
+give this score without extra packages. Tests compare both implementations.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LETTER = r"[^\W\d_]"
 NO_LETTER = r"[\W\d_]"
 NBSP = "\N{NO-BREAK SPACE}"
 SMALL_DIGITS = "²³¹¼½¾⁰-₉⅐-⅟①-⒛"
-"""Part of a word for Python's `\\w`, a symbol for Perl."""
+"""Characters that Python's `\\w` matches as part of a word, but Perl does not."""
 
 LETTERS = "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z"
 ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
@@ -46,7 +45,7 @@ KEEP_PERIOD: dict[str, frozenset[str]] = {
     | {str(number) for number in range(1, 100)},  # der 3. Mai
     "fr": _words(LETTERS, LETTERS.lower(), FRENCH),
 }
-"""What a period after it does not end a sentence: it stays attached."""
+"""Abbreviations: a period after them does not end a sentence and stays attached."""
 
 KEEP_BEFORE_NUMBER = {"en": frozenset({"No", "Art", "pp"})}
 
@@ -78,8 +77,8 @@ NORMAL: list[tuple[str, str]] = [
     (r" \)", ")"),
     (r"(\d) %", r"\1%"),
     (r" ([:;])", r"\1"),
-    # Quotation marks, dashes and the ellipsis become their ASCII forms. A right single quote that
-    # is no apostrophe becomes a double one, because the Perl script has it so.
+    # Quotation marks, dashes and the ellipsis become ASCII. As in the Perl script, a right single
+    # quote that is not an apostrophe becomes a double quote.
     (r"`", "'"),
     (r"''", ' " '),
     (r"[„“”]", '"'),
@@ -97,13 +96,13 @@ NORMAL: list[tuple[str, str]] = [
     (rf"«{NBSP}?", '"'),
     (rf"{NBSP}»{NBSP}", '" '),
     (rf"{NBSP}?»", '"'),
-    # Spaces that do not break.
+    # Non-breaking spaces.
     (rf"{NBSP}([%:?!;])", r"\1"),
     (rf"(nº|,){NBSP}", r"\1 "),
     (rf"{NBSP}(ºC|cm)", r" \1"),
     (r" +", " "),
 ]
-"""Substitutions of `normalise_punctuation`, in order; each sees what the one before it left."""
+"""Substitutions of `normalise_punctuation`, applied in this order."""
 
 QUOTE_AND_COMMA: dict[str, list[tuple[str, str]]] = {
     "en": [(r'"([,.]+)', r'\1"'), (rf"(\d){NBSP}(\d)", r"\1.\2")],
@@ -117,7 +116,7 @@ QUOTE_AND_COMMA["fr"] = QUOTE_AND_COMMA["de"]
 
 
 def normalise_punctuation(text: str, language: str) -> str:
-    """One form for each kind of quotation mark, dash and space, as `normalize-punctuation` does."""
+    """Normalise quotation marks, dashes and spaces as Moses' `normalize-punctuation` does."""
     _check(language)
     for pattern, replacement in [*NORMAL, *QUOTE_AND_COMMA[language]]:
         text = re.sub(pattern, replacement, text)
@@ -125,14 +124,15 @@ def normalise_punctuation(text: str, language: str) -> str:
 
 
 def tokenise(text: str, language: str, *, normalise: bool = False) -> list[str]:
-    """The words and punctuation marks of a text, after `normalise_punctuation` if asked for."""
+    """Split a text into words and punctuation marks. `normalise`: apply `normalise_punctuation`
+    first."""
     _check(language)
     if normalise:
         text = normalise_punctuation(text, language)
     text = re.sub(r"[\x00-\x1f]", "", re.sub(r"\s+", " ", text)).strip()
     text = re.sub(rf"([^\w\s.'`,\-]|[_{SMALL_DIGITS}])", r" \1 ", text)
     text = re.sub(r"(\.{2,})", r" \1 ", text)
-    # A comma inside a number stays; the two rules together see every other one.
+    # A comma inside a number stays attached; these two rules separate all others.
     text = re.sub(r"(\D),", r"\1 , ", text)
     text = re.sub(r",(\D|$)", r" , \1", text)
     for pattern, replacement in APOSTROPHES[language]:
@@ -147,7 +147,7 @@ def tokenise(text: str, language: str, *, normalise: bool = False) -> list[str]:
 
 
 def _without_period(word: str, following: str, language: str) -> list[str]:
-    """A period at the end of a word is a word, unless it marks an abbreviation."""
+    """Split a final period from a word unless the word is an abbreviation."""
     stem = word.removesuffix(".")
     if stem == word or not stem or not stem.strip("."):
         return [word]
@@ -163,4 +163,4 @@ def _without_period(word: str, following: str, language: str) -> list[str]:
 def _check(language: str) -> None:
     if language not in KEEP_PERIOD:
         known = suggest(language, KEEP_PERIOD)
-        raise UserError(f"there are no Moses rules for the language {language!r}.{known}")
+        raise UserError(f"Moses tokenisation does not support the language {language!r}.{known}")

@@ -1,6 +1,6 @@
-"""How good guessed sets of labels are: of each example any number of labels is right.
+"""Multi-label metrics, for examples with any number of labels.
 
-Shares are probabilities of the labels (N C), truths ones and zeros (N C).
+`shares_NC` are the probabilities of the labels, `truth_NC` ones and zeros.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Numbers = NDArray[np.float64]
 Sets = NDArray[np.bool_]
 
 THRESHOLD = 0.5
-"""Labels from this probability on are answered, until another one is fitted."""
+"""Labels with at least this probability are predicted, until a threshold is fitted."""
 
 LOWEST, HIGHEST = 0.05, 0.95
-"""Fitted thresholds are within these."""
+"""Range of fitted thresholds."""
 
 
 def said(shares_NC: Numbers, threshold: float = THRESHOLD) -> Sets:
@@ -34,11 +34,11 @@ def said(shares_NC: Numbers, threshold: float = THRESHOLD) -> Sets:
 
 
 def best_threshold(shares_NC: Numbers, truth_NC: Sets) -> float:
-    """The threshold with the highest micro F1, for all labels.
+    """Fit the threshold with the highest micro F1, shared by all labels.
 
-    One for all: with calibrated probabilities the best one is the same for every label, and one per
-    label is fitted to a handful of examples of the rare ones. As for a temperature (`OWN`), a few
-    examples are added that the probabilities themselves have labelled.
+    With calibrated probabilities the best threshold is the same for every label, and a threshold
+    per label would be fitted to very few examples of rare labels. As for a temperature, `OWN`
+    pseudo-examples are added.
     """
     n = len(truth_NC)
     if not n:
@@ -57,19 +57,19 @@ def best_threshold(shares_NC: Numbers, truth_NC: Sets) -> float:
 
 
 def nll(shares_NC: Numbers, truth_NC: NDArray[np.floating]) -> float:
-    """Mean over examples and labels, in nats."""
+    """Mean binary cross-entropy over examples and labels, in nats."""
     p_NC = np.clip(shares_NC, 1e-12, 1 - 1e-12)
     right_NC = truth_NC * np.log(p_NC) + (1 - truth_NC) * np.log(1 - p_NC)
     return float(-right_NC.mean())
 
 
 def micro_f1(said_NC: Sets, truth_NC: Sets) -> float:
-    """Of all labels of all examples together."""
+    """F1 over all labels of all examples together."""
     return float(_f1(*(counts.sum() for counts in _counts(said_NC, truth_NC))))
 
 
 def macro_f1(said_NC: Sets, truth_NC: Sets) -> float:
-    """The mean F1 of the labels that occur or are answered."""
+    """Mean F1 of the labels that occur or are predicted."""
     right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
     there_C = said_C + true_C > 0
     return float(_f1(right_C, said_C, true_C)[there_C].mean()) if there_C.any() else 0.0
@@ -89,8 +89,8 @@ def label_scores(said_NC: Sets, truth_NC: Sets) -> list[ClassScore]:
 
 
 def mean_average_precision(shares_NC: Numbers, truth_NC: Sets) -> float:
-    """Of each label that occurs: the mean precision at its examples, the likeliest first; examples
-    of equal probability count as one place."""
+    """Mean average precision (mAP) over the labels that occur. Examples with equal probabilities
+    share a rank."""
     found = [
         _average_precision(shares_N, true_N)
         for shares_N, true_N in zip(shares_NC.T, truth_NC.T, strict=True)
@@ -101,19 +101,19 @@ def mean_average_precision(shares_NC: Numbers, truth_NC: Sets) -> float:
 
 def _average_precision(shares_N: Numbers, true_N: Sets) -> float:
     order = np.argsort(-shares_N, kind="stable")
-    last = np.flatnonzero(np.append(np.diff(shares_N[order]) != 0, True))  # of equal ones
+    last = np.flatnonzero(np.append(np.diff(shares_N[order]) != 0, True))  # the last of each tie
     right = np.cumsum(true_N[order])[last]
     recalled = np.diff(right, prepend=0) / right[-1]
     return float((recalled * right / (last + 1)).sum())
 
 
 def calibration(shares_NC: Numbers, truth_NC: Sets) -> Calibration:
-    """Of every label of every example, whether it is said or not."""
+    """Calibration of the probabilities of all labels of all examples, predicted or not."""
     return reliability(shares_NC.ravel(), truth_NC.ravel())
 
 
 def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
-    """By drawing examples anew, from a fixed seed."""
+    """Micro F1 with its 95 % bootstrap interval over examples, with a fixed seed."""
     counts_3N = np.stack([counts.sum(1) for counts in _counts(said_NC, truth_NC)]).astype(float)
     n = counts_3N.shape[1]
     random = np.random.default_rng(SEED)
@@ -123,10 +123,10 @@ def micro_f1_interval(said_NC: Sets, truth_NC: Sets) -> Interval:
 
 
 def _counts(said_NC: Sets, truth_NC: Sets) -> tuple[Sets, Sets, Sets]:
-    """Right answers, all answers, all truths."""
+    """Correct predictions, all predictions, and true labels."""
     return said_NC & truth_NC, said_NC, truth_NC
 
 
 def _f1(right: Numbers, answered: Numbers, true: Numbers) -> Numbers:
-    """Zero of nothing is zero."""
+    """F1, with 0/0 = 0."""
     return np.asarray(2 * right / np.maximum(answered + true, 1), np.float64)

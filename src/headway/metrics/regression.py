@@ -1,4 +1,4 @@
-"""How near guessed numbers are to the right ones."""
+"""Regression metrics."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ Numbers = NDArray[np.float64]
 
 
 def mae(said_N: Numbers, truth_N: Numbers) -> float:
-    """The mean distance."""
+    """Mean absolute error."""
     return float(np.abs(said_N - truth_N).mean())
 
 
 def rmse(said_N: Numbers, truth_N: Numbers) -> float:
-    """The root of the mean square of the distance."""
+    """Root mean squared error."""
     return float(np.sqrt(((said_N - truth_N) ** 2).mean()))
 
 
 def r2(said_N: Numbers, truth_N: Numbers) -> float:
-    """The share of the variance that is explained; below zero for what is worse than the mean, and
-    zero where there is no variance."""
+    """Fraction of the variance that is explained (R²). It is negative for predictions worse than
+    the mean, and 0 if the targets have no variance."""
     spread = float(((truth_N - truth_N.mean()) ** 2).sum())
     return 1.0 - float(((said_N - truth_N) ** 2).sum()) / spread if spread else 0.0
 
 
 def pearson(said_N: Numbers, truth_N: Numbers) -> float:
-    """Correlation; zero where one side is always the same."""
+    """Pearson correlation; 0 if one side is constant."""
     x, y = said_N - said_N.mean(), truth_N - truth_N.mean()
     length = float(np.sqrt((x**2).sum() * (y**2).sum()))
     return float((x * y).sum()) / length if length > 1e-12 else 0.0
 
 
 def spearman(said_N: Numbers, truth_N: Numbers) -> float:
-    """Correlation of the ranks; equal numbers share the mean of theirs."""
+    """Spearman rank correlation; equal numbers share their mean rank."""
     return pearson(ranks(said_N), ranks(truth_N))
 
 
@@ -48,7 +48,7 @@ def ranks(values_N: Numbers) -> Numbers:
 
 
 def mae_interval(said_N: Numbers, truth_N: Numbers) -> Interval:
-    """By drawing examples anew, from a fixed seed."""
+    """Mean absolute error with its 95 % bootstrap interval, with a fixed seed."""
     away_N = np.abs(said_N - truth_N)
     random, n = np.random.default_rng(SEED), len(away_N)
     drawn = [away_N[random.integers(0, n, n)].mean() for _ in range(SAMPLES)]

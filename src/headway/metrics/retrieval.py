@@ -1,4 +1,4 @@
-"""Who finds whom among vectors, and among texts as bags of words."""
+"""Retrieval metrics: finding partners by vectors, and by tf-idf as a baseline."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from torch import Tensor
 from headway.data.token_store import TokenStore
 
 COMPARED_AT_ONCE = 256
-"""Examples whose likeness to all others is held at a time."""
+"""Number of examples whose similarities to all others are in memory at once."""
 
 NEAR = 1e-6
-"""Cosines that differ by less are equal: what is computed in other company round differently."""
+"""Cosines with a smaller difference count as equal, because rounding depends on the batch."""
 
 Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well examples find their partners among all partners, each from 0 to 1."""
+    """Scores of the search for each example's partner among all partners, from 0 to 1."""
 
     accuracy: float
-    """How often the partner comes first."""
+    """Fraction of examples whose partner is ranked first."""
 
     mrr: float
-    """The mean of 1/rank."""
+    """Mean reciprocal rank."""
 
 
 def cosine(x_ND: Vectors) -> Vectors:
-    """The same directions at length one, so that products are cosines."""
+    """Normalise vectors to length one, so that their dot products are cosines."""
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     return (x_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
 
 
 def retrieval(a_ND: Vectors, b_ND: Vectors, keys_N: NDArray[np.int64]) -> Retrieval:
-    """Vector i of `a` looks for vector i of `b` by cosine. Partners with the same key are copies of
-    each other and no rivals."""
+    """Rank the vectors of `b` by cosine for each vector i of `a`, whose partner is vector i of `b`.
+    Partners with equal keys are duplicates and do not compete."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
     return _ranked(lambda rows: a[rows] @ b.T, keys_N)
 
 
 def chance(n: int) -> Retrieval:
-    """What one gets who guesses among so many."""
+    """Expected scores of a random ranking of `n` candidates."""
     return Retrieval(1 / max(1, n), float((1 / np.arange(1, n + 1)).sum()) / max(1, n))
 
 
 def text_keys(texts: TokenStore) -> NDArray[np.int64]:
-    """The same number for the same text."""
+    """Numbers that are equal for equal texts."""
     known: dict[bytes, int] = {}
     pairs = pairwise(texts.offsets.tolist())
     found = [known.setdefault(texts.tokens[i:j].tobytes(), len(known)) for i, j in pairs]
@@ -61,8 +61,7 @@ def text_keys(texts: TokenStore) -> NDArray[np.int64]:
 
 
 def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
-    """The same for texts that are no more than bags of tokens, weighted by tf-idf: what one gets
-    without a model."""
+    """Retrieval baseline without a model: cosines of bags of tokens weighted by tf-idf."""
     n = len(b.offsets) - 1
     all_rows = torch.arange(n)
     flat = torch.ones(vocab_size)
@@ -87,7 +86,7 @@ def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
 
 
 def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
-    """For each of these texts the weight of every token, as often as it has it."""
+    """Weighted token counts of some texts."""
     tokens, lengths = texts.gather(rows.numpy())
     number_M = torch.arange(len(rows)).repeat_interleave(torch.from_numpy(lengths))
     tokens_M = torch.from_numpy(tokens)
@@ -96,7 +95,8 @@ def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
 
 
 def _ranked(likeness: Callable[[Tensor], Tensor], keys_N: NDArray[np.int64]) -> Retrieval:
-    """Of several that are equally near each has the same chance to come first."""
+    """Scores from similarities. Ties are ranked in random order, of which the expected value is
+    taken."""
     keys, right, reciprocal = torch.from_numpy(keys_N), 0.0, 0.0
     for rows in torch.arange(len(keys)).split(COMPARED_AT_ONCE):
         like_TS = likeness(rows)

@@ -1,8 +1,8 @@
-"""Scores of tagged words: spans by precision, recall and F1, plain tags by accuracy.
+"""Metrics of tagged words: precision, recall and F1 of spans, accuracy of plain tags.
 
-What counts as a span is what conlleval and seqeval (in its default mode) count, also where a
-sequence of tags is broken: a span begins wherever a tag other than O does not continue the one
-before it. A span is right if its type, its first and its last word are.
+Spans are found as in conlleval and seqeval (in its default mode), also in invalid tag sequences: a
+span begins wherever a tag other than O does not continue the previous one. A span is correct if
+its type, its first and its last word are.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Span(NamedTuple):
     type: str
     first: int
     last: int
-    """The last word of it, itself included."""
+    """Index of its last word (inclusive)."""
 
 
 @dataclass(frozen=True)
 class SpanScore:
-    """From 0 to 1; `support` is the number of true spans."""
+    """Scores of spans from 0 to 1. `support` is the number of true spans."""
 
     precision: float
     recall: float
@@ -42,7 +42,7 @@ class SpanScore:
 
 
 def spans(tags: Tags) -> list[Span]:
-    """The spans of one sentence, in BIO, BIOES or IOB1, in their order."""
+    """Spans of one sentence in order, from BIO, BIOES or IOB1 tags."""
     found: list[Span] = []
     before = ("O", "")
     for place, tag in enumerate(tags):
@@ -58,7 +58,7 @@ def spans(tags: Tags) -> list[Span]:
 
 
 def _parts(tag: str) -> tuple[str, str]:
-    """The letter and the type. A tag without a dash is a type of its own."""
+    """Letter and type of a tag. A tag without a dash is its own type."""
     return tag[:1], tag.split("-", maxsplit=1)[-1] or "_"
 
 
@@ -69,7 +69,7 @@ def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
 def span_scores(
     truths: Sequence[Tags], guesses: Sequence[Tags]
 ) -> tuple[SpanScore, dict[str, SpanScore]]:
-    """Over all types together (micro), and of each type that occurs or is guessed."""
+    """Scores over all types together (micro), and of each type that occurs or is predicted."""
     totals: Counter[tuple[str, str]] = Counter()
     for true, guessed in _pairs(truths, guesses):
         for kind, found in (("true", true), ("guessed", guessed), ("right", true & guessed)):
@@ -89,13 +89,13 @@ def span_scores(
 
 
 def span_f1_interval(truths: Sequence[Tags], guesses: Sequence[Tags]) -> Interval:
-    """Micro F1 and its 95 % range over bootstrap samples of the sentences."""
+    """Micro F1 with its 95 % bootstrap interval over sentences."""
     rows = [[len(t & g), len(t), len(g)] for t, g in _pairs(truths, guesses)]
     return _interval(np.array(rows, dtype=np.float64).reshape(-1, 3))
 
 
 def tag_accuracy(truths: Sequence[Tags], guesses: Sequence[Tags]) -> float:
-    """The share of words whose tag is right."""
+    """Fraction of words whose tag is correct."""
     return tag_accuracy_interval(truths, guesses).value
 
 
@@ -112,12 +112,16 @@ def _pairs(
 ) -> Iterator[tuple[set[Span], set[Span]]]:
     for true, guessed in zip(truths, guesses, strict=True):
         if len(true) != len(guessed):
-            raise ValueError(f"{len(guessed)} tags for a sentence of {len(true)} words")
+            raise ValueError(
+                f"{len(guessed)} predicted tags for a sentence of {len(true)} words: each word "
+                "needs one tag."
+            )
         yield set(spans(true)), set(spans(guessed))
 
 
 def _interval(counts: NDArray[np.float64]) -> Interval:
-    """2·right / (true + guessed) over resampled sentences; accuracy is the case of equal both."""
+    """F1 with its bootstrap interval over sentences. If there are as many true as predicted items,
+    F1 is the accuracy."""
 
     def f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
         return 2 * sums[..., 0] / np.maximum(1, sums[..., 1] + sums[..., 2])

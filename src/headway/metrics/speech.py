@@ -1,6 +1,6 @@
-"""Scores of transcripts (word and character error rates) and of verification (equal error rate).
+"""Metrics of transcripts (word and character error rate) and verification (equal error rate).
 
-The counts are those of jiwer, also where several sets of mistakes explain a text equally well.
+Error counts equal those of jiwer, even if several alignments have the same number of errors.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Numbers = NDArray[np.float64]
 Symbols = NDArray[np.int64]
 
 LARGE = 1 << 22
-"""Longer texts, the product of whose lengths is above this, are cut in two to save memory."""
+"""Texts with a product of their lengths above this are split in two to save memory."""
 
 SPACES = re.compile(r"\s\s+")
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What must be done to the right texts to get the answered ones."""
+    """Counts of the edit operations between references and outputs."""
 
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
-    """In the right text alone."""
+    """Words or characters that are only in the reference."""
 
     insertions: int = 0
-    """In the answer alone."""
+    """Words or characters that are only in the output."""
 
     @property
     def length(self) -> int:
-        """Of the right texts."""
+        """Length of the references."""
         return self.hits + self.substitutions + self.deletions
 
     @property
@@ -50,8 +50,8 @@ class Errors:
 
     @property
     def rate(self) -> float:
-        """Mistakes for each word or character that is right; above 1 where more is inserted. Where
-        nothing was to be said, the number of insertions."""
+        """Errors per word or character of the references, which may be above 1. The number of
+        insertions if the references are empty."""
         return self.total / self.length if self.length else float(self.insertions)
 
     def __add__(self, other: Errors) -> Errors:
@@ -64,25 +64,29 @@ class Errors:
 
 
 def word_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
-    """Of all texts together; `.rate` is the word error rate."""
+    """Word errors of all texts together; `.rate` is the word error rate (WER)."""
     pairs = zip(listed(references), listed(answers), strict=True)
     return sum((errors(words(right), words(answer)) for right, answer in pairs), Errors())
 
 
 def character_errors(references: Iterable[str], answers: Iterable[str]) -> Errors:
-    """The same with characters, spaces among them; `.rate` is the character error rate."""
+    """Character errors of all texts together, including spaces; `.rate` is the character error rate
+    (CER)."""
     pairs = zip(listed(references), listed(answers), strict=True)
     return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), Errors())
 
 
 def words(text: str) -> list[str]:
-    """Between spaces."""
+    """Split a text at spaces."""
     return [word for word in SPACES.sub(" ", text).strip().split(" ") if word]
 
 
 def without_case_and_punctuation(text: str) -> str:
-    """Lower case, and all that is no letter, digit or mark is a space, but within a word ' and -
-    are left out: `Don't` is `dont`. To be applied to both texts, and to be said with the rate."""
+    """Lower-case a text and remove punctuation, for error rates that ignore both.
+
+    Apostrophes and hyphens within a word are deleted (`Don't` becomes `dont`); any other character
+    that is not a letter, digit or combining mark becomes a space. Apply it to both texts, and state
+    it with the error rate."""
     text = unicodedata.normalize("NFKC", text).lower()
     text = re.sub(r"(?<=\w)['’\-](?=\w)", "", text)
     kept = (c if unicodedata.category(c)[0] in "LNM" else " " for c in text)
@@ -90,7 +94,7 @@ def without_case_and_punctuation(text: str) -> str:
 
 
 def errors(reference: Sequence[str], answer: Sequence[str]) -> Errors:
-    """Of one text, with as few mistakes as possible."""
+    """Error counts of one text, from an alignment with the fewest errors."""
     numbers = {part: i for i, part in enumerate(dict.fromkeys([*reference, *answer]))}
     right = np.array([numbers[part] for part in reference], dtype=np.int64)
     said = np.array([numbers[part] for part in answer], dtype=np.int64)
@@ -98,7 +102,7 @@ def errors(reference: Sequence[str], answer: Sequence[str]) -> Errors:
 
 
 def _errors(right: Symbols, said: Symbols, most: int) -> Errors:
-    """Between texts that are known to have no more than `most` mistakes."""
+    """Error counts between texts that are known to have at most `most` errors."""
     before = _same(right, said)
     right, said = right[before:], said[before:]
     after = _same(right[::-1], said[::-1])
@@ -108,7 +112,7 @@ def _errors(right: Symbols, said: Symbols, most: int) -> Errors:
     small = band * len(said) < LARGE or len(right) < 65 or len(said) < 10
     if small and len(right) * len(said) < 4 * LARGE:
         return same + _way_back(_distances(right, said), right, said)
-    # Hirschberg's way: where a shortest way crosses the middle of the answer, it is cut in two.
+    # Hirschberg's algorithm: split where a shortest path crosses the middle of the output.
     half = len(said) // 2
     left_I = _last_row(said[:half], right)
     right_I = _last_row(said[half:][::-1], right[::-1])[::-1]
@@ -121,19 +125,19 @@ def _errors(right: Symbols, said: Symbols, most: int) -> Errors:
 
 
 def _same(a: Symbols, b: Symbols) -> int:
-    """How many are equal from the beginning on."""
+    """Length of the common prefix."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
 
 
 def _distances(right: Symbols, said: Symbols) -> NDArray[np.int32]:
-    """Fewest mistakes between the first i of one and the first j of the other (i by j)."""
+    """Edit distances between all prefixes (i by j)."""
     return np.array(list(_rows(right, said)), dtype=np.int32)
 
 
 def _last_row(right: Symbols, said: Symbols) -> NDArray[np.int32]:
-    """Between all of one and the first j of the other, without keeping the rest."""
+    """Edit distances between all of `right` and each prefix of `said`, in little memory."""
     return deque(_rows(right, said), maxlen=1)[0]
 
 
@@ -145,14 +149,14 @@ def _rows(right: Symbols, said: Symbols) -> Iterator[NDArray[np.int32]]:
         new = np.empty_like(row)
         new[0] = i + 1
         new[1:] = np.minimum(row[1:] + 1, row[:-1] + (said != symbol))
-        # Insertions: from the left, one more each. With the steps taken off it is a running least.
+        # Each insertion adds 1 from left to right: a running minimum after subtracting the index.
         row = np.minimum.accumulate(new - along) + along
         yield row
 
 
 def _way_back(table: NDArray[np.int32], right: Symbols, said: Symbols) -> Errors:
-    """One of the shortest ways, from the end: a deletion where it can be, then an insertion where
-    the answer cannot do without it, as rapidfuzz, which jiwer uses, chooses."""
+    """Trace one of the shortest paths from the end. It prefers deletions, then takes insertions
+    only where necessary, as rapidfuzz does, which jiwer uses."""
     i, j = len(right), len(said)
     hits = substitutions = deletions = insertions = 0
     while i and j:
@@ -173,14 +177,15 @@ def _way_back(table: NDArray[np.int32], right: Symbols, said: Symbols) -> Errors
 
 class EqualError(NamedTuple):
     rate: float
-    """The share of wrong refusals and of wrong acceptances where these are equal, 0 to 1."""
+    """Equal error rate: the false rejection rate where it equals the false acceptance rate, 0 to 1.
+    """
 
     threshold: float
-    """Accepted is what scores at least this."""
+    """Trials with at least this score are accepted."""
 
 
 class DetPoints(NamedTuple):
-    """The trade of one mistake for the other, by rising threshold."""
+    """Detection error tradeoff (DET) curve: both error rates by rising threshold."""
 
     threshold: Numbers
     false_accept: Numbers
@@ -188,11 +193,13 @@ class DetPoints(NamedTuple):
 
 
 def det_points(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> DetPoints:
-    """For each threshold that makes a difference: the shares of impostors let in and of others
-    turned away. The first accepts all, the last none."""
+    """False acceptance and false rejection rates at every distinct threshold. The first threshold
+    accepts all trials, the last none."""
     scores, same = np.asarray(scores_N, dtype=np.float64), np.asarray(same_N, dtype=bool)
     if not same.any() or same.all():
-        raise ValueError("both trials of the same and of different speakers are needed")
+        raise ValueError(
+            "the equal error rate needs trials of the same speaker and trials of different speakers"
+        )
     order = np.argsort(scores, kind="stable")
     scores, same = scores[order], same[order]
     first = np.flatnonzero(np.concatenate([[True], scores[1:] > scores[:-1]]))
@@ -204,7 +211,7 @@ def det_points(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> Det
 
 
 def equal_error(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> EqualError:
-    """Where both mistakes are equally frequent, on the straight line between two thresholds."""
+    """Equal error rate, with linear interpolation between two thresholds."""
     threshold, accept, reject = det_points(scores_N, same_N)
     gap = reject - accept  # rises from −1 to 1
     last = int(np.flatnonzero(gap <= 0)[-1])

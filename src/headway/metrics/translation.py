@@ -1,6 +1,6 @@
-"""BLEU and chrF as sacreBLEU defines them, with their signatures, and how sure one can be.
+"""BLEU and chrF from sacreBLEU with their signatures, intervals and significance tests.
 
-The package is imported on use: the rest of the library works without it.
+sacreBLEU is imported on use, so the rest of the library works without it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ N_GRAMS = 4
 
 
 Reference = str | Sequence[str]
-"""What an output should be; or several texts, each of which would be right."""
+"""The reference of an output, or several alternative references."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A value of 0 to 100, and the signature that makes it comparable."""
+    """A score and the signature that makes it comparable."""
 
     name: str
     value: float
@@ -41,7 +41,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Interval:
-    """A value and the range in which it lies in 95 % of resampled test sets."""
+    """A value with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -50,7 +50,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better the first system is, the 95 % range of that, and the p-value of 'not'."""
+    """Difference of two systems (first minus second) with its 95 % interval, and the p-value of no
+    difference."""
 
     difference: Interval
     p_value: float
@@ -79,7 +80,7 @@ def chrf(
     lowercase: bool = False,
     word_order: int = 0,
 ) -> Score:
-    """Corpus chrF, of characters alone; `word_order=2` gives chrF++."""
+    """Corpus chrF. The default uses only characters; `word_order=2` gives chrF++."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.chrf import CHRF
 
@@ -91,7 +92,7 @@ def chrf(
 def tokenised_bleu(
     outputs: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = True
 ) -> Score:
-    """BLEU as papers on lower-cased tokenised data print it: for matching those, and no others.
+    """BLEU on lower-cased tokenised text, only for comparison with papers that report it.
 
     Both sides are normalised and tokenised by our Moses rules, then compared word by word.
     """
@@ -108,8 +109,8 @@ def tokenised_bleu(
 
 
 def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
-    """Texts as the published pipelines prepare them, tokens joined by spaces."""
-    # Lower-cased first, as their data was: it decides which periods look like abbreviations.
+    """Normalise and tokenise texts by Moses rules; tokens are joined by spaces."""
+    # Lower-case first, as published pipelines do: it decides which periods mark abbreviations.
     cased = [text.lower() for text in texts] if lowercase else texts
     return [" ".join(tokenise(text, language, normalise=True)) for text in cased]
 
@@ -117,7 +118,7 @@ def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
 def exact_match(
     outputs: Sequence[str], references: Sequence[Reference], *, lowercase: bool = False
 ) -> Score:
-    """The percentage of outputs that are their reference, or one of them, letter for letter."""
+    """Percentage of outputs that exactly equal their reference, or one of several."""
     outputs, references = _pairs(outputs, references)
     folded = str.lower if lowercase else str
     pairs = zip(outputs, references, strict=True)
@@ -132,7 +133,7 @@ def bleu_interval(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> Interval:
-    """BLEU and its 95 % range over bootstrap samples of the sentences."""
+    """BLEU with its 95 % bootstrap interval over sentences."""
     counts = _counts(outputs, references, lowercase, tokenize)
     return _interval(_bleu_of(counts.sum(0)), _bleu_of(_resampled(counts)))
 
@@ -145,10 +146,10 @@ def compare_bleu(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> Comparison:
-    """A paired bootstrap test: both systems are scored on the same resampled sentences.
+    """Compare two systems by a paired bootstrap test, on the same resampled sentences.
 
-    The p-value is two-sided, by shifting the resampled differences to mean zero (Riezler and
-    Maxwell 2005, as sacreBLEU does): how often is chance alone this far from zero?
+    The p-value is two-sided, from resampled differences shifted to mean zero (Riezler and Maxwell
+    2005, as in sacreBLEU): the probability of a difference this large by chance.
     """
     a = _counts(first, references, lowercase, tokenize)
     b = _counts(second, references, lowercase, tokenize)
@@ -162,7 +163,7 @@ def compare_bleu(
 def _counts(
     outputs: Sequence[str], references: Sequence[Reference], lowercase: bool, tokenize: str
 ) -> Numbers:
-    """A row a sentence: matched n-grams, n-grams, and the lengths of output and reference."""
+    """One row per sentence: matched n-grams, n-grams, and the lengths of output and reference."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
@@ -177,7 +178,7 @@ def _counts(
 
 
 def _resampled(counts: Numbers) -> Numbers:
-    """Sums over sentences drawn with replacement; the same draws for every system."""
+    """Sums over sentences drawn with replacement, with the same draws for every system."""
     random = np.random.default_rng(SEED)
     n = len(counts)
     return np.stack([counts[random.integers(n, size=n)].sum(0) for _ in range(SAMPLES)])
@@ -187,14 +188,14 @@ def _bleu_of(sums: Numbers) -> Numbers:
     """Corpus BLEU from summed counts on the last axis, smoothed as sacreBLEU does by default."""
     matched, total = sums[..., :N_GRAMS], sums[..., N_GRAMS : 2 * N_GRAMS]
     n_output, n_reference = sums[..., -2], sums[..., -1]
-    # The k-th order without a match counts as 2^-k matches ...
+    # The k-th order without a match counts as 2^-k matches, but an output without any match is 0.
     halvings = 2.0 ** np.cumsum(matched == 0, axis=-1)
     smooth = np.where(matched == 0, 1 / halvings, matched)
     with np.errstate(divide="ignore", invalid="ignore"):
         precision = np.where(total > 0, smooth / total, 0.0)
         brevity = np.minimum(0.0, 1 - n_reference / n_output)
         value = 100 * np.exp(brevity + np.log(precision).mean(-1))
-    return np.where(matched.sum(-1) > 0, value, 0.0)  # ... but an output without any match is 0
+    return np.where(matched.sum(-1) > 0, value, 0.0)
 
 
 def _interval(value: Numbers | float, drawn: Numbers) -> Interval:
@@ -207,8 +208,8 @@ def several(reference: Reference) -> list[str]:
 
 
 def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
-    """As sacreBLEU wants them: the first reference of every output, the second, and so on; None
-    where an output has no more."""
+    """Transpose references for sacreBLEU: the first reference of every output, then the second, and
+    so on; None if an output has no more."""
     rows: Any = zip_longest(*map(several, references))
     return [list(row) for row in rows]
 
@@ -219,10 +220,11 @@ def _pairs(
     outputs, references = listed(outputs), listed(references)
     if len(outputs) != len(references):
         raise UserError(
-            f"{len(outputs):,} outputs but {len(references):,} references: they must come in pairs."
+            f"there are {len(outputs):,} outputs but {len(references):,} references. Their numbers "
+            "must be equal."
         )
     if not outputs:
-        raise UserError("there is nothing to score: no outputs and no references.")
+        raise UserError("there are no outputs and no references to score.")
     return outputs, references
 
 
@@ -230,5 +232,7 @@ def _tokenizer(name: str) -> str:
     from sacrebleu.metrics.bleu import BLEU
 
     if name not in BLEU.TOKENIZERS:
-        raise UserError(f"sacreBLEU has no tokenizer {name!r}.{suggest(name, BLEU.TOKENIZERS)}")
+        raise UserError(
+            f"sacreBLEU has no tokenizer named {name!r}.{suggest(name, BLEU.TOKENIZERS)}"
+        )
     return name
