@@ -1,1 +1,1 @@
-"""Training: the loop and its parts. For now the graphed step that the benchmarks measure."""
+"""Training of a run: settings, the loop, optimisers, checkpoints and reports."""

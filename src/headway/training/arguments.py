@@ -1,4 +1,4 @@
-"""What someone wants trained or checked, on the command line or in Python, as settings of a run."""
+"""Build the settings of a run from the arguments of `headway train` and `headway.train`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_word(task: str) -> str:
-    """A task, or another word that training knows."""
+    """Return the word if it is a task or an alias of one; otherwise raise an error."""
     known = (*SPECS, *ALIASES)
     if task not in known:
         raise ConfigError(f"unknown task {task!r}.{suggest(task, known)}")
@@ -43,8 +43,10 @@ def settings_for(
     whence: str = "",
     quiet: bool = False,
 ) -> RunSettings:
-    """A recipe, changed by what was given, changed by `key=value` words. `whence` is where the task
-    was named; `quiet`: not even an old word for it is remarked upon."""
+    """Return the settings of a recipe, overridden by options (`given`) and `key=value` arguments.
+
+    `whence`: the argument that named the task. `quiet`: print no note about a renamed task.
+    """
     asked = given | Asked.from_words(words)
     if task is None and recipe is None:
         known = [*SPECS, *(name for name, alias in ALIASES.items() if not alias.old)]
@@ -59,7 +61,7 @@ def settings_for(
     if word in ALIASES and ALIASES[word].old:
         new, what = ALIASES[word].task, ALIASES[word].what
         Progress(enabled=not quiet).note(
-            f"{word} is called {new} now; {new}.what={what} says the same as {word} did"
+            f"the task {word} is now called {new}: {new}.what={what} has the same effect as {word}"
         )
     if task in SPECS or (task in ALIASES and ALIASES[task].old):
         given |= Asked({"task": task}, whence)
@@ -69,7 +71,7 @@ def settings_for(
 
 
 def check_training(settings: RunSettings) -> None:
-    """Refuse what cannot be trained or would have no effect, before any data is read."""
+    """Reject settings that are impossible or have no effect, before any data is read."""
     check_beginning(settings)
     from headway.settings.from_parent import check_task
 
@@ -87,8 +89,10 @@ def check_training(settings: RunSettings) -> None:
 def with_budget(
     settings: RunSettings, budget: str, whence: str, goes_on: Path | None = None
 ) -> tuple[RunSettings, float]:
-    """Asked for too, and its seconds: a run that goes on must have the same. `goes_on`: where one
-    may be."""
+    """Return the settings with the budget, which a resumed run must repeat, and its seconds.
+
+    `goes_on`: folder of a run that may be resumed.
+    """
     from headway.training.estimate import seconds
 
     length = seconds(budget)
@@ -99,24 +103,25 @@ def with_budget(
 
 
 def _check_length(settings: RunSettings, budget: str) -> None:
-    """A recipe says only what is usual; who says a length beside a budget wants two things."""
+    """Reject a budget beside explicit `train.steps` or `train.epochs`; those of a recipe are only
+    defaults."""
     for key in ("train.steps", "train.epochs"):
         said = settings.asked.whence(key) if key in settings.asked else ""
         if said.startswith((f"{key}=", "train(")):
             raise ConfigError(
-                f"{key}={settings.asked[key]} and --budget {budget} both say how long to train. "
-                "Leave one of them out."
+                f"{key}={settings.asked[key]} and --budget {budget} both set the length of "
+                "training. Leave one of them out."
             )
 
 
 def _had_budget(folder: Path) -> bool:
-    """Whether there is a run that was begun with one: older versions took steps beside it, which
-    had no effect, and the command that began a run goes on with it."""
+    """Whether the folder has a run that was started with a budget. Older versions ignored steps
+    beside a budget, and the command that started such a run must still resume it."""
     if not (folder / CONFIG).is_file():
         return False
     try:
         return "budget" in load_run(folder).asked
-    except UserError:  # which is said when it is opened
+    except UserError:  # reported when the run is opened
         return True
 
 
@@ -124,8 +129,10 @@ def report_of(
     settings: RunSettings, given: Mapping[str, Given] | None = None, *, quiet: bool = False,
     steps: bool = False,
 ) -> Report:  # fmt: skip
-    """What is odd about the data: what training would do with it is done in a folder that goes.
-    `steps`: one example after each stage on its way to a batch, too."""
+    """Prepare the data in a temporary folder, as training would, and report what is unusual.
+
+    `steps`: also show one example after each stage from its file to a batch.
+    """
     from headway.data.binding_table import Tables
     from headway.data.store import ImpossibleData
     from headway.tasks.modality import row_of
@@ -159,11 +166,11 @@ def report_of(
 
 
 NOTHING = "none"
-"""Named in the place of a run: to start from none, not even the usual one."""
+"""Value of `--from` for training from scratch, without the default pretrained run."""
 
 
 def beginning(task: str | None, start: str | None, teacher: str | None, asked: Asked) -> Asked:
-    """What `--from`, `--teacher`, `detect` and `distil` stand for among the settings."""
+    """Return the settings that `--from`, `--teacher`, `detect` and `distil` imply."""
     nothing = start == NOTHING
     given = Asked({"start.run": "" if nothing else start} if start else {}, "--from")
     start = None if nothing else start
@@ -172,7 +179,7 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
     alias = ALIASES.get(task or "", Alias())
     if alias.needs == "distil.teacher":
         if not teacher:
-            raise ConfigError("distil needs a run to learn from: --teacher RUN.")
+            raise ConfigError("distil needs a teacher. Name its run: --teacher RUN.")
         taught = load_run(run_folder(teacher))
         given |= Asked({"task": taught.task, "distil.teacher": teacher}, "--teacher")
         spec = spec_of(taught)
@@ -185,7 +192,9 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
         if taught.data.fields and not named:
             given |= Asked({"data.fields": taught.data.fields}, "--teacher")
     elif teacher:
-        raise ConfigError("--teacher goes with the task distil: headway train distil --teacher RUN")
+        raise ConfigError(
+            "--teacher is an option of the task distil: headway train distil --teacher RUN"
+        )
     if task in SPECS and SPECS[task].continues and start and not named:
         fields = load_run(run_folder(start)).data.fields
         if fields:
@@ -196,7 +205,7 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
             fields = load_run(run_folder(start)).data.fields if start else ()
             if not fields:
                 raise ConfigError(
-                    f"{task} reads documents with fields. Start from a run that has them "
+                    f"{task} needs documents with fields. Start from a run that has fields "
                     "(--from RUN), or name them: data.fields=[title,body]"
                 )
             given |= Asked({"data.fields": fields}, "--from")
@@ -204,23 +213,28 @@ def beginning(task: str | None, start: str | None, teacher: str | None, asked: A
 
 
 def check_beginning(settings: RunSettings) -> None:
-    """Refuse what another run, which this one begins with, has decided already."""
+    """Reject settings that the start run or the teacher has fixed, or that have no effect without
+    one."""
     start, teacher = settings.start.run, settings.distil.teacher
     if start and teacher:
-        raise ConfigError("a student begins with its teacher's layers: leave --from out.")
+        raise ConfigError(
+            "--from cannot be combined with --teacher: a student starts from layers of its "
+            "teacher. Leave --from out."
+        )
     for key in settings.asked:
         if (start or teacher) and key.startswith("tokenizer."):
             raise ConfigError(
-                f"{key} has no effect: the vocabulary is that of {start or teacher}. Leave it out."
+                f"{key} has no effect: the vocabulary comes from {start or teacher}. Leave it out."
             )
     if settings.distil != DistilSettings() and not teacher:
         key = next(key for key in settings.asked if key.startswith("distil."))
         raise ConfigError(
-            f"{key} has no effect without a teacher: headway train distil --teacher RUN."
+            f"{key} has no effect without a teacher. Name its run: headway train distil "
+            "--teacher RUN."
         )
     if settings.lora != LoraSettings() and not settings.lora.rank:
         key = next(key for key in asked_of(settings) if key.startswith("lora."))
-        raise ConfigError(f"{key} has no effect without lora.rank.")
+        raise ConfigError(f"{key} has no effect without lora.rank. Set it, or leave {key} out.")
     if not spec_of(settings).pretrained or "start.run" in settings.asked:
         check_started(settings)
 
@@ -235,19 +249,19 @@ def check_started(settings: RunSettings) -> None:
     key = next((key for key, is_set in needs_run.items() if is_set), None)
     if key is not None and not start.run:
         raise ConfigError(
-            f"{key} is about the weights of another run, and this one starts from scratch. Name "
-            "the run to start from with --from RUN (`headway models` lists some), or leave it out."
+            f"{key} needs the weights of another run, but this run starts from scratch. Name the "
+            f"run to start from with --from RUN (`headway models` lists some), or leave {key} out."
         )
 
 
 def check_files(settings: RunSettings) -> None:
-    """Refuse a task without the files it reads, before anything slow."""
+    """Reject a task without training files, before anything slow."""
     data, spec = settings.data, spec_of(settings)
     texts = data.text or (data.pairs if SOURCE in spec.needs else ())
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
     if not there:
         raise ConfigError(
-            f"no data. Give FILES behind the task{spec.file_options}.",
+            f"no data. Give FILES after the task{spec.file_options}.",
             python=f"no data. Pass it after the task, as a path, paths or a table: "
             f"headway.train({settings.task!r}, data, out=…){spec.file_arguments}.",
         )

@@ -1,4 +1,4 @@
-"""Averages of weights, which are usually better than each: over checkpoints, or running along."""
+"""Averages of weights, over checkpoints or as a running average; usually better than each set."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from headway.training.tensor_lists import add_, differences, scale_
 
 
 def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor, added up in fp64, in its own type. One set is held at a time.
+    """Return the mean of each tensor in its own type, summed in fp64 with one set in memory.
 
-    What is not floating point, such as a counter, is that of the last.
+    Tensors that are not floating point, such as counters, are those of the last set.
     """
     sums: dict[str, Tensor] = {}
     last: Mapping[str, Tensor] = {}
@@ -43,7 +43,7 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         if last and shapes != {name: tuple(tensor.shape) for name, tensor in last.items()}:
             before = {name: tuple(tensor.shape) for name, tensor in last.items()}
             raise FolderError(
-                f"checkpoint {n} of those to average is of another model than the one before it.\n"
+                f"checkpoint {n} to average does not match the model of the one before it.\n"
                 f"{describe_difference(before, shapes)}"
             )
         for name, tensor in one.items():
@@ -60,13 +60,14 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def newest_whole(checkpoints: Checkpoints, n: int) -> list[Path]:
-    """Up to `n`, oldest first; one that is damaged is reported and left out."""
+    """Return up to `n` of the newest checkpoints, oldest first, without damaged ones, which are
+    reported."""
     found: list[Path] = []
     for path in reversed(checkpoints.paths()):
         try:
             verify(path)
         except (FolderError, OSError) as error:
-            checkpoints.log(f"warning: {error} It is left out of the average.")
+            checkpoints.log(f"warning: {error} This checkpoint is left out of the average.")
             continue
         found.insert(0, path)
         if len(found) == n:
@@ -75,15 +76,15 @@ def newest_whole(checkpoints: Checkpoints, n: int) -> list[Path]:
 
 
 def average_of(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Of checkpoints, each verified as it is read."""
+    """Average the weights of checkpoints, each verified as it is read."""
     return average(Checkpoints.weights(path) for path in paths)
 
 
 def average_run(
     run: Path, last: int | None, out: Path, *, int8: bool = False, log: Callable[[str], None]
 ) -> str:
-    """A model of the last checkpoints of a run, or of its best one (None), in its folder or in a
-    new one. Returns what was taken."""
+    """Save a model made of the `last` checkpoints of a run, or of its best one (None), in its
+    folder or in a new one. Returns a description of the checkpoints used."""
     config = file_in(run, CONFIG)
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
         raise FolderError(f"{out} already holds a model. Give --out another folder.")
@@ -96,7 +97,7 @@ def average_run(
     weights = model_weights(model)
     save_weights(out, to_int8(weights) if int8 else weights)
     if out.resolve() != run.resolve():
-        # The settings last: a folder that has them is complete.
+        # Copy the settings last: a folder with settings is complete.
         for path in (run / TOKENIZER, run / CHAT_TEMPLATE, config):
             if path.is_file():
                 replace_file(out / path.name, partial(shutil.copyfile, path))
@@ -108,13 +109,13 @@ def _taken(checkpoints: Checkpoints, run: Path, last: int | None) -> list[Path]:
     if last is None:
         path = checkpoints.best_path()
         if path is None:
-            raise FolderError(f"{run} has no best checkpoint that is whole. Use --last.")
+            raise FolderError(f"{run} has no undamaged best checkpoint. Use --last.")
         return [path]
     paths = newest_whole(checkpoints, last)
     if len(paths) < last:
-        have = f"{len(paths)} whole checkpoint{'s' * (len(paths) != 1)}"
+        have = f"{len(paths)} undamaged checkpoint{'s' * (len(paths) != 1)}"
         way_out = f"Use --last {len(paths)}." if paths else "Train it first with `headway train`."
-        raise FolderError(f"{run} has {have}, not the {last} that --last asks for. {way_out}")
+        raise FolderError(f"{run} has {have}, not the {last} that --last needs. {way_out}")
     return paths
 
 
@@ -122,10 +123,11 @@ UPDATES = "updates"
 
 
 class Ema:
-    """average ← d · average + (1 − d) · weights, with d = min(decay, (1 + t) / (10 + t)).
+    """Exponential moving average of the weights.
 
-    t counts updates from 1: so the random start is soon forgotten whatever the decay. Everything is
-    done on the device in place, and may therefore be part of a recorded step.
+    average ← d · average + (1 − d) · weights, with d = min(decay, (1 + t) / (10 + t)), where t
+    counts updates from 1. The small d of the first updates soon removes the random initial weights.
+    All operations are in place on the device, so that a CUDA graph can contain them.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -138,7 +140,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """After each optimiser step."""
+        """Update the averages; called after each optimiser step."""
         assert not self.is_swapped
         self.updates += 1
         share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
@@ -149,7 +151,7 @@ class Ema:
 
     @contextmanager
     def swap(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights; afterwards its own again, bit for bit."""
+        """Give the model the averaged weights within the context; restore its own bit for bit."""
         assert not self.is_swapped
         self._exchange()
         self.is_swapped = True
@@ -160,13 +162,13 @@ class Ema:
             self.is_swapped = False
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state for a checkpoint: averages by the names of the weights, and their count."""
+        """Return the state for a checkpoint: averages by weight name, and the number of updates."""
         assert not self.is_swapped
         return {**self.averages, UPDATES: self.updates}
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave, in place."""
+        """Restore, in place, a state returned by `tensors`."""
         own = self.tensors()
         wrong = sorted(
             name
@@ -183,7 +185,7 @@ class Ema:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Values change places, tensors do not: whoever holds a weight keeps holding it."""
+        """Exchange values, not tensors, so that references to a weight stay valid."""
         for name, weight in self.weights.items():
             kept = weight.detach().clone()
             weight.copy_(self.averages[name])

@@ -1,9 +1,8 @@
-"""A time budget kept: how many steps, which evaluations, how large an end, decided as time passes.
+"""Time budget of a run: the number of steps and the size of evaluations, planned while it trains.
 
-Nothing here knows torch or a clock of its own: `now` is passed in, and what things cost is told as
-it is measured. Every decision is in the run folder (`plan.jsonl`), forced to the disk, before it
-takes effect: a run that was killed makes the recorded ones again, step by step, and new ones only
-where the record ends.
+This module uses neither torch nor a clock of its own: `now` and all measured durations are passed
+in. Every decision is written to the run folder (`plan.jsonl`) and synced before it takes effect. A
+run that was killed therefore repeats the recorded decisions, and makes new ones after them.
 """
 
 from __future__ import annotations
@@ -24,71 +23,73 @@ from headway.storage import replace_text, sync
 PLAN = "plan.jsonl"
 
 EVALUATIONS, FEWEST = 20, 4
-"""In a run whose number of evaluations nobody chose; and before each of them becomes smaller."""
+"""Largest default number of evaluations, and the smallest one: if the time is too short even for
+that, each evaluation uses fewer examples."""
 
 EVALUATION_SHARE = 0.12
-"""Of the time, for evaluations and the saves that go with them."""
+"""Share of the time for evaluations and the checkpoints saved with them."""
 
 END_SHARE = 0.06
-"""Of the time, for the comparison at the end."""
+"""Share of the time for the final comparison of weights."""
 
 FEW = 8
-"""Validation examples that say something; with fewer there is no evaluation."""
+"""Fewest validation examples of an evaluation; if the time is too short, it is skipped."""
 
 SEARCHED, READ = 4.0, 1.25
-"""Times as long as an example of a quick evaluation takes one of the last comparison, about: where
-it is searched for with a beam, and where it is read as before."""
+"""Approximate cost of an example in the final comparison, relative to a quick evaluation during
+training: with beam search, and without."""
 
 SURE = 0.8
-"""Of the time that is left, what the comparison at the end is planned for."""
+"""Share of the remaining time that the final comparison is planned to use."""
 
 REPORT_S = 1.0
-"""For the report and for leaving."""
+"""Seconds reserved for the report and for exiting."""
 
 DRIFT = 0.1
-"""Of the steps that are left: a plan that is off by less stays."""
+"""Share of the remaining steps by which a new plan must differ to replace the old one."""
 
 UNTIMED = 50
-"""Steps of a first plan where nobody knows what one takes. The first step tells, and then there is
-another plan. So few that nobody judges by them whether a model learns."""
+"""Steps of the first plan if no step was timed. The first step is then timed and a new plan made.
+The number is below `no_learning.LEAST_STEPS`, so that no warning is based on it."""
 
 STALL = 8.0
-"""Times as long as steps took so far: what takes longer counts as so much. Machines become some
-times slower; one step that takes a hundred times as long is something that passes."""
+"""Limit for the measured time of a step, as a multiple of the average so far. A machine may become
+a few times slower; a step that takes a hundred times as long is a passing disturbance."""
 
 PATIENCE = 2.0
-"""An evaluation that takes this many times what was planned is broken off."""
+"""An evaluation is aborted after this multiple of its planned duration."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What holds from a step on, until there is another one."""
+    """Plan that applies from a step until the next decision."""
 
     step: int
-    """The last step that it says nothing about."""
+    """The plan applies to the steps after this one."""
 
     steps: int
-    """In all."""
+    """Total number of steps."""
 
     until: int
-    """The step of the next evaluation."""
+    """Step of the next evaluation."""
 
     examples: int
-    """Validation examples in it; 0: it is left out."""
+    """Validation examples of that evaluation; 0: it is skipped."""
 
     progress: float
-    """The share of the learning-rate schedule that lies behind at `step`."""
+    """Share of the learning-rate schedule that is complete at `step`."""
 
     look: int = 1
-    """Steps from one look at the clock to the next."""
+    """Steps between two readings of the clock."""
 
     warmup: int = 0
-    """Steps in which the rate climbs, where someone asked for so many: they are those, however many
-    there are to be in all, and `progress` counts from there."""
+    """Warm-up steps set by the user; 0: none were set. They do not depend on the total number of
+    steps, and `progress` counts from their end."""
 
     def progress_at(self, step: int) -> float:
-        """The share of the schedule at a later step: even steps to 1 at the last one. The rate
-        therefore never jumps, and ends where it should, however often the plan has changed."""
+        """Return the completed share of the schedule at a later step; it grows linearly to 1 at the
+        last one. The learning rate therefore never jumps, and ends at its final value, however
+        often the plan has changed."""
         first = max(self.step, self.warmup)
         if self.steps <= first:
             return self.progress
@@ -96,13 +97,13 @@ class Decision:
         return self.progress + way * (1.0 - self.progress)
 
     def looks(self, step: int) -> bool:
-        """Whether the clock is looked at behind this step: the same on all ranks."""
+        """Whether the clock is read after this step; the same on all ranks."""
         return step < self.steps and (step % self.look == 0 or step > self.until)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Final:
-    """How the candidates for the last word are compared; without examples they are not."""
+    """How the candidates for the final weights are compared; with 0 examples they are not."""
 
     examples: int
     careful: bool
@@ -120,14 +121,14 @@ class Journal:
         self.plans: dict[int, Decision] = {}
         self.evaluations: dict[int, int] = {}
         self.threads: dict[int, int] = {}
-        """Number of threads by the step from which on it holds."""
+        """Number of threads by the first step that it applies to."""
 
         self.final: Final | None = None
         self.spent_s = 0.0
-        """Of the budget, when the last line was written."""
+        """Seconds of the budget that were used when the last line was written."""
 
         self.costs: dict[str, float] = {}
-        """What was measured until then, in seconds by name."""
+        """Durations measured until then, in seconds by name."""
 
         if path is not None and path.exists():
             self._read(path)
@@ -145,7 +146,7 @@ class Journal:
         line = json.dumps({**entry, "sum": zlib.crc32(body.encode())}) + "\n"
         try:
             _append(self.path, line)
-        except OSError as error:  # as with a checkpoint: training goes on
+        except OSError as error:  # training continues, as without a checkpoint
             self.note(f"warning: cannot write {self.path}: {error}")
 
     def _read(self, path: Path) -> None:
@@ -157,11 +158,14 @@ class Journal:
                 break
             self._take(entry)
             good += 1
-        # The last one lacks its end, or lacks but that: the next would be glued to it.
+        # The last line is cut off or lacks its line feed: the next one would be appended to it.
         torn = good >= len(lines) - 1
         if any(lines[good:]) or good == len(lines):
-            if not torn:  # by a kill: it never took effect
-                self.note(f"warning: {path} is damaged in line {good + 1}: from there on anew.")
+            if not torn:  # a line cut off by a kill never took effect
+                self.note(
+                    f"warning: {path} is damaged in line {good + 1}. That line and all after it "
+                    "are ignored: the budget is planned again from there."
+                )
             kept = b"".join(line + b"\n" for line in lines[:good])
             replace_text(path, kept.decode())
 
@@ -180,7 +184,7 @@ class Journal:
 
 
 def _append(path: Path, line: str) -> None:
-    """All of it, on the disk, or nothing: half a line would spoil the next one."""
+    """Append a line and sync it, or leave the file unchanged: half a line would damage the next."""
     is_new = not path.exists()
     before = 0 if is_new else path.stat().st_size
     try:
@@ -206,30 +210,30 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What evaluations would be like if time were no matter."""
+    """Evaluations that a run would make with unlimited time."""
 
     n_quick: int
-    """Validation examples of one during training."""
+    """Validation examples of an evaluation during training."""
 
     n_valid: int
-    """Of the comparison at the end: all there are."""
+    """Validation examples of the final comparison: all of them."""
 
     eval_every: int | None = None
-    """Steps from one to the next, where someone asked for that."""
+    """Steps between evaluations, if the user set them."""
 
     save_every: int | None = None
     warmup: int = 0
-    """As in a decision."""
+    """Warm-up steps, as in `Decision`."""
 
     careful: float = SEARCHED
-    """Times as long as a quick example takes one of the comparison at the end."""
+    """Cost of an example in the final comparison, relative to a quick evaluation."""
 
 
 class Budget:
-    """Told what things take, it says what is to be done in the time that is left.
+    """Plan the remaining steps and evaluations from measured durations.
 
-    `total_s` counts from `started`, plus what an earlier process used up (`journal.spent_s`). Only
-    one rank decides; the others hear of it.
+    The `total_s` seconds begin at `started`, less the time that earlier processes of the run used
+    (`journal.spent_s`). Only one rank decides; the others receive its decisions.
     """
 
     def __init__(
@@ -242,14 +246,15 @@ class Budget:
         now: Callable[[], float] = time.monotonic,
         look: int | None = 1,
     ) -> None:
-        """`look`: as in a decision; None: about once a second, where each costs a wait."""
+        """`look`: as in `Decision`; None: about once per second, for devices where each reading of
+        the clock needs a synchronisation."""
         self.total_s, self.wanted, self.journal = total_s, wanted, journal
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
         self._recorded = dict(journal.evaluations)
-        """By an earlier process. What this one writes down it does not do again: it does the rest.
-        """
+        """Examples by step of evaluations that an earlier process recorded. A copy: those that this
+        process adds to the journal are not repeated."""
 
         self.step_s = journal.costs.get("step")
         self.example_s = journal.costs.get("example")
@@ -265,18 +270,18 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Until all is to be over but for the report: a little is kept for what nobody foresees."""
+        """Seconds until everything but the report must be done, less a small reserve."""
         spare = min(1.0 + 0.01 * self.total_s, 0.05 * self.total_s)
         return self.total_s - spare - REPORT_S - self.elapsed_s
 
-    # What is told
+    # Measurements
 
     def timed(self, step_s: float | None, example_s: float | None) -> None:
-        """What a trial found; None: there was no time for one."""
+        """Set the durations measured by a trial; None: there was no time for one."""
         self.step_s, self.example_s = step_s, example_s
 
     def mark(self, step: int) -> None:
-        """Steps are timed from here: what lies before was something else."""
+        """Start timing steps here, after other work."""
         self._mark = (self.now(), step)
 
     def saved(self, seconds: float) -> None:
@@ -299,18 +304,18 @@ class Budget:
         if self.step_s is None or self._rough:
             self.step_s, self._rough = seconds / n, not self._warm
         elif self._warm:
-            # The newest counts by its length: a machine that becomes slow is noticed within steps.
+            # Weighted by duration, so that a machine that becomes slow is noticed within steps.
             usual = max(0.03 * self.total_s, 3 * self.step_s)
             seconds = min(seconds, STALL * n * self.step_s)
             weight = 1.0 - math.exp(-seconds / usual)
             self.step_s += weight * (seconds / n - self.step_s)
-        self._warm = True  # the very first compiles, records and allocates
+        self._warm = True  # the first step compiles, captures CUDA graphs and allocates
 
-    # What is asked
+    # Decisions
 
     def decide(self, step: int, plan: Decision | None) -> Decision | None:
-        """A new plan behind this step, or None where the old one holds. At `plan.until` that is
-        before the evaluation."""
+        """Return a new plan after this step, or None if the old one still applies. At `plan.until`
+        this is called before the evaluation."""
         untimed = self.step_s is None or self._rough
         self._stepped(step)
         if step in self.journal.plans:
@@ -318,7 +323,7 @@ class Budget:
         if step < self.journal.last_step or (plan is not None and self._replays):
             return None
         if plan is not None and self.step_s is None and self.left_s > 0.0:
-            return None  # taken up again without a record of what a step takes
+            return None  # resumed without a recorded duration of a step
         if self._begun is None:
             self._begun = self._evaluated = self.elapsed_s
         new = self._planned(step, plan)
@@ -368,12 +373,12 @@ class Budget:
                 every = self.wanted.eval_every
                 until = (step // every + 1) * every
             elif step + left - until < 0.3 * interval_s / step_s:
-                until = step + left  # one just before the last would be for nothing
+                until = step + left  # an evaluation shortly before the last one is useless
         steps = step + left
         return Decision(
             step=step, steps=steps, until=min(until, steps), examples=examples,
             progress=0.0 if plan is None else plan.progress_at(step), look=self._looks(),
-            # Of a run that an earlier version began the progress counts from its beginning.
+            # In runs started by an earlier version, progress counts from the first step.
             warmup=self.wanted.warmup if plan is None else plan.warmup,
         )  # fmt: skip
 
@@ -383,8 +388,8 @@ class Budget:
         return int(min(16.0, max(1.0, 1.0 / max(self.step_s or 1.0, 1e-3))))
 
     def _evaluations(self, before: int) -> tuple[int, int]:
-        """How many, the last among them, and of how many examples, within their share."""
-        # Of the time since training began: preparing may have taken most of all.
+        """Return the number of evaluations, including the last one, and of examples in each."""
+        # A share of the time after training began: preparation may have taken most of the budget.
         share = EVALUATION_SHARE * max(0.0, self.total_s - (self._begun or 0.0))
         most = self.wanted.n_quick
         example_s = self.example_s or 0.0
@@ -401,7 +406,7 @@ class Budget:
         return number, examples
 
     def _end_s(self, examples: int) -> float:
-        """The last evaluation, its checkpoint, the comparison, the weights."""
+        """Seconds for the last evaluation, its checkpoint, the comparison and the final weights."""
         example_s = self.example_s or 0.0
         careful_s = self.wanted.careful * example_s
         comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.wanted.n_valid)
@@ -410,7 +415,8 @@ class Budget:
         return examples * example_s + 2 * self.save_s + comparison_s
 
     def evaluation(self, step: int, examples: int) -> tuple[int, float | None]:
-        """Of how many examples that of this step is, and when it is to be broken off."""
+        """Return the number of examples for the evaluation at this step, and the time at which it
+        is aborted (None: never)."""
         if step in self._recorded:
             return self._recorded[step], None
         if step < self.journal.last_step or self._replays:
@@ -419,7 +425,7 @@ class Budget:
         return examples, self.now() + max(0.0, min(usual_s, self.left_s - self.save_s))
 
     def broken_off(self, step: int, examples: int, seconds: float) -> int:
-        """The examples for another try, written down; 0: the evaluation is left out."""
+        """Record and return the number of examples for another attempt; 0: skip the evaluation."""
         self.example_s = max(self.example_s or 0.0, PATIENCE * seconds / max(1, examples))
         room_s = min(EVALUATION_SHARE * self.total_s, self.left_s - self.save_s)
         fewer = int(min(examples / 4, room_s / PATIENCE / self.example_s))
@@ -429,8 +435,9 @@ class Budget:
         return fewer
 
     def comparisons(self, candidates: int) -> Iterator[tuple[Final, float | None]]:
-        """Ways to compare so many at the end, each smaller than the one before, and until when.
-        One that is recorded is the last that was begun. Iteration goes on where one had no time."""
+        """Yield ways to compare this many candidates, each smaller than the one before, with its
+        deadline. A recorded one is the last that was started. The caller continues the iteration
+        if one ran out of time."""
         final = self.journal.final
         if final is not None:
             yield final, None

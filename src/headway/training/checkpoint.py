@@ -1,7 +1,8 @@
-"""Checkpoints of a run: each is whole or not there, and is checked before it is used.
+"""Checkpoints of a run: each is complete or absent, and verified before it is used.
 
-They are folders `checkpoints/step-N/`. One is made under a name that starts with a dot and then
-renamed, so a kill at any moment leaves the old checkpoints, and the new one or none.
+A checkpoint is a folder `checkpoints/step-N/`. It is written under a name that starts with a dot
+and then renamed. A kill at any moment leaves the old checkpoints intact, with or without the new
+one.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ __all__ = ["Checkpoints", "Snapshot"]
 
 FOLDER = "checkpoints"
 UNUSABLE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP)
-"""Errors of reading that mean damage; others (no permission, a network drive that is gone) may
-pass, and must not make a run fall back to old work."""
+"""Read errors that mean damage. Others (no permission, an unreachable network drive) may be
+temporary, and must not make a run fall back to an older checkpoint."""
 
 
 class Checkpoints:
-    """Of one run folder. Only one process may write: others say `owner=False`, and do not save.
+    """Checkpoints of one run folder. Only one process may write; others pass `owner=False`.
 
-    `failed` are the steps that the disk refused. Training goes on without them. `before` is called
-    before each save, and may refuse it with an error.
+    `failed` lists the steps that could not be saved; training continues without them. `before` is
+    called before each save and may prevent it by raising an error.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class Checkpoints:
         self._best = self._best_on_disk()
 
     def save(self, snapshot: Snapshot, *, best: bool = False, passing: bool = False) -> Path | None:
-        """Write one, then remove what is no longer kept: all but the newest `keep` and the best.
+        """Write a checkpoint, then remove all but the newest `keep` and the best.
 
-        A `passing` one is for going on after a stop, at a step where an uninterrupted run saves
-        nothing: it is not counted or listed, and the next save removes it. Where a regular one of
-        this step exists, that one serves.
-        If it cannot be written, one line says why, None is returned, and the others are intact.
+        A `passing` checkpoint is only for resuming after a stop, at a step where an uninterrupted
+        run saves nothing. It is not counted or listed, and the next save removes it. If a regular
+        checkpoint of this step exists, that one is used instead.
+        If writing fails, the reason is logged in one line, None is returned, and the other
+        checkpoints are intact.
         """
         part, path = self._hidden(snapshot.step, "tmp"), self._path(snapshot.step)
         if passing and _is_regular(path) and _is_whole(path):
@@ -88,8 +90,8 @@ class Checkpoints:
             _remove(part)
             self.failed.append(snapshot.step)
             self.log(
-                f"warning: step {snapshot.step} was not saved: {error}. Training goes on; "
-                "earlier checkpoints are as they were."
+                f"warning: step {snapshot.step} was not saved: {error}. Training continues; "
+                "earlier checkpoints are unchanged."
             )
             return None
         self._best = best_step
@@ -97,48 +99,50 @@ class Checkpoints:
         return path
 
     def newest(self) -> Snapshot | None:
-        """The newest one that is whole. Each damaged one is reported in a line."""
+        """Load the newest undamaged checkpoint; each damaged one is reported in one line."""
         for path in reversed(self._all()):
             try:
                 manifest = verify(path)
                 snapshot = read_snapshot(path, manifest)
             except FolderError as error:
-                self.log(f"warning: {error} Using the one before it.")
+                self.log(f"warning: {error} Using the checkpoint before it.")
             except OSError as error:
                 if error.errno in UNUSABLE:
-                    self.log(f"warning: {path} is damaged: {error}. Using the one before it.")
+                    self.log(
+                        f"warning: {path} is damaged: {error}. Using the checkpoint before it."
+                    )
                     continue
                 raise FolderError(
-                    f"cannot read {path}: {error}. Put that right, or move the folder away "
-                    "to go on from the checkpoint before it."
+                    f"cannot read {path}: {error}. Fix this, or move the folder away to resume "
+                    "from the checkpoint before it."
                 ) from error
             else:
                 self._best = manifest.best
-                if self.owner:  # a killed process may not have come to it
+                if self.owner:  # a killed process may not have got to it
                     self._prune(snapshot.step, _step(self._all()[-1]))
                 return snapshot
         return None
 
     def paths(self) -> list[Path]:
-        """Those of the run's own schedule, oldest first; not verified."""
+        """Regular checkpoints, oldest first, not verified."""
         return [path for path in self._all() if _is_regular(path)]
 
     def newest_step(self) -> int:
-        """Of all that lie there, not verified; 0 where there is none."""
+        """Step of the newest checkpoint, not verified; 0 if there is none."""
         return max(map(_step, self._all()), default=0)
 
     def holds(self, step: int) -> bool:
-        """Whether that step is there and whole."""
+        """Whether the checkpoint of this step exists and is undamaged."""
         return _is_whole(self._path(step))
 
     def best_path(self) -> Path | None:
-        """The best one so far, verified; None when there is none or it is damaged."""
+        """Path of the best checkpoint so far, verified; None if it is missing or damaged."""
         path = None if self._best is None else self._path(self._best)
         return path if path is not None and _is_whole(path) else None
 
     @staticmethod
     def weights(path: Path) -> dict[str, Tensor]:
-        """The weights that are evaluated and used: the running average where there is one."""
+        """Load the weights for evaluation and use: the running average if there is one."""
         try:
             manifest = verify(path, [f"{name}.safetensors" for name in WEIGHTS])
             tensors = load_file(path / "model.safetensors")
@@ -170,8 +174,9 @@ class Checkpoints:
         return None
 
     def _put(self, part: Path, path: Path) -> None:
-        """Rename into place. One of the same step, left by a run that was taken up further back,
-        steps aside first; `_tidy` brings it back should the process end in between."""
+        """Rename a new checkpoint into place. An older one of the same step, left by a run that was
+        resumed from further back, is moved aside first; `_tidy` restores it if the process ends in
+        between."""
         aside = self._hidden(_step(path), "old")
         if path.exists():
             _remove(aside)
@@ -186,16 +191,18 @@ class Checkpoints:
         _remove(aside)
 
     def _prune(self, newest: int, last: int) -> None:
-        """Keep the best, and of those up to `newest` the last ones. What lies beyond it was found
-        damaged, or the run would have gone on from there: after a save, with `last` the same as
-        `newest`, that goes too."""
+        """Remove all checkpoints up to `newest` but the best and the last `keep`.
+
+        Checkpoints after `newest` are damaged, or the run would have resumed from them. Those up to
+        `last` stay for now; after a save `last` equals `newest`, so that they are removed too.
+        """
         dropped = []
         try:
             regular = [step for step in map(_step, self.paths()) if step <= newest]
             kept = {*regular[-self.keep :], newest, self._best}
             for path in self._all():
                 if _step(path) not in kept and not newest < _step(path) <= last:
-                    # Renamed first: a kill while its files go must not leave half of one.
+                    # Rename first: a kill while files are deleted must not leave half a checkpoint.
                     hidden = self._hidden(_step(path), "gone")
                     _remove(hidden)
                     dropped.append(path.rename(hidden))
@@ -207,11 +214,11 @@ class Checkpoints:
             _remove(path)
 
     def _tidy(self) -> None:
-        """Remove what a killed process left, and finish a replacement it was in the middle of."""
+        """Remove the leftovers of a killed process, and finish a replacement that it had begun."""
         for path in list(self.folder.glob(".step-*")) if self.folder.is_dir() else []:
             home = self.folder / path.stem.removeprefix(".")
             if path.suffix == ".old" and not home.exists():
-                with contextlib.suppress(OSError):  # in a folder that may only be read
+                with contextlib.suppress(OSError):  # in a read-only folder
                     path.rename(home)
             else:
                 _remove(path)
@@ -237,6 +244,6 @@ def _is_whole(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """As far as that goes; what is left has a name that the next start removes."""
-    with contextlib.suppress(OSError):  # which the next line raises all the same in places
+    """Remove a folder as far as possible; the rest has a name that the next start removes."""
+    with contextlib.suppress(OSError):  # rmtree may raise it in spite of ignore_errors
         shutil.rmtree(folder, ignore_errors=True)

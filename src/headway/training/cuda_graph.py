@@ -1,7 +1,7 @@
-"""A training step recorded once as a CUDA graph and replayed: the device never waits for Python.
+"""Training step captured once as a CUDA graph and replayed, so that the GPU never waits for Python.
 
-Needs batches of one shape (the fixed-size form of `Layout`). What changes from step to step is
-copied into the batch that was recorded with.
+All batches need the same shape (the fixed-size form of `Layout`). Each batch is copied into the one
+that the graph was captured with.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from torch import Tensor
 B = TypeVar("B")
 
 WARM_UPS = 3
-"""Calls before recording, in which libraries allocate what they keep."""
+"""Calls before the capture, in which libraries allocate their workspaces."""
 
 
 class GraphedStep(Generic[B]):
-    """`step(batch)` must work on tensors alone: no `.item()`, no shape that depends on data.
+    """CUDA graph of a call `step(batch)`, captured with an example.
 
-    A capturable optimiser may step inside it. Gradients must be None between steps.
+    The call must use only tensors: no `.item()`, no shape that depends on data. A capturable
+    optimiser may step inside it. Gradients must be None between steps.
     """
 
     def __init__(self, step: Callable[[B], Tensor], example: B) -> None:
         self.batch = example
-        self.step = step  # a graph knows only addresses: what lives there must stay alive
+        self.step = step  # the graph holds only addresses: keep its tensors alive
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -39,21 +40,21 @@ class GraphedStep(Generic[B]):
             self.result = step(example)
 
     def __call__(self, batch: B) -> Tensor:
-        """The same tensor every time; read it before the next call."""
+        """Replay the graph on a batch. Every call returns the same tensor: read it before the next
+        call."""
         copy_into(self.batch, batch)
         return self.replay()
 
     def replay(self) -> Tensor:
-        """Once more on what the recorded batch holds."""
+        """Replay the graph on the current contents of its batch."""
         self.graph.replay()
         return self.result
 
 
 def copy_into(old: Any, new: Any) -> None:
-    """Copy every tensor of a dataclass, also of dataclasses and tuples inside it, into its twin's
-    place.
+    """Copy every tensor of a dataclass, and of dataclasses and tuples inside it, in place.
 
-    What is not a tensor was recorded and cannot change, so it must be equal.
+    Other values are fixed in the CUDA graph, so they must be equal.
     """
     for field in fields(old):
         _copy(getattr(old, field.name), getattr(new, field.name), field.name, field.compare)
@@ -63,8 +64,8 @@ def _copy(before: Any, after: Any, name: str, compare: bool) -> None:
     if isinstance(before, Tensor):
         if before.shape != after.shape:
             raise ValueError(
-                f"a recorded step has {name} of shape {(*before.shape,)} "
-                f"and cannot be given {(*after.shape,)}"
+                f"the CUDA graph was captured with {name} of shape {(*before.shape,)}, "
+                f"but this batch has shape {(*after.shape,)}"
             )
         before.copy_(after, non_blocking=True)
     elif is_dataclass(before):
@@ -75,4 +76,6 @@ def _copy(before: Any, after: Any, name: str, compare: bool) -> None:
         for old, new in zip(before, after, strict=True):
             _copy(old, new, name, compare)
     elif compare and before != after:
-        raise ValueError(f"a recorded step has {name}={before!r} and cannot be given {after!r}")
+        raise ValueError(
+            f"the CUDA graph was captured with {name}={before!r}, but this batch has {after!r}"
+        )

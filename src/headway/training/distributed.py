@@ -1,7 +1,7 @@
-"""One process or many: who am I, and the few things that ranks do together.
+"""Distributed training: the rank of this process, and the collective operations.
 
-Gradients are summed over ranks and divided by the targets of the whole step, so that the number of
-ranks changes nothing but the time. Only rank 0 writes.
+Gradients are summed over ranks and divided by the number of targets of the whole step, so that the
+number of ranks affects only the speed. Only rank 0 writes files.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from headway.errors import UserError
 from headway.nn.devices import CPU, pick_device
 
 BUCKET_BYTES = 64 << 20
-"""Gradients sent together."""
+"""Bytes of gradients that are reduced together."""
 
 JOINING = timedelta(seconds=45)
-"""How long a rank waits until all others are there too. A launcher starts all at once; who is alone
-after that, as one that was started again while the others had given up, ends and says so."""
+"""Time that a rank waits for all others at the start. A launcher starts all at once. A rank that is
+still alone then, such as one restarted after the others gave up, ends with an error."""
 
 PATIENCE = timedelta(hours=12)
-"""How long ranks that have found each other wait for the first one, which prepares the data and
-evaluates. One that has ended is noticed at once."""
+"""Time that connected ranks wait for rank 0 while it prepares data or evaluates. The end of a rank
+is noticed at once."""
 
 
 class RankLost(UserError):
-    """Another rank has ended while this one waits for it."""
+    """Error: another rank ended, or never connected, while this one was waiting for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Ranks:
 
     @classmethod
     def start(cls, device: str = "auto") -> Ranks:
-        """Alone, or one of those that `torchrun` started."""
+        """Join the ranks that `torchrun` started, or run as a single process."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         place = pick_device(device, local)
@@ -64,7 +64,7 @@ class Ranks:
             dist.destroy_process_group()
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Add up over ranks, in place, many tensors at a time."""
+        """Sum tensors over ranks, in place, many at a time."""
         if self.world == 1:
             return
         for bucket in _buckets(tensors):
@@ -76,7 +76,7 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def any(self, mine: bool) -> bool:
-        """Whether it is so on any rank; all get the same answer."""
+        """Whether `mine` is true on any rank; all ranks get the same result."""
         if self.world == 1:
             return mine
         flag = torch.tensor([float(mine)], device=self.device)
@@ -85,13 +85,13 @@ class Ranks:
         return bool(flag.item())
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait until all ranks have made this call."""
         if self.world > 1:
             with _together():
                 dist.barrier()
 
     def same(self, value: object) -> object:
-        """What rank 0 has."""
+        """Return the value of rank 0 on all ranks."""
         if self.world == 1:
             return value
         box = [value]
@@ -101,7 +101,7 @@ class Ranks:
 
 
 def _join(backend: str, rank: int, world: int) -> None:
-    """Form the group. All connections are made here, while there is little patience."""
+    """Form the process group and make all connections, with a short timeout."""
     end = time.monotonic() + JOINING.total_seconds()
 
     def left() -> timedelta:
@@ -117,9 +117,9 @@ def _join(backend: str, rank: int, world: int) -> None:
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RankLost(
-            f"rank {rank} of {world} did not find the others within "
+            f"rank {rank} of {world} could not connect to the others within "
             f"{JOINING.total_seconds():.0f} s ({first}). "
-            "Start all of them again: the run goes on from its last checkpoint."
+            "Start all ranks again: the run resumes from its last checkpoint."
         ) from error
 
 
@@ -128,7 +128,7 @@ def _together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise RankLost(f"another rank has ended; it has said why. ({error})") from error
+        raise RankLost(f"another rank has ended; its own message states why. ({error})") from error
 
 
 def _buckets(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:

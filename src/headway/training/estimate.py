@@ -1,4 +1,4 @@
-"""What a run takes in time and memory, and how it is fitted into the time there is."""
+"""Estimates of the time and memory of a run, and settings that fit a time budget."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headway.training.budget import Decision
 
 
 def seconds(text: str) -> float:
-    """`90s`, `10m`, `2h`, `1h30m` as seconds."""
+    """Convert a duration such as `90s`, `10m`, `2h` or `1h30m` to seconds."""
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip())
     total = sum(
         int(part or 0) * unit
         for part, unit in zip(found.groups(), (3600, 60, 1), strict=True)
     ) if found else 0  # fmt: skip
     if not total:
-        raise ConfigError(f"--budget {text!r} is no length of time. Examples: 90s, 10m, 2h, 1h30m.")
+        raise ConfigError(f"--budget {text!r} is not a duration. Examples: 90s, 10m, 2h, 1h30m.")
     return float(total)
 
 
 def memory_needed(settings: Resolved) -> int:
-    """Weights, gradients, Adam's moments and what a micro-batch keeps."""
+    """Bytes of weights, gradients, Adam's moments and the activations of a micro-batch."""
     width = 2 if settings.train.precision == "bf16" else 4
     shape = outline(settings.model)
     kept = activations(shape, settings.model, settings.train.micro_tokens).fused_bytes
@@ -35,7 +35,7 @@ def memory_needed(settings: Resolved) -> int:
 
 
 def work_seconds(settings: Resolved, device: torch.device) -> float:
-    """A rough guess of the time in matrix products, from what such a device usually reaches."""
+    """Rough estimate of the seconds in matrix products, at the usual speed of such a device."""
     per_token = 6.0 * count(outline(settings.model))  # forward and backward
     tokens = settings.train.steps * settings.train.batch_tokens
     return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
@@ -43,18 +43,18 @@ def work_seconds(settings: Resolved, device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Timing:
-    """Measured on a throw-away copy of the model."""
+    """Durations measured on a temporary copy of the model."""
 
     step_s: float
     example_s: float
-    """Of an evaluation."""
+    """Seconds per example of an evaluation."""
 
     tokens_per_s: float
     examples: int = 0
-    """Of an evaluation, as it is planned."""
+    """Planned number of examples of an evaluation."""
 
     long: bool = False
-    """Whether it took so long to measure that it should not be done again."""
+    """Whether the measurement took so long that it should not be repeated."""
 
     @property
     def evaluation_s(self) -> float:
@@ -62,7 +62,7 @@ class Timing:
 
 
 LONG = 4.0
-"""A trial that took so many times what it should have has been enough of one."""
+"""A trial that took this multiple of its planned time is neither extended nor repeated."""
 
 
 def step_time(
@@ -70,12 +70,14 @@ def step_time(
     for_s: float, now: Callable[[], float], agree: Callable[[bool], bool] = bool,
     *, prepares: bool = False,
 ) -> tuple[float, float]:  # fmt: skip
-    """Seconds a step, and tokens a second: of steps for so long, after the first one, in which
-    things are allocated. `run_parts` computes the parts of a step until it hears that it is late,
-    and says how many tokens these had, and how many all: a long step is judged by some of its
-    parts. The first stands for itself where it took very long, unless it `prepares` the others, as
-    where kernels are compiled and steps recorded. Ranks that step together have to `agree` on all
-    of it."""
+    """Return seconds per step and tokens per second, measured for about `for_s` seconds.
+
+    `run_parts` computes the parts of a step until its argument returns true, and returns the number
+    of tokens in the computed parts and in all parts; a long step is extrapolated from its first
+    parts. The first step, which allocates memory, is used only if it took very long and does not
+    compile kernels or capture CUDA graphs for the others (`prepares`). All ranks have to `agree` on
+    each decision.
+    """
 
     def step() -> tuple[float, int]:
         start = now()
@@ -95,33 +97,33 @@ def step_time(
 
 
 def with_steps(settings: Resolved, first: Decision) -> Resolved:
-    """The settings of a run whose budget begins with this plan. The schedule of the learning rate
-    is that of so many steps, gone through faster or slower as the plan changes."""
+    """Return the settings of a run whose budget begins with this plan. Its learning-rate schedule
+    has this number of steps, and progresses faster or slower when the plan changes."""
     train = replace(settings.train, steps=first.steps)
     why = {"train.steps": f"what fits into {settings.asked.get('budget', 'the budget')}"}
     if "train.eval_every" not in settings.asked:
         save_every = settings.asked.get("train.save_every") or first.until
         train = replace(train, eval_every=first.until, save_every=save_every)
-        why["train.eval_every"] = "as often as the budget has time for"
+        why["train.eval_every"] = "as often as the budget allows"
     return replace(settings, train=train, why={**settings.why, **why})
 
 
 FEW_STEPS = 300
-"""With fewer hardly anything is learned: where a budget has no time for so many, and nobody chose
-them, steps become smaller, then the model."""
+"""Runs with fewer steps hardly learn anything. If a budget has no time for this many, steps become
+smaller, then the model, unless the user set them."""
 
 SMALL_BATCH = 512
 """Target tokens below which a step is mostly overhead."""
 
 
 def smaller_steps(settings: Resolved, steps: int) -> Resolved:
-    """Where only so many steps fit: smaller ones, and a smaller model where those are still too
-    many, if they are ours to choose."""
+    """Return settings with smaller steps, and if necessary a smaller model, if fewer than
+    `FEW_STEPS` steps fit into the budget. Values that the user set are unchanged."""
     train, model, why = settings.train, settings.model, dict(settings.why)
     if steps >= FEW_STEPS:
         return settings
     expected = float(max(1, steps))
-    little = "so that the budget has time for more steps"
+    little = "to fit more steps into the budget"
     if "train.batch_tokens" not in settings.asked:
         tokens = train.batch_tokens
         while tokens > SMALL_BATCH and expected < FEW_STEPS:

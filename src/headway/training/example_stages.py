@@ -1,6 +1,6 @@
-"""One example after each stage on its way from a file to a batch, for people.
+"""Show one example after each stage from its file to a batch (`headway check --steps`).
 
-It is the first one of the validation set: nothing about it is left to chance.
+It is the first example of the validation set, where nothing is random.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.training.resolve import resolve_run
 
 CLIPPED = 60
-"""Characters of a value that are shown."""
+"""Most characters shown of a value."""
 
 MOST_UNITS = 24
-"""Tokens, patches and rows that are shown one by one."""
+"""Most tokens, patches or other positions that are shown one by one."""
 
 TOGETHER = 3
-"""Examples of the batch that is shown."""
+"""Number of examples in the batch that is shown."""
 
 CPU = torch.device("cpu")
 
 
 def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
-    """With the model that would be trained on it."""
+    """Return the stages of the first example, for the model that would be trained."""
     objective = make_task(row_of(settings)).objective(
         resolve_run(settings, prepared, CPU), prepared
     )
@@ -52,7 +52,7 @@ def steps_of(settings: RunSettings, prepared: Prepared) -> list[str]:
 
 
 def stages_of(settings: RunSettings, prepared: Prepared, objective: Objective[Any]) -> list[str]:
-    """Lines: raw, opened, stored, item, batch."""
+    """Return the lines of the stages: raw, opened, stored, item and batch."""
     raw, opened = _read(settings, row_of(settings), prepared)
     items: Items[object] = objective.valid_items
     first = int(np.flatnonzero(items.owner == 0)[0])
@@ -72,7 +72,7 @@ def stages_of(settings: RunSettings, prepared: Prepared, objective: Objective[An
 
 
 def _read(settings: RunSettings, row: Spec, prepared: Prepared) -> tuple[list[str], list[str]]:
-    """How it stands in its file, and what that is taken for."""
+    """Return the example as written in its file, and as bound to columns."""
     wanted = prepared.valid_examples[0]
     if row.reads == "media":
         return _media(settings, row, str(wanted["place"]))
@@ -84,11 +84,11 @@ def _read(settings: RunSettings, row: Spec, prepared: Prepared) -> tuple[list[st
                 made = source.shown(source.as_read(example))
                 if made == wanted or _is_part(wanted, made):
                     return _raw(bound.table, example.place), [_values(example.values)]
-    raise DataError("the files have changed while they were read. Start again.")
+    raise DataError("the data files changed while they were read. Start the command again.")
 
 
 def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
-    """Whether it was cut out of a document."""
+    """Whether the validation example was cut out of this document."""
     text, whole = wanted.get("text"), made.get("text")
     return len(wanted) == len(made) == 1 and isinstance(whole, str) and str(text)[:200] in whole
 
@@ -114,11 +114,11 @@ def _media(settings: RunSettings, row: Spec, place: str) -> tuple[list[str], lis
                 tables = (bound.table for bound in source.tables() if not bound.table.named)
                 raw = next((_raw(t, place) for t in tables if place.startswith(f"{t.file}:")), None)
                 return raw or [place], [f"{opened[0]}   {_values(known)}".rstrip(), *opened[1:]]
-    raise DataError("the files have changed while they were read. Start again.")
+    raise DataError("the data files changed while they were read. Start the command again.")
 
 
 def _stored(prepared: Prepared) -> Iterator[str]:
-    """What is kept on the disk."""
+    """Describe the example as stored on disk."""
     for name, store in prepared.valid.items():
         if isinstance(store, TokenStore):
             tokenizer = _tokenizer(prepared, name)
@@ -143,10 +143,10 @@ def _tokenizer(prepared: Prepared, name: str) -> Tokenizer | None:
 
 
 def _units(units: Iterable[Unit]) -> Iterator[str]:
-    """The rows that the model reads, special ones too."""
+    """List the positions that the model reads, including special tokens."""
     units = list(units)
     shown = " ".join(_unit(one) for one in islice(units, MOST_UNITS))
-    yield f"{_count(len(units), 'row')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
+    yield f"{_count(len(units), 'position')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
 
 
 def _unit(unit: Unit) -> str:
@@ -158,7 +158,7 @@ def _unit(unit: Unit) -> str:
 
 
 def _line(token: str) -> str:
-    """A token that ends lines, on one."""
+    """Return a token on one line: line ends are escaped."""
     return token.replace("\r", "\\r").replace("\n", "\\n")
 
 
@@ -167,12 +167,14 @@ def _count(n: int, unit: str) -> str:
 
 
 def _tensors(value: object, name: str = "") -> Iterator[str]:
-    """The arrays of a batch, by their names."""
+    """List the arrays of a batch with their names, types and shapes."""
     if isinstance(value, Tensor | np.ndarray):
         yield f"{name}: {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     elif isinstance(value, Layout):
         lengths = value.lengths_B.tolist()
-        yield f"{name}: {_count(len(lengths), 'sequence')} of {' '.join(map(str, lengths))} rows"
+        yield (
+            f"{name}: {_count(len(lengths), 'sequence')} of {' '.join(map(str, lengths))} positions"
+        )
     elif is_dataclass(value):
         for one in fields(value):
             yield from _tensors(getattr(value, one.name), f"{name}.{one.name}".lstrip("."))

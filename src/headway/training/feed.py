@@ -1,4 +1,4 @@
-"""Batches made ahead of training by a thread, in an order that depends on the cursor alone."""
+"""Prefetching of batches in a thread, in an order that depends only on the cursor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from headway.tasks.objective import Objective, Part
 from headway.training.distributed import Ranks
 
 AHEAD = 4
-"""Steps that may wait to be used."""
+"""Most steps that are prepared in advance."""
 
 
 class Cursor(NamedTuple):
-    """The next step to take: its epoch and its number in it."""
+    """Position in the data: the epoch of the next step, and its number in that epoch."""
 
     epoch: int = 0
     number: int = 0
@@ -26,36 +26,37 @@ class Cursor(NamedTuple):
 @dataclass(frozen=True)
 class StepItem:
     batches: list[Any]
-    """This rank's share, in the order of computation."""
+    """Micro-batches of this rank, in the order of computation."""
 
     n_targets: int
-    """Of the whole step, over all ranks."""
+    """Targets of the whole step, over all ranks."""
 
     n_tokens: int
-    """Likewise."""
+    """Tokens of the whole step, over all ranks."""
 
     parts: list[Part]
     after: Cursor
 
 
 ROOM = 1.02
-"""Beyond an even share: parts are whole examples, and a small rest would be one part more."""
+"""Factor by which parts may exceed an even share of a step. Parts consist of whole examples, and a
+small remainder would need another part."""
 
 
 def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Ranks) -> int:
-    """Tokens computed at a time such that every rank has a part of a step."""
+    """Return the tokens of a micro-batch, so that every rank has a part of each step."""
     if ranks.world == 1:
         return micro_tokens
     return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
 
 
 def walk(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
-    """The examples of step after step, for ever, and where the next one is."""
+    """Yield the examples of each step, without end, with the cursor of the step after it."""
     epoch, first = cursor
     while True:
         steps = objective.epoch(epoch)
         if not steps:
-            raise ValueError("an epoch without a step")
+            raise ValueError("an epoch has no steps")
         for number in range(first, len(steps)):
             last = number + 1 == len(steps)
             yield steps[number], Cursor(epoch + 1, 0) if last else Cursor(epoch, number + 1)
@@ -77,7 +78,8 @@ def step_item(
 
 
 class Feed:
-    """Iterate to get the steps; `close` it when done. `waited` is the time training stood still."""
+    """Iterator over the steps, prepared by a thread; `close` it when done. `waited` counts the
+    seconds that training waited for data."""
 
     def __init__(
         self,
@@ -99,14 +101,14 @@ class Feed:
         item = self._made.get()
         self.waited += time.perf_counter() - start
         if isinstance(item, BaseException):
-            self._made.put(item)  # for whoever asks again: the thread has ended
+            self._made.put(item)  # for later calls: the thread has ended
             raise item
         return item
 
     def close(self) -> None:
         self._closed.set()
         while self._thread.is_alive():
-            try:  # room for what the thread may be about to put
+            try:  # make room for the item that the thread may be adding
                 self._made.get(timeout=0.05)
             except queue.Empty:
                 continue
@@ -119,7 +121,7 @@ class Feed:
                 self._put(item)
                 if self._closed.is_set():
                     return
-        except BaseException as error:  # training must hear of it, whatever it is
+        except BaseException as error:  # raised again in the training thread
             self._put(error)
 
     def _put(self, item: StepItem | BaseException) -> None:

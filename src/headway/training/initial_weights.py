@@ -1,9 +1,9 @@
-"""What the weights of a run begin with, which of them are trained, and at which rates.
+"""Initial weights of a run, which of them are trained, and their learning rates.
 
-A run may start from a teacher's layers, from the weights of another run, from word vectors.
+A run may start from layers of a teacher, from the weights of another run, or from word vectors.
 
-The body and the front of the model are taken over whole or not at all; heads that the old run did
-not have, or had for other labels, start fresh, and so does a decoder behind its encoder.
+The body and the front of a model are loaded completely or not at all. Heads that the old run lacks,
+or has for other labels, are newly initialised, and so is a decoder added to an encoder.
 """
 
 from __future__ import annotations
@@ -28,45 +28,46 @@ from headway.tasks.task import Note
 from headway.tokens.word_vectors import embedding_matrix
 
 MASK = "front.mask.weight"
-"""What stands for hidden rows: only a run that hides some has it."""
+"""Embedding of masked positions; only models trained with masking have it."""
 
 HEADS = ("head.", "heads.", "ctc.", "ngrams.")
 LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.", "ngrams.")
 OF_DECODER = ("target_front.", "decoder.")
 AS_ENCODER = {"source_front.": "front.", "encoder.": "stack.", "ctc.": "heads.ctc."}
-"""Names of an encoder's weights in a model that has a decoder too."""
+"""Name prefixes of weights in an encoder-decoder, and in an encoder alone."""
 
 SEGMENTS = "front.segments.weight"
 BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
            "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
-"""Weights with a row for each token: a new task may bring tokens of its own, behind the others."""
+"""Weights with one row per token; a new task may add tokens of its own after the others."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """What became of the weights of the old run."""
+    """Result of loading weights: which were loaded, newly initialised or not used."""
 
     run: str
     loaded: frozenset[str]
-    """Names of the new model's weights that came from there; a tied one has several."""
+    """Names of loaded weights in the new model; a tied weight has several names."""
 
     fresh: frozenset[str]
-    """Names of those that did not: of heads, and vectors of hidden rows and of segments."""
+    """Names of newly initialised weights: heads, and embeddings of masked positions and of
+    segments."""
 
     unused: tuple[str, ...]
-    """Names of the old run's weights that have no place in the new model."""
+    """Names of weights of the old run that the new model lacks."""
 
     def lines(self) -> list[str]:
         said = [f"starting from {self.run}: {len(self.loaded)} tensors loaded"]
         if self.fresh:
-            said[0] += f"; fresh: {_heads(sorted(self.fresh))}"
+            said[0] += f"; newly initialised: {_heads(sorted(self.fresh))}"
         if self.unused:
             said.append(f"not used: {_heads(self.unused)} ({len(self.unused)} tensors)")
         return said
 
 
 def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
-    """Fill the model with the weights of `start.run`; what does not fit is an error."""
+    """Load the weights of `start.run` into the model; a weight that does not fit is an error."""
     old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
     check_task(settings.start.run, settings, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
@@ -82,8 +83,8 @@ def start_from(model: nn.Module, settings: Resolved, note: Note) -> Started:
 def take_over(
     model: nn.Module, old: nn.Module, name: str, same_labels: bool, *, decoder: bool = False
 ) -> Started:
-    """Copy every weight that both models have. `decoder`: the old one is an encoder, and the new
-    one has a decoder of its own beside it."""
+    """Copy every weight that both models have. `decoder`: the old model is an encoder, and the new
+    one adds a decoder."""
     theirs = _as_encoder(old) if decoder else dict(old.state_dict())
     may_be_fresh = (*HEADS, *OF_DECODER) if decoder else HEADS
     loaded, fresh, used = set[str](), set[str](), set[str]()
@@ -96,12 +97,12 @@ def take_over(
         elif found is not None and found.endswith(BY_WORD) and _grew(theirs[found], tensor):
             known = theirs[found]
             tensor[: len(known)].copy_(known)
-            tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # a word like any other
+            tensor[len(known) :].copy_(known.mean(0, keepdim=True))  # new tokens start as the mean
             loaded.update(names)
             used.update(names)
         elif names == [SEGMENTS]:
-            # What they stand for is new, so all begin as the one that everything was: nothing that
-            # is read differs from before.
+            # The meaning of the segments is new, so all of them start as segment 0 of the old model
+            # or, without one, as zeros: its hidden states do not change.
             known = theirs.get(SEGMENTS)
             tensor.copy_(torch.zeros_like(tensor[0]) if known is None else known[0])
             (fresh if known is None else loaded).update(names)
@@ -111,29 +112,30 @@ def take_over(
         else:
             has = tuple(theirs[found].shape) if found else "none"
             raise ConfigError(
-                f"--from {name}: {names[0]} is {has} there and {(*tensor.shape,)} here. "
-                "Leave the settings of the model out: it is that of the run."
+                f"--from {name}: {names[0]} has shape {has} in that run, but "
+                f"{(*tensor.shape,)} in this model. Leave out the settings of the model: they "
+                "are taken from that run."
             )
     unused = tuple(n for n in theirs if n not in used)
     return Started(name, frozenset(loaded), frozenset(fresh), unused)
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:
-    """Parameters that learn, and all of them."""
+    """Return the number of trainable parameters, and of all parameters."""
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
 
 
 def freeze(model: nn.Module, layers: int) -> None:
-    """The front and the first layers (-1: everything but the heads) stay as they are.
+    """Freeze the front and the first layers (-1: everything but the heads).
 
-    Of an encoder-decoder these are the layers that read the source.
+    In an encoder-decoder these are the layers of the encoder.
     """
     stack_name, stack = stacks(model)[0]
     if layers > len(stack.blocks):
         raise ConfigError(
-            f"start.freeze={layers}, but the model has {len(stack.blocks)} layers. "
-            "-1 leaves only the heads to be trained."
+            f"start.freeze={layers}, but the model has {len(stack.blocks)} layers. Use a smaller "
+            "number, or -1 to train only the heads."
         )
     front = "source_front." if stack_name == "encoder" else "front."
     kept = (front, *(f"{stack_name}.blocks.{number}." for number in range(layers)))
@@ -144,8 +146,8 @@ def freeze(model: nn.Module, layers: int) -> None:
 
 
 def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
-    """How many times the rate of the heads each weight learns at: a stack's last layer at the full
-    one, each below it at `layer_decay` times that of the one above, the front as one layer more."""
+    """Return the factor of the learning rate of each weight: 1 for the heads and the last layer of
+    a stack, `layer_decay` times that of the layer above for the others and for the front."""
     if layer_decay == 1.0:
         return {}
     scales: dict[Tensor, float] = {}
@@ -163,8 +165,8 @@ def rate_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 
 def _as_encoder(old: nn.Module) -> dict[str, Tensor]:
-    """The weights of an encoder by the names that they have beside a decoder. What is read there
-    is all of one kind: the first of its segments becomes a part of every word."""
+    """Return the weights of an encoder under their names in an encoder-decoder, whose input has no
+    segments: the embedding of the first segment is added to every token embedding."""
     weights = dict(old.state_dict())
     segments = weights.pop(SEGMENTS, None)
     if segments is not None:
@@ -185,7 +187,7 @@ def _keeps(name: str, same_labels: bool) -> bool:
 
 
 def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Every tensor with all the names it goes by."""
+    """Return every tensor with all of its names."""
     names: dict[Tensor, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(tensor, []).append(name)
@@ -193,11 +195,12 @@ def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _heads(names: Iterable[str]) -> str:
-    """`heads.classes.linear.weight` is of the head classes."""
+    """List the heads and parts of these weights: `heads.classes.linear.weight` gives `head
+    classes`."""
     found: dict[str, None] = {}
     for name in names:
         if name.endswith((MASK, SEGMENTS)):
-            found["mask of hidden rows" if name.endswith(MASK) else "segments"] = None
+            found["mask embedding" if name.endswith(MASK) else "segments"] = None
             continue
         if name.startswith(OF_DECODER):
             found["decoder"] = None
@@ -212,8 +215,8 @@ def _heads(names: Iterable[str]) -> str:
 
 
 def begin(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> None:
-    """Put into a fresh model what it is to start with: a teacher's layers, another run's weights,
-    word vectors."""
+    """Load the initial weights into a new model: layers of a teacher, weights of another run, word
+    vectors."""
     if settings.distil.teacher:
         start_student(model, settings, note)
     elif settings.start.run:
@@ -224,7 +227,7 @@ def begin(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> No
 
 
 def restrict(model: nn.Module, settings: Resolved) -> None:
-    """Leave only those weights trainable that the settings want trained."""
+    """Freeze the weights that the settings exclude from training, and add LoRA adapters."""
     if settings.start.freeze:
         freeze(model, settings.start.freeze)
     if settings.lora.rank:
@@ -236,7 +239,7 @@ def restrict(model: nn.Module, settings: Resolved) -> None:
 
 
 def merge_adapters(model: nn.Module, settings: Resolved) -> nn.Module:
-    """The model as others use it: plain weights."""
+    """Return the model with LoRA adapters merged into its weights."""
     return merge_lora(model) if settings.lora.rank else model
 
 
@@ -252,4 +255,4 @@ def _word_vectors(model: nn.Module, path: str, tokenizer: Any, note: Note) -> No
         matrix_VD, covered = embedding_matrix(path, tokenizer, weight_VD.shape[1], std)
         weight_VD.copy_(matrix_VD)
         share = covered / max(1, len(weight_VD))
-        note(f"{path}: vectors for {covered:,} tokens, {share:.0%} of the vocabulary")
+        note(f"{path}: word vectors for {covered:,} tokens, {share:.0%} of the vocabulary")

@@ -1,6 +1,7 @@
-"""LAMB: Adam whose update of each matrix is as large as the matrix says (You et al. 2019).
+"""LAMB: Adam with the update of each matrix scaled by the norm of the matrix (You et al. 2019).
 
-With a least share of trust, as Merity (2019) trained the SHA-RNN: small matrices are not held back.
+The trust ratio has a lower limit, as in Merity (2019) for the SHA-RNN, so that small matrices are
+not slowed down too much.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import torch
 from torch import Tensor
 
 LEAST_TRUST = 0.25
-"""An update is never shrunk to less than this share of Adam's."""
+"""Lower limit of the trust ratio."""
 
 MOST_NORM = 10.0
-"""A matrix that is larger counts as this large."""
+"""Upper limit of the norm of a matrix in the trust ratio."""
 
 
 class Lamb(torch.optim.AdamW):
-    """Biases and norms, which have few numbers, move as AdamW moves them.
+    """LAMB optimiser; vectors such as biases and norms are updated as in AdamW.
 
-    As torch's fused kernels do, a step changes nothing where the attribute `found_inf` is a tensor
+    As with torch's fused kernels, a step changes nothing if the attribute `found_inf` is a tensor
     that holds 1.
     """
 
@@ -58,7 +59,7 @@ class Lamb(torch.optim.AdamW):
 
 
 def trust(weight: Tensor, update: Tensor) -> Tensor:
-    """How many times as far as Adam a matrix moves: its size over that of the update."""
+    """Return the trust ratio: the norm of the matrix divided by the norm of its update."""
     size, moved = weight.norm().clamp(max=MOST_NORM), update.norm()
     ratio = (size / moved.clamp(min=1e-12)).clamp(min=LEAST_TRUST)
     return torch.where((size > 0) & (moved > 0), ratio, torch.ones_like(ratio))

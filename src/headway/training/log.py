@@ -1,4 +1,4 @@
-"""What a run says while it works: `metrics.jsonl` for machines, a bar or lines for people."""
+"""Output of a run while it trains: `metrics.jsonl` for programs, a bar or lines for people."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from headway.storage import replace_text
 from headway.tasks.history import LOG, Entry, entries
 
 Heard = Callable[[Mapping[str, Any]], object]
-"""Is told a line of the log. True, or a text with the reason, asks to end the training here."""
+"""Callback for each line of the log. Returning True, or a text with the reason, ends training."""
 
 
 class RunLog:
-    """Only rank 0 has one that writes. A line that cannot be written stops nothing."""
+    """Log of a run, written only by rank 0. Training continues if a line cannot be written."""
 
     def __init__(self, folder: Path | None, progress: Progress, on: Heard | None = None) -> None:
-        """`on` hears every line that is written."""
+        """`on`: called with every line that is written."""
         self.path = None if folder is None else folder / LOG
         self.progress = progress
         self.board: Board | None = None
         self.report: Callable[[], None] | None = None
-        """Told after every evaluation that there is more to report."""
+        """Called after every evaluation to update the report."""
 
         self.failed = False
         """Whether a line could not be written."""
 
         self._on = on
         self.enough = ""
-        """Why whoever hears the lines has had enough."""
+        """Reason of the callback for ending the training; empty: it has not ended it."""
 
         self.error: BaseException | None = None
-        """What went wrong there. It must not take with it what is to be saved."""
+        """Exception raised by the callback; it is raised again once the run is saved."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
         if self.board is not None:
@@ -78,11 +78,11 @@ class RunLog:
         self.progress.note(text)
 
     def stage(self, what: str) -> Stage:
-        """Something that people may have to wait for."""
+        """Open a progress stage for work that may take a while."""
         return self.progress.stage(what)
 
     def rewind(self, step: int) -> None:
-        """Forget what was written after this step by a run that was killed, and that it ended."""
+        """Remove the lines that a killed run wrote after this step, and those for its end."""
         if self.path is None or not self.path.exists():
             return
         kept = [
@@ -114,7 +114,7 @@ class RunLog:
         if isinstance(said, str) and said:
             self.enough = self.enough or said
         elif isinstance(said, bool | np.bool_) and said:
-            self.enough = self.enough or "on= asked for it"
+            self.enough = self.enough or "the on= callback returned True"
 
 
 def _line(entry: Entry) -> str:
@@ -130,7 +130,7 @@ FOLDER = "tensorboard"
 
 
 class Board:
-    """Writes scalars to RUN/tensorboard. A run that goes on adds to what is there."""
+    """Writer of scalars to RUN/tensorboard. A resumed run appends to them."""
 
     def __init__(self, folder: Path) -> None:
         needs("tensorboard", "tensorboard")
@@ -145,5 +145,5 @@ class Board:
         self.writer.flush()
 
     def close(self) -> None:
-        """Its thread ends too."""
+        """Close the writer and end its thread."""
         self.writer.close()

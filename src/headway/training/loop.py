@@ -1,7 +1,7 @@
-"""The training loop: steps, gradients, evaluations, checkpoints, ranks. It knows no modality.
+"""The training loop: steps, gradients, evaluations, checkpoints and ranks, for any modality.
 
-All that decides the next step is in `State` and the weights: the data by its cursor, the random
-numbers by the step's number. A run that was killed therefore goes on as if nothing had happened.
+The next step depends only on `State` and the weights: the data on a cursor, the random numbers on
+the number of the step. A run that was killed therefore resumes as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ from headway.training.threads import ThreadPlan
 
 @dataclass
 class State:
-    """Where training stands; all of it is in every checkpoint."""
+    """Progress of training, stored in every checkpoint."""
 
     step: int = 0
     epoch: int = 0
     index: int = 0
     targets: int = 0
-    """Tokens, words or texts learned from."""
+    """Targets trained on so far: tokens, words or texts."""
 
     tokens: int = 0
-    """Tokens read; of translations those of the target."""
+    """Tokens read so far; in translation those of the target."""
 
     evaluated: int = 0
-    """The step of the last evaluation."""
+    """Step of the last evaluation."""
 
     best: list[float] | None = None
-    """Of the best evaluation: the metric so that more is better, then the loss likewise."""
+    """Metric and loss of the best evaluation, with signs so that higher is better."""
 
     best_step: int = 0
     best_examples: int | None = None
-    """That it was about, where a budget decides how many; scores on fewer say less."""
+    """Examples of the best evaluation, if a budget chose their number; scores on more examples
+    replace those on fewer."""
 
     without_gain: int = 0
     micro_tokens: int = 0
     bad_in_a_row: int = 0
     bad_steps: int = 0
     ended: str = ""
-    """Why someone had enough before the last step, who asked the loop to end here."""
+    """Reason for ending before the last step, if the `enough` callback gave one."""
 
     plan: dict[str, Any] | None = None
-    """The decision that holds, where a budget rules."""
+    """Current plan of a run with a time budget."""
 
     @property
     def cursor(self) -> Cursor:
@@ -78,7 +79,7 @@ class State:
 
 
 class Log(Protocol):
-    """Where the loop reports to: files, a bar, or nothing."""
+    """Output of the loop: files, a bar, or nothing."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None: ...
 
@@ -88,7 +89,7 @@ class Log(Protocol):
 
 
 class Diverged(UserError):
-    """Too many steps in a row were not a number."""
+    """Error: too many steps in a row had a loss or gradient that is not finite."""
 
 
 @dataclass(kw_only=True)
@@ -98,8 +99,8 @@ class Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[float], float]
-    """By the step in a run of `settings.steps`. Where a budget rules and there come to be more or
-    fewer, it is asked at the same share of the way, in a run of `schedule_steps`."""
+    """Learning rate by step, for a run of `settings.steps`. If a budget changes the number of
+    steps, it is evaluated at the same share of the schedule, of `schedule_steps` in all."""
 
     settings: ResolvedTrain
     """Resolved: steps, batch_tokens, micro_tokens, eval_every, save_every and precision are set."""
@@ -115,13 +116,13 @@ class Loop:
     budget: Budget | None = None
     threads: ThreadPlan | None = None
     enough: Callable[[], str] | None = None
-    """Why someone has had enough, or nothing yet. Rank 0 is asked."""
+    """Callback that returns a reason for ending training, or an empty text; called on rank 0."""
 
     def __post_init__(self) -> None:
         self.state = State(micro_tokens=self.settings.micro_tokens)
         self.steps = self.settings.steps
         self.check_every = 1 if self.ranks.device.type == "cpu" else 16
-        """Steps between looks at the device: each costs a wait."""
+        """Steps between two synchronisations with the device."""
 
         self.log_every = max(1, min(50, self.steps // 100))
         self.saved = 0
@@ -130,7 +131,7 @@ class Loop:
         self.plan: Decision | None = None
 
     def resume(self) -> bool:
-        """Go on from the newest good checkpoint, if there is one."""
+        """Resume from the newest undamaged checkpoint, if there is one."""
         snapshot = self.checkpoints.newest()
         if snapshot is None:
             return False
@@ -143,12 +144,12 @@ class Loop:
             plan = self.state.plan
             self.plan = self._plan_of_settings() if plan is None else Decision(**plan)
             self.steps = self.plan.steps
-        # One saved on a stop does not stand for what is due at its step.
+        # A transient checkpoint does not replace the one that is due at its step.
         self.saved = 0 if snapshot.passing else self.state.step
         return True
 
     def _plan_of_settings(self) -> Decision:
-        """What a run went by that earlier versions began: its steps were fixed at the beginning."""
+        """Return the plan of a run started by an earlier version, whose steps were fixed."""
         assert self.budget is not None
         every = self.settings.eval_every
         until = min(self.steps, (self.state.evaluated // every + 1) * every)
@@ -156,7 +157,7 @@ class Loop:
         return Decision(step=0, steps=self.steps, until=until, examples=n_quick, progress=0.0)
 
     def run(self) -> State:
-        """Train until the last step, or until there is no more gain. Raises `Stopped`."""
+        """Train until the last step or early stopping. Raises `Stopped` on a signal."""
         self.step = self._new_step()
         feed = self._new_feed()
         self._rest(feed)
@@ -181,13 +182,15 @@ class Loop:
             feed.close()
 
     def _plan(self) -> None:
-        """Where a budget rules: how many steps there are to be, and when the next evaluation is.
-        Rank 0 has the clock; all follow."""
+        """Plan the number of steps and the next evaluation of a run with a budget.
+
+        Rank 0 reads the clock and decides for all ranks.
+        """
         step, plan = self.state.step, self.plan
         if self.budget is None or (plan is not None and not plan.looks(step)):
             return
         if self.ranks.device.type == "cuda":
-            torch.cuda.synchronize()  # or it would be the launches that are timed
+            torch.cuda.synchronize()  # otherwise only kernel launches would be timed
         mine = self.budget.decide(step, plan) if self.ranks.is_first else None
         if self.ranks.any(mine is not None):
             decision = self.ranks.same(mine)
@@ -211,12 +214,12 @@ class Loop:
         state = self.state
         enough = bool(self.settings.patience) and state.without_gain >= self.settings.patience
         if enough:
-            text = f"stopped early: no gain in {state.without_gain} evaluations"
+            text = f"stopped early: no improvement in {state.without_gain} evaluations"
             self.log.event(state.step, text)
         return enough or self._had_enough()
 
     def _had_enough(self) -> bool:
-        """Whether someone asked to end here, or did so before the run was taken up again."""
+        """Whether the `enough` callback ended the run, now or before it was resumed."""
         state = self.state
         if state.ended or self.enough is None or state.step % self.check_every:
             return bool(state.ended)
@@ -225,7 +228,7 @@ class Loop:
             return False
         state.ended = str(self.ranks.same(mine))
         self.log.event(state.step, f"stopped early: {state.ended}")
-        regular = self.saved == state.step  # that one has not heard of the end
+        regular = self.saved == state.step  # that checkpoint lacks the reason
         self.save(best=regular and state.best_step == state.step, passing=not regular)
         return True
 
@@ -254,18 +257,19 @@ class Loop:
         return feed
 
     def _smaller(self, feed: Feed, error: BaseException) -> Feed:
-        """Halve what is computed at a time; the step begins again with the same examples."""
+        """Halve the micro-batches and repeat the step with the same examples."""
         tokens = self.state.micro_tokens // 2
         if self.ranks.world > 1 or tokens < 1 or self.shrunk:
             raise UserError(
-                f"out of memory with {self.state.micro_tokens} target tokens at a time "
+                f"out of memory with micro-batches of {self.state.micro_tokens} target tokens "
                 f"({str(error) or type(error).__name__}). "
-                f"Set train.micro_tokens={max(1, tokens)}: the effective batch stays the same."
+                f"Set train.micro_tokens={max(1, tokens)}: the effective batch size stays the same."
             ) from error
         self.shrunk = True
         self.log.event(
             self.state.step,
-            f"out of memory: now {tokens} target tokens at a time, same effective batch",
+            f"out of memory: continuing with micro-batches of {tokens} target tokens; the "
+            "effective batch size stays the same",
         )
         feed.close()
         self._count_bad()
@@ -277,31 +281,32 @@ class Loop:
         return self._new_feed()
 
     def _check(self) -> None:
-        """Has someone asked to stop? Are the numbers still numbers?"""
+        """Raise `Stopped` on a stop signal, and `Diverged` after too many steps with a loss or
+        gradient that is not finite."""
         if self.state.step % self.check_every:
             return
         if self.ranks.any(self.stop_asked()):
             raise Stopped
         self._count_bad()
         if self.state.bad_in_a_row >= self.settings.max_bad_steps:
-            if self.last_item is not None:  # else it was so when the run was taken up again
+            if self.last_item is not None:  # None: the run was resumed in this state
                 self.on_bad(self.last_item, self.state)
             raise Diverged(
                 f"stopped at step {self.state.step}: {self.state.bad_in_a_row} steps in a row had "
-                f"a loss or gradient that is not a number. The last examples are in "
+                f"a loss or gradient that is not finite. The last examples are in "
                 f"bad-batch.json. Try a lower train.lr, train.clip=1, or train.precision=fp32."
             )
 
     def _count_bad(self) -> None:
-        """Hear from the device what it skipped."""
+        """Read the number of skipped steps from the device."""
         state, (in_a_row, in_all) = self.state, self.step.bad.tolist()
         if new := in_all - state.bad_steps:
-            text = f"{new} step{'s' * (new > 1)} skipped: loss or gradient is not a number"
+            text = f"{new} step{'s' * (new > 1)} skipped: the loss or gradient is not finite"
             self.log.event(state.step, text)
         state.bad_in_a_row, state.bad_steps = in_a_row, in_all
 
     def _evaluate_and_save(self, feed: Feed) -> None:
-        """What is due at this step and not done yet: a run may have been stopped in between."""
+        """Evaluate and save if due at this step, unless done before the run was resumed."""
         state, settings = self.state, self.settings
         last = state.step == self.steps
         is_best = False
@@ -321,7 +326,8 @@ class Loop:
             self._rest(feed)
 
     def _evaluate(self, feed: Feed) -> bool:
-        """Whether it is the best so far. Only rank 0 evaluates; all hear the result."""
+        """Evaluate, and return whether the result is the best so far. Only rank 0 evaluates; all
+        ranks receive the result."""
         start = time.perf_counter()
         scores = self._scores() if self.ranks.is_first else None
         heard = self.ranks.same((dict(scores), scores.examples) if scores is not None else None)
@@ -331,12 +337,12 @@ class Loop:
         state = self.state
         state.evaluated = state.step
         if not values:
-            self.log.event(state.step, "no evaluation here: the budget has no time for it")
+            self.log.event(state.step, "evaluation skipped: the budget has no time for it")
             self._rest(feed)
             return False
         rank = ranking(values, self.objective)
         gained = state.best is None or rank > tuple(state.best)
-        if examples is not None:  # what was best on fewer of them need not be so on more
+        if examples is not None:  # the best on fewer examples need not be the best on more
             gained = gained or examples > (state.best_examples or 0)
         if gained:
             state.best, state.best_step, state.without_gain = list(rank), state.step, 0
@@ -354,8 +360,8 @@ class Loop:
         return gained
 
     def _scores(self) -> Scores | None:
-        """None if a stop was asked for: the other ranks must hear of that before anyone leaves.
-        Without values where a budget has no time for it."""
+        """Evaluate on this rank. None: a stop was requested, which the other ranks must learn
+        before this one exits. Empty scores: a budget has no time for an evaluation."""
         try:
             with self.averaged():
                 if self.budget is None:
@@ -389,8 +395,8 @@ class Loop:
         deadline: float | None = None,
         calibrate: bool = False,
     ) -> Scores | None:
-        """None where the deadline passed on the way; `Stopped` where someone asked for it. `what`:
-        for people who wait."""
+        """Evaluate the model. Returns None if the deadline passed, and raises `Stopped` on a stop
+        signal. `what`: text for the progress display."""
 
         def asked() -> bool:
             late = self.budget is not None and deadline is not None and self.budget.now() > deadline
@@ -415,7 +421,7 @@ class Loop:
             return None
 
     def save(self, best: bool = False, passing: bool = False) -> None:
-        """`passing`: only to go on from here, as on a signal; no part of what is kept."""
+        """Save a checkpoint. `passing`: only for resuming, as after a signal; it is not kept."""
         self.saved = self.state.step
         self._count_bad()
         if not self.ranks.is_first:
@@ -430,7 +436,7 @@ class Loop:
         self.checkpoints.save(snapshot, best=best, passing=passing)
 
     def averaged(self) -> Any:
-        """Inside, the model has the weights that are evaluated and used."""
+        """Give the model its averaged weights, if there are any, within the context."""
         return nullcontext() if self.ema is None else self.ema.swap()
 
     def _new_step(self) -> Step:
@@ -451,8 +457,8 @@ class Loop:
         return Feed(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
-        """The share of computed tokens that are dummies: flat batches have none, and those of
-        fixed size have what their last rows lack."""
+        """Return the share of padding in the computed tokens. Only batches of a fixed size have
+        any."""
         item = self.last_item
         if self.fixed is None or item is None or not item.batches:
             return 0.0
@@ -460,13 +466,13 @@ class Loop:
         return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
     def _rest(self, feed: Feed) -> None:
-        """Something else than steps has ended here."""
+        """Restart the timing of steps after other work."""
         self._clock(feed)
         if self.budget is not None:
             self.budget.mark(self.state.step)
 
     def _clock(self, feed: Feed) -> None:
-        """Start counting speed here, so that evaluations do not count as training."""
+        """Start measuring speed here, so that evaluations do not count as training."""
         self._since = (time.perf_counter(), self.state.tokens, feed.waited)
 
     def _log(self, feed: Feed) -> None:
@@ -492,7 +498,7 @@ class Loop:
 
 
 def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[float, float]:
-    """What makes one evaluation better than another: the metric, and the loss where they tie."""
+    """Return a sort key of an evaluation: the metric, then the loss for ties; higher is better."""
     sign = -1.0 if objective.metric.lower else 1.0
     first, second = (
         key if math.isfinite(key) else -math.inf
@@ -503,8 +509,8 @@ def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[flo
 
 @contextmanager
 def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Inside, `asked` is heard in the middle of a search too, whatever the task: before the blocks
-    of every pass. It is handed out for what is no pass of the model."""
+    """Raise `Stopped` before the blocks of any forward pass, also within a beam search, when
+    `asked` returns true. Yields `asked` for work between forward passes."""
 
     def listen(*_: object) -> None:
         if asked():
@@ -519,5 +525,5 @@ def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callab
 
 
 def _seed(seed: int, step: int, rank: int) -> None:
-    """All random numbers of a step follow from its number, so none need to be stored."""
+    """Seed the random numbers of a step from its number, so that no state has to be stored."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

@@ -1,4 +1,4 @@
-"""Muon: hidden matrices move by their momentum made orthogonal; AdamW moves the rest.
+"""Muon: orthogonalised momentum for hidden matrices, AdamW for all other parameters.
 
 Keller Jordan et al. 2024, with the scaling of Liu et al. 2025 (arXiv 2502.16982).
 """
@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic x → ax + bx³ + cx⁵ that drives singular values into about 0.7 … 1.2."""
+"""Coefficients of the quintic x → ax + bx³ + cx⁵; it moves singular values to about 0.7 … 1.2."""
 
 ITERATIONS = 5
 MOMENTUM = 0.95
 RMS = 0.2
-"""Of an update at learning rate 1: what AdamW's usually is, so that its rate carries over."""
+"""Root mean square of an update at learning rate 1. It is that of a typical AdamW update, so that a
+learning rate for AdamW also suits Muon."""
 
 
 class Muon(torch.optim.AdamW):
-    """Groups with `matrix_rows` (for each tensor the rows of the matrices it fuses) are Muon's.
+    """Muon for groups with `matrix_rows`: the rows of the matrices that are fused in each tensor.
 
-    All other groups are left to AdamW, with whatever kernels it has. As torch's fused kernels do,
-    a step changes nothing where the attribute `found_inf` is a tensor that holds 1: in a recorded
-    step nobody could decide that in time.
+    All other groups are updated by AdamW with its own kernels. As with torch's fused kernels, a
+    step changes nothing if the attribute `found_inf` is a tensor that holds 1: inside a CUDA graph
+    the host cannot decide that.
     """
 
     @torch.no_grad()
@@ -66,10 +67,10 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
-    """Each matrix with its singular values brought to about 1, in its own type.
+    """Return each matrix with its singular values moved to about 1, in its own type.
 
-    Matrices of one shape, or turned by a right angle, are computed together: a model has few
-    shapes and many matrices.
+    Matrices of the same shape, or of its transpose, are computed together: a model has few shapes
+    and many matrices.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for number, matrix in enumerate(matrices):
@@ -85,7 +86,7 @@ def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def newton_schulz(x_BRC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Push the singular values of a stack of matrices, no taller than wide, towards 1."""
+    """Move the singular values of a stack of matrices, at most as high as wide, towards 1."""
     if dtype is None:
         dtype = torch.bfloat16 if x_BRC.is_cuda else torch.float32
     a, b, c = COEFFICIENTS

@@ -1,5 +1,6 @@
-"""Is anything being learned? A loss that stops falling where knowing the mere frequency of answers
-would bring it is said once, early, with what to try. It is a notice: training goes on as it would.
+"""Detection of runs that learn nothing: the loss stays near that of predicting answer frequencies.
+
+A warning with settings to try is printed once, early in the run. It does not affect training.
 """
 
 from __future__ import annotations
@@ -13,33 +14,34 @@ from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
 
 NEAR = 0.95
-"""Share of the loss of the priors above which a final validation loss shows hardly any learning."""
+"""A final validation loss above this share of the frequency baseline shows hardly any learning."""
 
 FALL = 0.02
 """Relative fall of the validation loss in the last fifth of the steps that counts as falling."""
 
 LEAST_STEPS = 100
-"""Shorter runs say nothing about whether a model could learn."""
+"""Shorter runs do not show whether a model can learn."""
 
 SHARE, ENOUGH = 0.3, 2000
-"""When to look for the first time: after this share of the steps or after so many of them."""
+"""The first check is after this share of the steps, or after this number of them (or twice the
+warm-up, if longer), whichever is earlier."""
 
 LOOKS = 5
-"""So often, each a quarter of that time later; two in a row must agree."""
+"""Number of checks, each later by a quarter of the first interval; two in a row must agree."""
 
 HARDLY, LITTLE = 0.99, 0.95
-"""A loss that did not fall below this share of what it was, and is not below this share of that of
-frequencies. Models that learn are past both by then: the mean of a window of a few batches varies
-by less than one percent."""
+"""The loss is flat if it is above the first share of its earlier value and above the second share
+of the frequency baseline. Models that learn are below both by then: the mean of a window of a few
+batches varies by less than one percent."""
 
 PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
 
 
 def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
-    """A line about a run that ended too early; empty for others.
+    """Return a line about a run that hardly learned or ended too early; empty for other runs.
 
-    `losses`: steps and validation losses of all evaluations; `prior`: the loss of knowing only how
-    frequent each answer is.
+    `losses`: steps and validation losses of all evaluations. `prior`: the validation loss of
+    predicting only the frequencies of the answers.
     """
     if prior is None or not losses:
         return ""
@@ -47,25 +49,25 @@ def at_the_end(losses: Sequence[tuple[float, float]], prior: float | None, steps
     longer = f"train longer (train.steps={3 * steps}, or a longer --budget)"
     if best > NEAR * prior:
         return (
-            f"warning: the validation loss is {best:.3g}, and {prior:.3g} is that of knowing only "
-            f"how frequent each answer is: this model has learned hardly anything. What helps: "
-            f"{longer}, or use a higher learning rate (train.lr)."
+            f"warning: the validation loss is {best:.3g}, not clearly below {prior:.3g}, "
+            f"the loss of predicting only the frequencies of the answers. This model has learned "
+            f"hardly anything: {longer}, or use a higher learning rate (train.lr)."
         )
     before = [loss for step, loss in losses if step <= 0.8 * steps]
     last = losses[-1][1]
     if before and last == best and last < (1 - FALL) * before[-1]:
         return (
             f"note: the validation loss was still falling at the last step ({before[-1]:.3g} to "
-            f"{last:.3g} in the last fifth of the steps). It may become better if you {longer}."
+            f"{last:.3g} in the last fifth of the steps). The model may improve if you {longer}."
         )
     return ""
 
 
 class Plateau:
-    """Hears the loss of training, without smoothing, at some of the steps."""
+    """Detector of a training loss that stays near the frequency baseline."""
 
     def __init__(self, steps: int, warmup: int, trivial: float, warning: str = "flat") -> None:
-        """`trivial`: the loss of someone who knows how frequent each answer is and nothing else."""
+        """`trivial`: the training loss of predicting only the frequencies of the answers."""
         self.trivial, self.warning = trivial, warning
         first = min(SHARE * steps, max(2 * warmup, ENOUGH))
         first = min(max(first, warmup), steps / 2)
@@ -78,7 +80,7 @@ class Plateau:
     def of(
         cls, objective: Objective[Any], train: ResolvedTrain, model: ModelSettings
     ) -> Plateau | None:
-        """None where nobody can say what the loss should fall below."""
+        """Return a detector, or None if the task has no frequency baseline."""
         found, steps = objective.frequencies(), train.steps
         if found is None:
             return None
@@ -86,7 +88,8 @@ class Plateau:
         return cls(steps, warmup_steps(train, steps), trivial, way_out(train, model, trivial))
 
     def hear(self, step: int, nll: float) -> str:
-        """The warning, once, when it is clear that nothing is learned; otherwise nothing."""
+        """Record a training loss (without label smoothing); return the warning once, when it is
+        clear that nothing is learned, otherwise an empty text."""
         if not self._looks:
             return ""
         self._points.append((step, nll))
@@ -101,12 +104,12 @@ class Plateau:
         return self.warning
 
     def replay(self, points: Iterable[tuple[float, float]]) -> None:
-        """What was heard before the run was taken up again, and said then."""
+        """Record the losses from before the run was resumed; their warnings were printed then."""
         for step, nll in points:
             self.hear(int(step), nll)
 
     def _is_flat(self, step: int) -> bool:
-        """The last quarter of the steps so far against the one before it."""
+        """Compare the last quarter of the steps so far with the quarter before it."""
         late = [nll for at, nll in self._points if at > 0.75 * step]
         early = [nll for at, nll in self._points if 0.5 * step < at <= 0.75 * step]
         if not late or not early:
@@ -116,18 +119,18 @@ class Plateau:
 
 
 def way_out(train: ResolvedTrain, model: ModelSettings, trivial: float) -> str:
-    """What to say, with settings that differ from those of the run."""
+    """Return the warning, with suggested settings that differ from those of the run."""
     steps = train.steps
     peak, warmup = peak_lr(train, steps, model.d_model), warmup_steps(train, steps)
-    tries = [f"a lower rate (train.lr={peak / 4:.1g})"]
+    tries = [f"a lower learning rate (train.lr={peak / 4:.1g})"]
     if warmup < steps // 2:
         tries.append(f"a longer warm-up (train.warmup={steps // 2})")
     if model.wiring == "post":
-        tries.append("norms before each part (model.wiring=pre)")
+        tries.append("norms before each sub-layer (model.wiring=pre)")
     if not train.clip:
-        tries.append("clipped gradients (train.clip=1)")
+        tries.append("gradient clipping (train.clip=1)")
     return (
-        f"warning: the loss has stopped falling near {trivial:.2f}, which is that of knowing only "
-        f"how frequent each answer is: this model is not learning. Stop it, and try "
+        f"warning: the loss has stopped falling near {trivial:.2f}, the loss of predicting only "
+        f"the frequencies of the answers: this model is not learning. Stop the run, and try "
         f"{', '.join(tries)}. See {PAGE}"
     )

@@ -1,4 +1,4 @@
-"""Adam, AdamW, Muon and LAMB behind one `torch.optim.Optimizer`, and its state as named tensors."""
+"""Adam, AdamW, Muon and LAMB as a `torch.optim.Optimizer`, and its state as named tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headway.training.lamb import Lamb
 from headway.training.muon import Muon
 
 FUSED = ("cpu", "cuda")
-"""Devices on which one kernel updates everything in all supported versions of torch."""
+"""Devices with fused optimiser kernels in all supported versions of torch."""
 
 LISTS = ("params", "matrix_rows")
-"""What a group has one of for each parameter."""
+"""Entries of a group that hold one value per parameter."""
 
 
 def build_optimizer(
@@ -30,11 +30,11 @@ def build_optimizer(
     capturable: bool = False,
     scales: Mapping[Tensor, float] | None = None,
 ) -> Optimizer:
-    """The optimiser for all trainable parameters. Its rate is 0 until `set_lr`.
+    """Return the optimiser for all trainable parameters. Its learning rate is 0 until `set_lr`.
 
-    `capturable`: a step may be recorded in a CUDA graph. The rate is then a tensor that `set_lr`
-    fills in place, so that a replay sees the new value.
-    `scales`: parameters that learn at another rate, and how many times that of the others.
+    `capturable`: a step may be captured in a CUDA graph. The learning rate is then a tensor that
+    `set_lr` fills in place, so that a replay sees the new value.
+    `scales`: factors of the learning rate for some parameters.
     """
     check_optimizer(settings)
     kind = torch.device(device).type
@@ -50,12 +50,12 @@ def build_optimizer(
     if scales:
         groups = [part for group in groups for part in _by_scale(group, scales)]
     if not groups and settings.steps == 0:
-        groups = [{"params": []}]  # a model that counts: nothing is learned in steps
+        groups = [{"params": []}]  # an n-gram model has no trainable weights
     elif not groups:
         raise ConfigError(
-            "no weight is left to train: start.freeze leaves none. Use a smaller one."
+            "start.freeze leaves no weights to train. Use a smaller number of layers."
         )
-    if capturable:  # a tensor each: the default one would be shared
+    if capturable:  # one tensor per group: the default would be shared
         groups = [{**group, "lr": torch.zeros((), device=device)} for group in groups]
     kinds: dict[str, type[torch.optim.Adam]] = {
         "adam": torch.optim.Adam,
@@ -69,22 +69,22 @@ def build_optimizer(
 
 
 def _mark_changed(optimizer: Optimizer, *_: object) -> None:
-    """Fused kernels change weights without telling: whoever keeps something that was computed from
-    a weight, as `nn/cpu_packed.py` does, sees by its version that it is out of date."""
+    """Increment the version of all weights, which fused kernels do not. Caches of values computed
+    from a weight, as in `nn/cpu_packed.py`, rely on it."""
     torch.autograd.graph.increment_version(_parameters(optimizer))
 
 
 def check_optimizer(settings: TrainSettings) -> None:
-    """Refuse settings that would have no effect."""
+    """Reject optimiser settings that have no effect."""
     if settings.optimizer == "adam" and settings.weight_decay:
         raise ConfigError(
             f"train.weight_decay={settings.weight_decay:g} has no effect with "
-            "train.optimizer=adam. Use train.optimizer=adamw, or leave the decay out."
+            "train.optimizer=adam. Use train.optimizer=adamw, or leave train.weight_decay out."
         )
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """The rate of the step; a group with an `lr_scale` takes so many times it."""
+    """Set the learning rate of the next step, multiplied by the `lr_scale` of a group."""
     for group in optimizer.param_groups:
         own = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
@@ -94,7 +94,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dict[str, Any]]:
-    """The group cut into one for each rate, the fastest first."""
+    """Split a group into one per learning-rate factor, the largest first."""
     parts = []
     for scale in sorted({scales.get(p, 1.0) for p in group["params"]}, reverse=True):
         kept = [i for i, p in enumerate(group["params"]) if scales.get(p, 1.0) == scale]
@@ -104,11 +104,11 @@ def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dic
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """What Muon takes (none of it for AdamW), what decays, and what does not, without empty ones.
-    Adam, which has no decay, takes all as one.
+    """Return the non-empty parameter groups: matrices for Muon, with weight decay, and without.
+    Adam, which has no decay, has a single group.
 
-    Norms, biases and embeddings never decay: pulling them to zero regularises nothing. A softmax
-    that is tied to an embedding counts as the embedding.
+    Norms, biases and embeddings have no weight decay, which would not regularise them. A softmax
+    layer that is tied to an embedding counts as the embedding.
     """
     if settings.optimizer == "adam":
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -139,10 +139,10 @@ def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """The matrices inside the layers, with the rows of each single matrix that one tensor fuses.
+    """Return the matrices inside the layers, with the rows of each matrix fused in one tensor.
 
-    Queries, keys and values lie in one tensor for speed but are three maps, and so are a gate and
-    what it multiplies, and the gates of a recurrence: each is orthogonalised on its own.
+    The projections of queries, keys and values share a tensor for speed, as do a gate and its value
+    and the gates of a recurrence. Each matrix is orthogonalised separately.
     """
     found: dict[Tensor, tuple[int, ...]] = {}
     for part in model.modules():
@@ -152,7 +152,8 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """All state, step counters too, as `<number of the parameter>.<name>`. Not copies."""
+    """Return all state, including step counters, by `<index of the parameter>.<name>`. The tensors
+    are not copies."""
     return {
         f"{number}.{name}": value.detach()
         for number, parameter in enumerate(_parameters(optimizer))
@@ -161,22 +162,24 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave, bit for bit.
+    """Restore a state returned by `optimizer_tensors`, bit for bit.
 
-    State that exists already is overwritten where it lies: a recorded step keeps its addresses.
+    Existing state is overwritten in place, because CUDA graphs hold its addresses.
     """
     parameters = _parameters(optimizer)
     states: dict[int, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         prefix, _, name = key.partition(".")
         if not (prefix.isdecimal() and int(prefix) < len(parameters) and name):
-            raise FolderError(f"the optimiser's state {key!r} belongs to no weight of this model.")
+            raise FolderError(
+                f"the optimiser state {key!r} does not belong to any weight of this model."
+            )
         number = int(prefix)
         shape = tuple(parameters[number].shape)
         if tensor.ndim and tuple(tensor.shape) != shape:
             raise FolderError(
-                f"the optimiser's state {key!r} is of shape {tuple(tensor.shape)}, "
-                f"its weight {shape}."
+                f"the optimiser state {key!r} has shape {tuple(tensor.shape)}, but its weight has "
+                f"shape {shape}."
             )
         states.setdefault(number, {})[name] = tensor
     for number, parameter in enumerate(parameters):
@@ -193,7 +196,7 @@ def _placed(
 ) -> Tensor:
     if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype:
         return old.copy_(tensor)
-    # A counter lies beside its weight only where the kernel itself reads it.
+    # A counter is on the device of its weight only if the kernel itself reads it.
     beside = tensor.ndim or defaults["fused"] or defaults["capturable"]
     return tensor.to(parameter.device if beside else "cpu", copy=True)
 

@@ -1,7 +1,7 @@
-"""`report.html`: what happened in a run, as data for the panels of `web/`.
+"""`report.html`: the course and result of a run, as data for the panels of `web/`.
 
-Made from the files of the run folder alone, so it can be made again at any time, also of a run that
-still goes on or that crashed. Whatever is missing, torn or not a number is left out.
+It is made only from the files of the run folder, so that it can be written again at any time, also
+while a run continues or after a crash. Missing, damaged and non-finite values are left out.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 CARD = "card.json"
-"""In a run folder: what was known when its training began, and stands nowhere else."""
+"""File in a run folder with facts from the start of training that no other file has."""
 
 CHECK = "data/report.json"
 REPORT = "report.html"
 PANELS = ("summary", "curves", "answers", "samples", "data", "settings", "log")
-"""The tabs, in their order."""
+"""Tabs of the report, in their order."""
 
 MOST_SAMPLES, MOST_MOMENTS = 12, 5
 MOST_EVENTS = 200
 MOST_LINES = 3
-"""In one chart."""
+"""Most lines in one chart."""
 
 MOST_POINTS = 400
-"""Of a line."""
+"""Most points of a line."""
 
 MOST_COST = 0.02
-"""The share of its time that a run may spend on writing reports on the way."""
+"""Share of its time that a run may spend on writing reports during training."""
 
 Section = dict[str, object]
 
 
 def write_report(folder: Path) -> Path:
-    """Read the run folder and write its `report.html`."""
+    """Write the `report.html` of a run folder."""
     report = Report(folder)
     made: dict[str, Section] = {name: getattr(report, name)() for name in PANELS}
     sections = {name: section for name, section in made.items() if section}
@@ -79,8 +79,8 @@ def write_report(folder: Path) -> Path:
 
 
 class Seldom:
-    """Writes a report whenever it is called, unless it would take more than a small share of the
-    time since the last one."""
+    """Throttled writer of reports: a call writes one unless that would take too large a share of
+    the time."""
 
     def __init__(self, write: Callable[[], object]) -> None:
         self.write, self.due = write, -math.inf
@@ -95,13 +95,13 @@ class Seldom:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run folder says, a method for each tab; empty where there is nothing to show."""
+    """Contents of a run folder, with a method for each tab; a tab without data is empty."""
 
     folder: Path
 
     @cached_property
     def run(self) -> RunSettings | None:
-        """Its settings, if they can be read."""
+        """Settings of the run, if they can be read."""
         with suppress(UserError):
             return load_run_settings(self.folder / CONFIG, [])
         return None
@@ -122,13 +122,13 @@ class Report:
 
     @cached_property
     def metrics(self) -> list[Metric]:
-        """Those that the run has, in the order of the table."""
+        """Metrics that the run has, in the order of the table."""
         found = {name for entry in self.history.valid for name in entry} | set(self.history.kept)
         return [one for one in self.history.scores.values() if one.name in found]
 
     @property
     def facts(self) -> list[str]:
-        """Of the header."""
+        """Facts for the header of the page."""
         sizes = self.run.model.size_facts if self.run and self.run.model else []
         parameters = number(self.card.get("parameters"))
         known = [f"{parameters:,.0f} parameters"] if math.isfinite(parameters) else []
@@ -149,17 +149,17 @@ class Report:
         }  # fmt: skip
 
     def _status(self) -> str:
-        """Where a run is that has not ended, when this was written."""
+        """Progress of a run that has not ended; empty for others."""
         if self.history.end:
             return ""
         moment = time.strftime("%Y-%m-%d %H:%M")
         step, steps = self._last_step, self.run.train.steps if self.run else None
         if step is None:
-            return f"Nothing was measured yet ({moment})."
+            return f"No measurements yet ({moment})."
         of = f" of {steps:,}" if steps else ""
         return (
-            f"Step {step:,}{of} at {moment}. The run has not ended: while it goes on, this file is "
-            "written again after evaluations; reload the page."
+            f"Step {step:,}{of} at {moment}. The run has not ended. This file is updated after "
+            "evaluations: reload the page to see new results."
         )
 
     @property
@@ -173,7 +173,7 @@ class Report:
         for metric in self.metrics:
             name, kept = metric.name, number(self.history.kept.get(metric.name))
             best = _best(metric, self.history.points("valid", name), losses)
-            if name == "loss":  # which has its curve, and is no score
+            if name == "loss":  # shown as a curve, not as a score
                 continue
             if math.isfinite(kept):
                 rivals = [(0.0, number(one.get(name))) for one in self._baselines.values()]
@@ -208,12 +208,12 @@ class Report:
 
     @cached_property
     def _baselines(self) -> dict[str, dict[str, float]]:
-        """What one gets for nothing on the validation data, by name."""
+        """Scores of the baselines on the validation data, by name."""
         return named_scores(self.history.last.get("baselines"))
 
     def _scores(self) -> Section:
-        """Every metric of what became model.safetensors, beside what else it could have been; of a
-        run that has not ended of its evaluations."""
+        """Table of all metrics: the final weights, the other candidates and the baselines, or the
+        evaluations of a run that has not ended."""
         last, metrics, valid = self.history.last, self.metrics, self.history.valid
         found: list[tuple[str, Mapping[str, object], Section]] = []
         for name, scores in named_scores(last.get("scores")).items():
@@ -225,7 +225,7 @@ class Report:
         if not found and valid:
             best = {one.name: _best(one, self.history.points("valid", one.name)) for one in metrics}
             reached = {name: point[1] for name, point in best.items() if point}
-            found.append(("best on the way", reached, {}))
+            found.append(("best so far", reached, {}))
             found.append((f"step {valid[-1]['step']:,}", valid[-1], {}))
         columns = [
             {"name": name, **what, "values": [_known(number(one.get(m.name))) for m in metrics]}
@@ -234,7 +234,7 @@ class Report:
         return {"rows": list(map(_about, metrics)), "columns": columns} if found and metrics else {}
 
     def _compared(self) -> Section:
-        """The score of the final model and those of its baselines, with what each lies between."""
+        """Scores of the final model and its baselines, with their intervals."""
         found = self.history.last.get("compared")
         found = found if isinstance(found, dict) else {}
         metric = self.history.scores.get(str(found.get("metric")))
@@ -246,7 +246,7 @@ class Report:
         return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
 
     def _few(self) -> Section:
-        """What is cheap made of fewer labels, and this model of all of them."""
+        """Curves of simple methods with fewer labels, and the final model with all labels."""
         rows = [
             (number(row.get("each")), row["right"])
             for row in _dicts(self.history.last.get("few")) if isinstance(row.get("right"), dict)
@@ -263,20 +263,20 @@ class Report:
         return {"lines": [*lines, _series(own[-1]["name"], [point])]}
 
     def _model_card(self) -> list[tuple[str, str]]:
-        """What the model is, for whoever gets to use it."""
+        """Model card: facts for users of the model."""
         card, run = self.card, self.run
         rows: list[tuple[str, object]] = []
         if run is not None:
             rows.append(("task", run.task))
             if run.model is not None:
                 rows.append(("model", ", ".join([family_of(run.model), *run.model.size_facts])))
-            rows.append(("began as", run.origin))
+            rows.append(("started from", run.origin))
         n, learning = card.get("parameters"), card.get("learning")
         if isinstance(n, int) and isinstance(learning, int):
-            some = f", of which {learning:,} learn" * (learning < n)
+            some = f", of which {learning:,} are trainable" * (learning < n)
             rows.append(("parameters", f"{n:,}{some}"))
         tables = {Path(str(one["file"])).name for one in _dicts(card.get("tables"))}
-        names = sorted(name for name in tables if Path(name).suffix)  # what was in memory has none
+        names = sorted(name for name in tables if Path(name).suffix)  # data in memory has no name
         files = [f"from {', '.join(names)}"] if names else []
         rows.append(("trained on", ", ".join([*filter(None, [card.get("data")]), *files])))
         rows += [(name, card.get(name, "")) for name in ("device", "precision")]
@@ -296,7 +296,7 @@ class Report:
         return [(name, str(value)) for name, value in rows if value not in ("", None)]
 
     def _temperature(self) -> str:
-        """What scores of labels were divided by at the end."""
+        """Temperature that the logits of labels are divided by, as fitted at the end."""
         found = self.history.last.get("temperature")
         if isinstance(found, dict) and not found.get("likely", True):
             return ""
@@ -304,11 +304,11 @@ class Report:
                            for name in ("value", "examples", "share"))  # fmt: skip
         if not math.isfinite(value + n):
             return ""
-        text = f"{value:.2f}, fitted on {n:,.0f} validation examples: part of the weights"
-        return text + f"; n-grams are {share:.0%} of the answer" * math.isfinite(share)
+        text = f"{value:.2f}, fitted on {n:,.0f} validation examples and stored in the weights"
+        return text + f"; n-grams have a weight of {share:.0%}" * math.isfinite(share)
 
     def _beside(self, metric: Metric) -> str:
-        """What one gets for nothing."""
+        """Scores of the baselines on one line."""
         found = [(name, number(one.get(metric.name))) for name, one in self._baselines.items()]
         return ", ".join(f"{name} {_digits(y, metric)}" for name, y in found if math.isfinite(y))
 
@@ -322,8 +322,8 @@ class Report:
             return [_series(label, points) for label, points in found if finite(points)]
 
         unit = self.spec.counts if self.spec else "target"
-        # Where nothing is added to the likelihood the two are the same line.
-        training = lines("train", ("loss", "training, as optimised"), ("nll", "training"))
+        # Without label smoothing or other terms, loss and likelihood are the same line.
+        training = lines("train", ("loss", "training objective"), ("nll", "training"))
         if len(training) == 2 and training[0]["points"] == training[1]["points"]:
             training = training[1:]
         speed = lines("train", ("tokens_per_s", "tokens/s"))
@@ -340,8 +340,8 @@ class Report:
         return {"charts": charts} if charts else {}
 
     def _quality(self, metrics: Sequence[Metric]) -> Section:
-        """The curves of scores that are alike; the best of the first is marked, and what one gets
-        for nothing."""
+        """Chart of similar metrics, with marks for the best value of the first and for its
+        baselines."""
         first = metrics[0]
         points = [self.history.points("valid", one.name) for one in metrics]
         best = _best(first, points[0], dict(self.history.points("valid", "loss")))
@@ -362,20 +362,16 @@ class Report:
         }  # fmt: skip
 
     def answers(self) -> Section:
-        """Figures of the model that was kept; else of the last evaluation that has some."""
+        """Figures of the final model, or else of the last evaluation that has figures."""
         for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
             figures = entry.get("figures")
             if isinstance(figures, dict) and figures:
-                of = (
-                    "the model that was kept"
-                    if entry["kind"] == "end"
-                    else f"step {entry['step']:,}"
-                )
+                of = "the final model" if entry["kind"] == "end" else f"step {entry['step']:,}"
                 return {"of": of, "figures": figures}
         return {}
 
     def samples(self) -> Section:
-        """The same examples at several moments, the first and the last among them."""
+        """Outputs for some examples at several evaluations, including the first and the last."""
         seen = [entry for entry in self.history.valid if _dicts(entry.get("samples"))]
         if not seen:
             return {}
@@ -395,7 +391,7 @@ class Report:
         }  # fmt: skip
 
     def data(self) -> Section:
-        """Which column was taken for what, and what the check of the data said."""
+        """Columns of the data with their roles, and the findings of the data check."""
         found: Section = {"tables": _dicts(self.card.get("tables"))}
         check = _read(self.folder / CHECK)
         if isinstance(check.get("findings"), list):
@@ -407,7 +403,7 @@ class Report:
         return found if found["tables"] or len(found) > 1 else {}
 
     def settings(self) -> Section:
-        """Every setting with the reason why it is as it is."""
+        """All settings, each with its origin."""
         path = self.folder / CONFIG
         if not path.is_file():
             return {}
@@ -428,7 +424,7 @@ class Report:
         return {"rows": rows}
 
     def log(self) -> Section:
-        """All evaluations, and what happened besides."""
+        """All evaluations and other events."""
         evaluations = [
             [entry["step"], *(_known(number(entry.get(one.name))) for one in self.metrics)]
             for entry in self.history.valid
@@ -463,7 +459,8 @@ def _known(value: float) -> float | None:
 
 
 def _series(name: str, points: Sequence[Point]) -> Section:
-    """At most so many points, each the mean of its neighbours; where all are gaps one stays."""
+    """Return a line of at most `MOST_POINTS` points, each the mean of its neighbours. A group
+    without finite values becomes a gap."""
     size = math.ceil(len(points) / MOST_POINTS) or 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     drawn = [[group[-1][0], _short(known)] for group in groups
@@ -478,7 +475,7 @@ def _short(values: Sequence[float]) -> float | None:
 def _best(
     metric: Metric, points: Sequence[Point], loss: Mapping[float, float] | None = None
 ) -> Point | None:
-    """Of equal ones that of the least loss, whose weights training keeps too."""
+    """Return the best point. Ties are broken by the lowest loss, as training does."""
     sign = 1 if metric.lower else -1
     return min(
         finite(points),
@@ -488,9 +485,11 @@ def _best(
 
 
 def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
-    """Those that can share a chart: of one unit, and better in the same direction. Of those without
-    a unit, BLEU and chrF both go to 100; perplexity, bits per byte and metrics of one's own have a
-    chart each. The loss has its own, with that of training."""
+    """Group the metrics that can share a chart: with one unit and the same better direction.
+
+    Among those without a unit, BLEU and chrF share a scale up to 100; perplexity, bits per byte and
+    custom metrics have a chart each. The loss has its own, shared with the training loss.
+    """
     groups: dict[tuple[str, bool], list[Metric]] = {}
     for metric in metrics:
         if metric.name != "loss":
@@ -505,7 +504,7 @@ def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join names as `a`, `a and b` or `a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -515,7 +514,7 @@ def _dicts(found: object) -> list[Entry]:
 
 
 def _read(path: Path) -> Entry:
-    """A file of JSON; empty where there is none, or none that can be read."""
+    """Read a JSON object from a file; empty if it is missing or invalid."""
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
@@ -523,7 +522,8 @@ def _read(path: Path) -> Entry:
 
 
 def _licence(folder: Path) -> str:
-    """Where the run folder says one: at the head of a README as the Hub has it, or in a file."""
+    """Return the licence of a run: from the README header used on the Hugging Face Hub, or the
+    first line of LICENSE."""
     with suppress(OSError):
         head = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
         for line in head.split("\n---", 1)[0].splitlines() if head.startswith("---") else ():
@@ -539,7 +539,7 @@ def model_card(
     parameters: int, learning: int, data: str, tables: Sequence[Mapping[str, object]],
     device: str, precision: str,
 ) -> str:  # fmt: skip
-    """What a run writes to `card.json` when it begins."""
+    """Return the text of `card.json`, written when training begins."""
     return json.dumps({
         "parameters": parameters, "learning": learning, "data": data, "tables": list(tables),
         "device": device, "precision": precision, "date": time.strftime("%Y-%m-%d"),

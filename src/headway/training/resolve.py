@@ -1,7 +1,7 @@
-"""What nobody asked for, chosen: one way for all tasks, from facts that are looked up beforehand.
+"""Choose all settings that the user left open, in the same way for all tasks.
 
-`resolve` is pure. What was asked for holds, what a task proposes comes second, and for each value
-that was chosen the settings say why.
+`resolve` is a pure function of facts collected beforehand. Settings of the user come first, then
+the proposals of the task. The settings store the reason for each chosen value.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from headway.training.budget import EVALUATIONS
 from headway.training.optim import check_optimizer
 
 MEMORY_SHARE = 0.7
-"""Of the device's free memory, for what grows with the batch."""
+"""Share of the free memory of a device that may be used by everything that grows with the batch."""
 
 CPU_TOKENS = 2048
-"""Target tokens at a time that the caches of a CPU like."""
+"""Target tokens of a micro-batch that fits the caches of a CPU."""
 
 
 def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
-    """All settings of a run on data that is prepared."""
+    """Return all settings of a run on prepared data."""
     task, place = find_task(settings), device_facts(device)
     facts = task.facts(settings, prepared)
     found = resolve(settings, facts, place)
     if settings.train.epochs is not None:
-        # What depends on the number of steps is chosen again, now that the batches are known.
+        # The batches are known now: choose again what depends on the number of steps.
         n = len(task.objective(found, prepared).epoch(0))
         found = resolve(settings, replace(facts, epoch_steps=n), place)
     task.check(found, prepared)
@@ -65,7 +65,7 @@ def device_facts(device: torch.device) -> DeviceFacts:
 
 
 def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolved:
-    """Everything but the number of steps of a budget."""
+    """Choose all open settings, except the number of steps in a run with a budget."""
     settings = replace(settings, asked=asked_of(settings))
     proposal = find_task(settings, facts.front).propose(settings, facts, device)
     check_metric(settings.train.metric, settings.task, proposal.metrics)
@@ -75,7 +75,7 @@ def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolve
     own = Choice(proposal.metrics[0], proposal.why_metric)
     others = dict(proposal.others)
     if facts.begun is None:
-        others |= because(f"as {model.body} was published", "train", TRAINED.get(model.body, {}))
+        others |= because(f"as published for {model.body}", "train", TRAINED.get(model.body, {}))
     values, why = with_choices(settings, {"train.metric": own, **others})
     train, of_training = choose_training(values["train"], facts, device, proposal, model)
     values |= {
@@ -87,7 +87,7 @@ def resolve(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Resolve
 
 
 def with_choices(settings: RunSettings, choices: Choices) -> tuple[dict[str, Any], dict[str, str]]:
-    """All sections with what was chosen where nobody asked, and the reasons."""
+    """Return all sections with choices for the settings left open, and the reasons."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     open_ = {key: choice for key, choice in choices.items() if key not in settings.asked}
     for key, choice in open_.items():
@@ -99,7 +99,7 @@ def with_choices(settings: RunSettings, choices: Choices) -> tuple[dict[str, Any
 def choose_model(
     settings: RunSettings, facts: Facts, proposal: Proposal
 ) -> tuple[ModelSettings, dict[str, str]]:
-    """As the run has it that this one begins with, as someone named it, or as the task would."""
+    """Return the model settings of the start run, of the user, or of the task, and the reasons."""
     asked = settings.asked.under("model")
     begun = facts.begun
     if begun is not None and settings.distil.teacher:
@@ -124,7 +124,8 @@ def choose_model(
         size = sizes.get(name, facts.vocab_size)
         if size and asked.get(name, size) != size:
             raise ConfigError(
-                f"model.{name} follows from the tokenizer here. Set tokenizer.vocab_size instead."
+                f"model.{name}={asked[name]} does not match the tokenizer, which has {size} "
+                "tokens. Leave it out, or set tokenizer.vocab_size instead."
             )
     chosen: Choices = {**proposal.model, **proposal.needs}
     if settings.model is not None:
@@ -133,19 +134,19 @@ def choose_model(
             named = asked.get("preset") or asked.get("family")
             raise ConfigError(
                 f"the task {settings.task} needs a model of the {' or '.join(families)} family; "
-                f"{named} is of another.{proposal.instead}"
+                f"{named} belongs to another family.{proposal.instead}"
             )
         chosen = proposal.needs
     if asked.get("body", "transformer") != "transformer":
         chosen = _for_body(chosen, asked)
     changes = {**_bare(chosen), **asked, **sizes}
     reasons = _reasons(chosen, settings)
-    reasons |= {f"model.{name}": "words of the tokenizer" for name in sizes}
+    reasons |= {f"model.{name}": "vocabulary size of the tokenizer" for name in sizes}
     preset = PRESETS.get(str(changes.get("preset")))
     room = preset.settings.max_len if preset else 0
     if "max_len" not in changes and room < proposal.room:
         changes["max_len"] = proposal.room
-        reasons["model.max_len"] = f"{proposal.room:,} tokens are read at once"
+        reasons["model.max_len"] = f"long enough for {proposal.room:,} tokens"
     model = model_settings(nest(changes))
     if preset and "model.preset" in reasons:
         why = f"{changes['preset']}, {reasons.pop('model.preset')}"
@@ -155,8 +156,8 @@ def choose_model(
 
 
 def _for_body(chosen: Choices, asked: Mapping[str, Any]) -> Choices:
-    """What the task would have, for a body that nobody had in mind: without what that one does not
-    read, and with what it has instead."""
+    """Adapt the choices of a task to another body: drop settings that it ignores, and use its own
+    defaults for others."""
     unread, body = unread_by(asked), asked["body"]
     kept = {}
     for key, choice in chosen.items():
@@ -169,37 +170,37 @@ def _for_body(chosen: Choices, asked: Mapping[str, Any]) -> Choices:
 
 
 COUNTING = {"train.metric", "train.seed", "train.threads", "train.tensorboard", "train.precision"}
-"""What is read of a training without steps."""
+"""Training settings that apply to an n-gram model, which is counted without steps."""
 
 
 def _check_counted(settings: RunSettings) -> None:
-    """Refuse what has no effect on a model that is counted."""
+    """Reject settings that have no effect on an n-gram model."""
     beside = ("start.", "lora.", "distil.", "budget")
     for key in settings.asked:
         if key.startswith(beside) or (key.startswith("train.") and key not in COUNTING):
             raise ConfigError(
                 f"{said_as(settings.asked, key)} has no effect with model.body=ngram: n-grams are "
-                "counted anew from the training text, in one pass and without steps. Leave it out."
+                "counted in one pass over the training text, without steps. Leave it out."
             )
 
 
 def _check_fresh(settings: RunSettings) -> None:
-    """Refuse what would leave a decoder as it began."""
-    why = "the decoder behind the encoder of {} is fresh, and would hardly learn anything with {}"
+    """Reject settings that would keep a newly added decoder from learning."""
+    why = "the decoder added to the encoder of {} is untrained, and would hardly learn with {}"
     if settings.lora.rank:
         raise ConfigError(
             why.format(settings.start.run, f"lora.rank={settings.lora.rank}")
-            + ". Leave it out; start.freeze keeps layers of the encoder as they are."
+            + ". Leave it out, or freeze layers of the encoder with start.freeze."
         )
     if settings.start.freeze < 0:
         raise ConfigError(
             why.format(settings.start.run, "start.freeze=-1")
-            + ". Give the number of the encoder's layers: then all of it stays as it is."
+            + ". To freeze only the encoder, set start.freeze to the number of its layers."
         )
 
 
 def _family(settings: RunSettings, proposal: Proposal) -> str:
-    """That of the model which the task would have."""
+    """Model family that the task would choose."""
     chosen = proposal.model.get("model.family")
     return spec_of(settings.task).families[0] if chosen is None else str(chosen.value)
 
@@ -209,7 +210,7 @@ def _unasked(reasons: dict[str, str], settings: RunSettings) -> dict[str, str]:
 
 
 def _bare(choices: Choices) -> dict[str, object]:
-    """Settings of the model by the names that they have in it."""
+    """Return the values of model settings by their names without the section."""
     return {key.removeprefix("model."): choice.value for key, choice in choices.items()}
 
 
@@ -226,9 +227,9 @@ def choose_training(
     train: TrainSettings, facts: Facts, device: DeviceFacts, proposal: Proposal,
     model: ModelSettings,
 ) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
-    """Batches, steps and their intervals. Each rests on those before it."""
+    """Choose batches, steps and intervals, in this order: each depends on the ones before it."""
     check_optimizer(train)
-    if train.metric is None:  # the best is told by one that comes with the command, not the task
+    if train.metric is None:  # a custom metric of the command selects the best
         train = replace(train, metric=proposal.metrics[0])
     amount, why = proposal.amount, dict[str, str]()
 
@@ -243,8 +244,8 @@ def choose_training(
     assert train.batch_tokens is not None
     if train.micro_tokens is None:
         tokens = micro_tokens(model, train.batch_tokens, device)
-        reason = "as its caches like it" if device.is_cpu else "as its memory holds"
-        choose("micro_tokens", tokens, f"{device.shown}, {reason}")
+        reason = "fits the caches" if device.is_cpu else "fits the memory"
+        choose("micro_tokens", tokens, f"{reason} of {device.shown}")
     batch = train.batch_tokens
     if train.epochs is not None and facts.epoch_steps:
         steps = max(1, round(train.epochs * facts.epoch_steps))
@@ -257,13 +258,13 @@ def choose_training(
         steps = proposal.epochs * per_epoch
         reason = f"{proposal.epochs} epochs of {amount}"
         if steps < proposal.least_steps:
-            steps, reason = proposal.least_steps, "as few as teach anything, however little data"
+            steps, reason = proposal.least_steps, "the minimum for small datasets"
         choose("steps", steps, reason)
     if train.pool is None:
-        reason = "faster on a CPU" if device.is_cpu else "all steps of one form on a GPU"
+        reason = "faster on a CPU" if device.is_cpu else "all steps of the same shape on a GPU"
         choose("pool", POOL if device.is_cpu else 1, reason)
     if train.precision == "auto":
-        reason = f"{device.shown} that is fast in it" if device.bf16 else "exact"
+        reason = f"{device.shown} with fast bf16" if device.bf16 else "exact"
         choose("precision", "bf16" if device.bf16 else "fp32", reason)
     if train.eval_every is None:
         steps = train.steps or 1
@@ -274,12 +275,12 @@ def choose_training(
     found = ResolvedTrain.of(train)
     if model.counts:
         found = replace(found, steps=0, eval_every=1, save_every=1)
-        why["train.steps"] = "n-grams are counted, in one pass"
+        why["train.steps"] = "n-grams are counted in one pass"
     return found, why
 
 
 def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceFacts) -> int:
-    """As many as the device holds; on a CPU as many as its caches like."""
+    """Return the largest micro-batch that fits the memory of a GPU, or the caches of a CPU."""
     if device.is_cpu:
         return min(batch_tokens, CPU_TOKENS)
     tokens = batch_tokens

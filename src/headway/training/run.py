@@ -1,4 +1,4 @@
-"""A training run from settings to a finished folder: prepare, resolve, train or go on, choose."""
+"""Training run from settings to a finished folder: prepare, resolve, train or resume, choose."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ from headway.training.trainer import Worker, choose
 
 @dataclass(kw_only=True)
 class Training:
-    """Everything of one training run. `train` does the work."""
+    """One training run; `train` executes it."""
 
     settings: RunSettings
     out: Path
@@ -87,24 +87,24 @@ class Training:
     budget_s: float | None = None
     restart: bool = False
     given: Mapping[str, Given] = field(default_factory=dict)
-    """Data that may be in memory, by the names of what it is written to."""
+    """Data passed in memory, by the name of the file that it is written to."""
 
     quiet: bool = False
     call: str = ""
-    """What a program calls to train, and to go on; nothing: it is the command line."""
+    """Python call that starts and resumes the run, for messages; empty on the command line."""
 
     own: Mapping[str, Own] = field(default_factory=dict)
-    """Metrics beside those of the task."""
+    """Custom metrics, in addition to those of the task."""
 
     by: str = ""
-    """Which of them the best weights are chosen by, if not by one of the task."""
+    """Custom metric that selects the best weights; empty: a metric of the task does."""
 
     on: Heard | None = None
-    """Told every line of the log; may ask to end."""
+    """Callback for every line of the log; it may end the training."""
 
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
-    """By `now`: when the command began."""
+    """Time at which the command began, by the clock `now`."""
 
     def __post_init__(self) -> None:
         self.settings = replace(self.settings, asked=asked_of(self.settings))
@@ -115,19 +115,19 @@ class Training:
         self.log = RunLog(self.out if self.ranks.is_first else None, self.progress, self.on)
         self.checkpoints: Checkpoints | None = None
         self.removed = False
-        """Whether someone has taken the run folder away in mid-run."""
+        """Whether the run folder was removed during the run."""
 
         self.timing: plan.Timing | None = None
         self.unwritten: list[str] = []
-        """Files of the end that could not be written."""
+        """Final files that could not be written."""
 
         if self.settings.train.tensorboard:
-            needs("tensorboard", "tensorboard")  # better now than after the data is read
+            needs("tensorboard", "tensorboard")  # fail before the data is read
 
     @cached_property
     def task(self) -> Task:
-        """Told when data that was in memory is in files: these may say which it is, and then which
-        settings have no effect on it."""
+        """Task of the run. Use it only after data in memory has been written to files: they may
+        determine the variant of the task, and which settings have no effect on it."""
         row, asked = row_of(self.settings), self.settings.asked
 
         def place(key: str) -> str:
@@ -138,8 +138,8 @@ class Training:
         return make_task(row)
 
     def train(self) -> list[str]:
-        """What could not be saved, if anything. Raises `Stopped` where someone asked for it, whose
-        text says how to go on."""
+        """Train, and return descriptions of everything that could not be saved. On a stop signal,
+        raise `Stopped` with a text that explains how to resume."""
         with StopSignal(guest=bool(self.call)) as stop:
             try:
                 with self.home.alone() if self.ranks.is_first else nullcontext():
@@ -159,7 +159,7 @@ class Training:
                 self.ranks.close()
 
     def _report_so_far(self) -> None:
-        """What cannot be written now is tried again later, and said at the end."""
+        """Write the report during training. A failure is ignored: it is written again later."""
         if self.home.is_there():
             with suppress(OSError):
                 write_report(self.out)
@@ -167,8 +167,8 @@ class Training:
     def _train(self, stop: StopSignal) -> list[str]:
         with stop.at_once():
             known = not self.restart and self.ranks.same((self.out / CONFIG).exists())
-            with suppress(UserError):  # of a damaged file, which is said next
-                if known:  # it goes on from where it started
+            with suppress(UserError):  # a damaged file is reported next
+                if known:  # a resumed run keeps its start run
                     self._start(load_run(self.out))
             if self.ranks.is_first:
                 self.home.check(self.settings, self.restart)
@@ -189,7 +189,7 @@ class Training:
             before=lambda: self._keep_folder(settings, prepared),
         )
         self.checkpoints = checkpoints
-        self.ranks.wait()  # until the first has tidied up
+        self.ranks.wait()  # until rank 0 has cleaned up
         fresh = not self.ranks.same(bool(checkpoints.paths()))
         worker = Worker(
             settings, prepared, self.ranks, self._note if fresh else None, own=self.own, by=self.by
@@ -211,7 +211,7 @@ class Training:
             if loop.plateau is not None:
                 loop.plateau.replay(read_history(self.out).points("train", "nll"))
         if resumed and self.ranks.is_first:
-            self.log.event(loop.state.step, f"going on from step {loop.state.step:,}")
+            self.log.event(loop.state.step, f"resuming from step {loop.state.step:,}")
         if self.ranks.is_first:
             self._announce(settings, worker)
             self.log.report = Seldom(self._report_so_far)
@@ -228,7 +228,7 @@ class Training:
         return troubles or ["another rank could not save everything"] * some
 
     def dry_run(self, prepared: Prepared) -> tuple[Resolved, plan.Timing]:
-        """Settings as they would be, and the speed measured on a throw-away copy."""
+        """Return the settings that a run would have, and the speed of a temporary copy of it."""
         settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             settings = self._fitted(settings, prepared)
@@ -240,50 +240,50 @@ class Training:
         return settings, self.timing
 
     def choose_start(self) -> None:
-        """Where nobody says what to start from: the usual, said in a line."""
+        """Choose the default start run if the user named none, and print it."""
         begins = self._start(with_pretrained(self.settings))
         check_started(self.settings)
         if begins:
             how = 'start="none"' if self.call else "--from none"
             self._note(
-                f"{self.settings.start.run} knows the words of these texts: this run starts from "
-                f"it ({how}: from nothing)"
+                f"starting from the pretrained encoder {self.settings.start.run}, whose "
+                f"vocabulary covers these texts. To train from scratch: {how}"
             )
 
     def _start(self, of: RunSettings) -> bool:
-        """From a shipped encoder, where `of` does and nobody says what to start from."""
+        """Start from the same run as `of`, unless the user chose one. Returns whether it does."""
         name = str(self.ranks.same(of.start.run))
         if not name or self.settings.origin or "start.run" in self.settings.asked:
             return False
-        asked = self.settings.asked | Asked({"start.run": name}, "it knows the words of the texts")
+        asked = self.settings.asked | Asked({"start.run": name}, "its vocabulary covers the texts")
         start = replace(self.settings.start, run=name)
         self.settings = replace(self.settings, start=start, asked=asked)
         return True
 
     def _keep_given(self) -> None:
-        """Data in memory, written down. A run goes on with what it began with."""
+        """Write data in memory to files. A resumed run needs the data that it was started with."""
         if not keep(self.out / GIVEN, self.given, replace=not (self.out / CONFIG).exists()):
             raise FolderError(self._other_data())
 
     def _other_data(self) -> str:
         if self.call:
             return (
-                f"the data is not what {self.out} was trained on so far. Give the same, choose "
-                "another out, or begin anew with restart=True."
+                f"the data differs from the data that {self.out} was trained on so far. Pass the "
+                "same data, choose another out, or start over with restart=True."
             )
         return (
-            f"the data files are not those that {self.out} was trained on so far. "
-            "Put them back, choose another --out, or begin anew with --restart."
+            f"the data files differ from those that {self.out} was trained on so far. "
+            "Restore them, choose another --out, or start over with --restart."
         )
 
     def _prepare(self) -> Prepared:
-        """Rank 0 prepares; the others then find it done."""
+        """Prepare the data on rank 0; the other ranks then load it."""
         if not self.ranks.is_first:
             self.ranks.wait()
             return self.task.load_prepared(self.out)
         try:
             prepared = self.task.prepare(self.settings, self.out, self.progress)
-        except ImpossibleData as error:  # which says what is wrong; here is the rest
+        except ImpossibleData as error:  # it has the errors; print the other findings
             for line in error.report.lines("warning", "note"):
                 self.progress.note(line)
             raise
@@ -296,11 +296,11 @@ class Training:
 
     @cached_property
     def tables(self) -> Tables:
-        """Which column of the files was taken for what."""
+        """Columns of the data files with their roles."""
         return Tables.of(self.settings, row_of(self.settings), self.given)
 
     def _settings(self, prepared: Prepared) -> Resolved:
-        """Those of the run that is taken up again, or new ones, which are then written down."""
+        """Return the settings of the run that is resumed, or choose and write new ones."""
         is_known = self.ranks.same((self.out / CONFIG).exists())
         if is_known:
             settings = self.home.stored(self.settings.task)
@@ -309,7 +309,7 @@ class Training:
         else:
             settings = replace(self._resolve(prepared), fingerprint=prepared.fingerprint)
         if self.ranks.is_first:
-            if not is_known:  # then these are of nobody
+            if not is_known:  # left by an earlier run
                 (self.out / PLAN).unlink(missing_ok=True)
             self._write_settings(settings, prepared, config=not is_known)
         return settings
@@ -322,7 +322,7 @@ class Training:
             write_config(self.out, resolved_toml(settings))
 
     def _take_template(self, settings: Resolved) -> None:
-        """Who goes on with a chat model, and in its words, is one."""
+        """Copy the chat template of the start run to a language model with the same tokenizer."""
         if not settings.start.run or not row_of(settings).continues:
             return
         [folder] = run_folders([settings.start.run])
@@ -332,17 +332,17 @@ class Training:
             replace_file(self.out / CHAT_TEMPLATE, copy)
 
     def _has_tokenizer(self) -> bool:
-        """Whether it is there and whole; else it is written again from the prepared data."""
+        """Whether the tokenizer file exists and is undamaged; otherwise it is written again."""
         try:
             file_in(self.out, TOKENIZER)
         except FolderError as error:
-            self.progress.note(f"{error} It is made again from the data.")
+            self.progress.note(f"{error} The file is written again from the prepared data.")
             return False
         return True
 
     def _keep_folder(self, settings: Resolved, prepared: Prepared) -> None:
-        """Make the run folder again where someone has removed it, so that what is saved into it
-        next is a run."""
+        """Create the run folder again if it was removed, so that a checkpoint saved next is part of
+        a complete run."""
         if not self.home.is_there():
             self.home.make_again()
         elif (self.out / CONFIG).is_file():
@@ -350,8 +350,8 @@ class Training:
         self.removed = True
         self._write_settings(settings, prepared, config=True)
         self.progress.note(
-            f"warning: {self.out} was removed while it was trained in. It is made again with the "
-            "settings and all that is saved from now on."
+            f"warning: {self.out} was removed during training. It is created again with the "
+            "settings and everything that is saved from now on."
         )
 
     def _resolve(self, prepared: Prepared) -> Resolved:
@@ -360,7 +360,7 @@ class Training:
             self.progress.note("timing a few steps")
             settings = self._fitted(settings, prepared)
         settings = replace(settings, data=self.tables.named(settings.data))
-        # As the first rank has it: another may have another amount of memory.
+        # Use the settings of rank 0: other ranks may have another amount of memory.
         stored = self.ranks.same(resolved_toml(settings))
         return replace(read_resolved(str(stored)), asked=settings.asked)
 
@@ -369,10 +369,10 @@ class Training:
             self.progress.note(text)
 
     def _with_threads(self, settings: Resolved) -> Resolved:
-        """The settings with the number of threads that is fastest now.
+        """Return the settings with the number of threads that is fastest now.
 
-        It is a setting because it changes how sums are rounded: a resumed run needs the same.
-        With several ranks the launcher decides.
+        The number is a setting because it affects rounding: a resumed run needs the same one. With
+        several ranks the launcher decides.
         """
         if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
             return settings
@@ -383,7 +383,7 @@ class Training:
                 f"measured again when the load changes (train.threads={most} always uses all)"
             )
         torch.set_num_threads(threads)
-        why = {**settings.why, "train.threads": "the quickest number here and now"}
+        why = {**settings.why, "train.threads": "the fastest number when it was measured"}
         return replace(settings, train=replace(settings.train, threads=threads), why=why)
 
     def _thread_plan(self, settings: Resolved, journal: Journal) -> ThreadPlan | None:
@@ -407,8 +407,8 @@ class Training:
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
 
     def _fitted(self, settings: Resolved, prepared: Prepared) -> Resolved:
-        """The number of steps that the budget has time for, by trial; smaller ones where that would
-        be too few to learn from."""
+        """Return the settings with the number of steps that fits the budget, found by a trial. If
+        it would be too small to learn anything, steps become smaller."""
         first = self._first_plan(settings, prepared)
         smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
         if smaller != settings:
@@ -417,14 +417,15 @@ class Training:
                 share = plan.work_seconds(smaller, device) / plan.work_seconds(settings, device)
                 self.timing = replace(self.timing, step_s=share * self.timing.step_s)
             first = self._first_plan(smaller, prepared)
-            why = f"so that the budget has time for some {first.steps:,} steps"
+            why = f"to fit about {first.steps:,} steps into the budget"
             if self.timing is None:
-                why = "so that the little time that is left has room for steps"
+                why = "to fit steps into the little time that is left"
             self.progress.note(f"{why}: {_what_fits(settings, smaller)}")
         return plan.with_steps(smaller, first)
 
     def _first_plan(self, settings: Resolved, prepared: Prepared) -> Decision:
-        """That of a run with these settings; `timing` is what it rests on, if there was time."""
+        """Return the first plan of a run with these settings, based on `timing` if there was time
+        for a trial."""
         assert self.budget_s is not None
         spent = (self.now() - self.started) / self.budget_s
         if self.timing is None and self.ranks.same(spent > 0.8):  # no time for a trial
@@ -448,14 +449,14 @@ class Training:
         train, model = settings.train, settings.model
         steps, batch_tokens = train.steps, train.batch_tokens
         learning, n = trainable(worker.model)
-        some = f" ({learning:,} learn)" if learning < n else ""
+        some = f" ({learning:,} trainable)" if learning < n else ""
         data, ranks = self.task.describe(worker.prepared), self.ranks
         device = f"{ranks.device} × {ranks.world}" if ranks.world > 1 else str(ranks.device)
         pieces = -(-batch_tokens // train.micro_tokens)
         self.progress.note(
             f"{n:,} parameters{some}, {data}"
             + (f", {steps:,} steps of {batch_tokens:,} tokens" if steps else "")
-            + (f" in {pieces} parts" if steps and pieces > 1 else "")
+            + (f" in {pieces} micro-batches" if steps and pieces > 1 else "")
             + f", {train.precision} on {device}"
         )
         if not (self.out / CARD).exists():
@@ -467,16 +468,17 @@ class Training:
             self.progress.note(f"{train.optimizer}, {rates}")
             if worker.not_recorded:
                 self.progress.note(
-                    "steps run without a CUDA graph, which takes longer, because of "
+                    "steps run without a CUDA graph, which is slower, because of "
                     f"{worker.not_recorded}"
                 )
         for line in getattr(worker.objective, "notes", list)():
             self.progress.note(line)
 
     def _finish(self, worker: Worker, loop: Loop, state: State) -> bool:
-        """The average of the newest checkpoints against the best one; the winner is the model.
+        """Choose the final weights, save them and write the report.
 
-        False when a stop was asked for on the way."""
+        Returns False if a stop was requested meanwhile.
+        """
         try:
             chosen = choose(worker, loop)
             beside = worker.beside_teacher(
@@ -513,7 +515,7 @@ class Training:
                 f"ended in {duration(took)}, but not everything was saved: {'; '.join(troubles)}. "
                 + (f"{WEIGHTS} was not written." if WEIGHTS in self.unwritten
                    else f"{WEIGHTS} holds: {chosen['kept']}.")
-                + (f" Put that right and {self._again('give')}: it goes on {self._where()}."
+                + (f" Fix the problem and {self._again('run')}: training resumes {self._where()}."
                    if self._mends(state.step) else "")
             )  # fmt: skip
         else:
@@ -522,7 +524,7 @@ class Training:
         return True
 
     def _put(self, name: str, write: Callable[[], object]) -> None:
-        """Something of the end. What cannot be written must not take the rest with it."""
+        """Write a final file. A failure is recorded, and does not prevent the other files."""
         try:
             write()
         except (OSError, FolderError) as error:
@@ -530,11 +532,11 @@ class Training:
             self.progress.note(f"warning: {error}")
 
     def _troubles(self) -> list[str]:
-        """What was lost on the way, for a line at the end and the exit code."""
+        """List everything that was lost or not saved, for the last line and the exit code."""
         found = []
         if self.removed or (self.ranks.is_first and not self.home.is_there()):
             found.append(
-                f"{self.out} was removed in mid-run, and with it earlier checkpoints, the prepared "
+                f"{self.out} was removed during the run, with earlier checkpoints, the prepared "
                 "data and the log"
             )
         if self.checkpoints is not None and self.checkpoints.failed:
@@ -542,41 +544,41 @@ class Training:
             shown = ", ".join(f"{step:,}" for step in steps[:5]) + ", …" * (len(steps) > 5)
             found.append(f"saving failed at step {shown}")
         if self.log.failed:
-            found.append(f"{LOG} lacks lines")
+            found.append(f"{LOG} is incomplete")
         if self.unwritten:
             found.append(f"{', '.join(self.unwritten)} could not be written")
         return found
 
     def _mends(self, last: int) -> bool:
-        """Whether the same command, given again, would write what is missing: an older checkpoint
-        does not come back, and nobody needs it once the run has ended."""
+        """Whether running the same command again would write what is missing. Older checkpoints do
+        not count: they are not needed once the run has ended."""
         held = self.checkpoints is not None and self.checkpoints.holds(last)
         return bool(self.unwritten) or self.log.failed or not held
 
     def _where(self) -> str:
         step = self.checkpoints.newest_step() if self.checkpoints is not None else 0
-        return f"from step {step:,}" if step else "from the beginning"
+        return f"from step {step:,}" if step else "from step 0"
 
     def _again(self, verb: str = "") -> str:
-        """What goes on with this run."""
+        """Return the command or call that resumes this run, as a phrase with an optional verb."""
         if self.call:
             return f"{verb and 'call '}{self.call} with the same arguments"
         return f"{verb} the same command again" if verb else "the same command"
 
     def _stop(self, name: str) -> Stopped:
-        """What to say, and whether nothing is lost."""
+        """Return the error for a stopped run: how to resume it, and whether all is saved."""
         made = self.checkpoints
         if made is not None and made.failed and made.failed[-1] > made.newest_step():
             text = (
                 f"stopped by {name}, but step {made.failed[-1]:,} could not be saved; "
-                f"{self._again()} goes on {self._where()}"
+                f"{self._again()} resumes {self._where()}"
             )
             return Stopped(text, saved=False)
-        return Stopped(f"stopped by {name}; {self._again()} goes on from here")
+        return Stopped(f"stopped by {name}; {self._again()} resumes from here")
 
 
 def with_fitted(settings: Resolved, fitted: Mapping[str, float]) -> Resolved:
-    """The settings with values that were fitted on the validation data."""
+    """Return the settings with the values that were fitted on the validation data."""
     sections: dict[str, Any] = {}
     for key, value in fitted.items():
         section, _, name = key.partition(".")
@@ -587,7 +589,7 @@ def with_fitted(settings: Resolved, fitted: Mapping[str, float]) -> Resolved:
 
 
 def _what_fits(before: Resolved, after: Resolved) -> str:
-    """What the budget made smaller."""
+    """Describe what was made smaller to fit the budget."""
     changes = []
     tokens, fewer = before.train.batch_tokens, after.train.batch_tokens
     if fewer != tokens:

@@ -1,4 +1,4 @@
-"""The folder of a run: one process at a time, the same command or none, and nobody else's files."""
+"""Folder of a run: locked for one process, and checked for other settings and foreign files."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ OWN = {
     "input.tmp": ANY,
     "tensorboard": re.compile(r"events\."),
 }
-"""What a run folder holds and `--restart` removes; of folders, what the names in them begin with.
-Names of our own that begin with a dot are gone when a run is."""
+"""Files of a run folder, which `--restart` removes; for folders, a pattern of the names inside. Our
+own files with a leading dot exist only while a run is active."""
 
 
 def _reads_from(data: DataSettings, folder: Path) -> bool:
-    """Whether the data lies in there, as what was in memory does."""
+    """Whether data files are inside this folder, as those of data in memory are."""
     files = (path for name in FILES for path in getattr(data, name))
     return any(Path(path).is_relative_to(folder) for path in files)
 
 
 def _moved(asked: Mapping[str, object]) -> dict[str, object]:
-    """With data that was in memory called the same wherever the run folder lies."""
+    """Return the settings with paths of data in memory that do not depend on the run folder."""
     return {
         key: [_in_run(one) for one in value] if isinstance(value, list) else value
         for key, value in asked.items()
@@ -75,20 +75,20 @@ def _in_run(value: object) -> object:
 
 
 class Home:
-    """`path` need not exist yet."""
+    """Run folder at `path`, which need not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
         self._lock = -1
-        """The open folder itself, which outlives its name."""
+        """Descriptor of the open folder, which stays valid if the folder is removed."""
 
         self._made: list[Path] = []
-        """Folders that were not there, the innermost first."""
+        """Folders created by this object, innermost first."""
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Make the folder; no two runs in it at a time. What is refused leaves none behind."""
+        """Create and lock the folder. If an error rejects the run, the new folder is removed."""
         try:
             self._take()
             yield
@@ -99,24 +99,24 @@ class Home:
             self._leave()
 
     def is_there(self) -> bool:
-        """Whether the folder that was taken still has its name: people remove folders."""
+        """Whether the locked folder still exists under its name."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._lock))
         except OSError:
             return False
 
     def make_again(self) -> None:
-        """After someone has removed it; refused where something else has taken its place."""
+        """Create the folder again after it was removed; an error if another one has its name."""
         if self.path.is_dir() and any(self.path.iterdir()):
-            raise FolderError(f"{self.path} was removed, and another folder has its name now")
+            raise FolderError(f"{self.path} was removed, and another folder now has its name")
         self._leave()
         self._take()
 
     def _unmake(self) -> None:
-        """Take away folders that were made here and hold nothing, or only data as it was given."""
+        """Remove the folders created here if they are empty or hold only data from memory."""
         if self._made and self.is_there() and [one.name for one in self.path.iterdir()] == [GIVEN]:
             shutil.rmtree(self.path / GIVEN)
-        with suppress(OSError):  # of the first that is not empty
+        with suppress(OSError):  # stops at the first that is not empty
             for folder in self._made:
                 folder.rmdir()
 
@@ -127,7 +127,8 @@ class Home:
             self._lock = os.open(self.path, os.O_RDONLY)
         except (FileExistsError, NotADirectoryError) as error:
             raise FolderError(
-                f"{self._obstacle()}, and --out names a folder for the run. Choose another name."
+                f"{self._obstacle()}, but --out must name a folder for the run. Choose another "
+                "--out."
             ) from error
         except OSError as error:
             raise FolderError(f"cannot use {self.path} as a run folder: {error}.") from error
@@ -141,15 +142,15 @@ class Home:
             pass
 
     def _obstacle(self) -> str:
-        """What stands where the folder should be, or one that it should lie in."""
+        """Describe what prevents the folder, or a folder above it, from being created."""
         for path in (self.path, *self.path.parents):
             if path.is_file():
                 return f"{path} is a file"
             if path.is_symlink() and not path.exists():
-                return f"{path} is a link to {path.readlink()}, which is not there"
+                return f"{path} is a link to {path.readlink()}, which does not exist"
             if path.exists() and not path.is_dir():  # a device, a pipe
-                return f"{path} is no folder"
-        return f"{self.path} is no folder"
+                return f"{path} is not a folder"
+        return f"{self.path} is not a folder"
 
     def _leave(self) -> None:
         if self._lock >= 0:
@@ -157,12 +158,13 @@ class Home:
         self._lock = -1
 
     def check(self, settings: RunSettings, restart: bool) -> None:
-        """Refuse what holds other things than this run; or clear it for a new one."""
+        """Raise an error if the folder holds anything but this run; `restart` empties it first."""
         foreign = self._foreign()
         is_run = self.config.is_file() if not restart else self._names_a_task()
         if any("/" in name for name in foreign) or (foreign and not is_run):
             raise FolderError(
-                f"{self.path} is not empty and no run folder: it holds {', '.join(foreign[:5])}. "
+                f"{self.path} is not empty and not a run folder: it holds "
+                f"{', '.join(foreign[:5])}. "
                 "Choose another --out."
             )
         if restart:
@@ -174,10 +176,11 @@ class Home:
             self._check_same(settings)
 
     def _check_same(self, settings: RunSettings) -> None:
-        """One goes on with what was asked for then, or not at all; files may lie elsewhere."""
+        """Raise an error if the settings differ from those of the stored run. The data files may
+        have moved."""
         asked = settings.asked
         before = self.stored(settings.task).asked
-        if not before:  # in format 1 nobody wrote down what was asked for in Python
+        if not before:  # format 1 does not store settings made in Python
             return
         changed = differences(_moved(before), _moved(asked))
         files = tuple(f"data.{name}: " for name in (*FIELDS, *MEDIA_FIELDS))
@@ -192,30 +195,30 @@ class Home:
         raise FolderError(
             f"{self.path} holds a run with other settings:\n  "
             + "\n  ".join(changed)
-            + f"\nIts own metrics are given again: headway.train(…, metrics={{{given}}})"
-            * bool(own)
-            + "\nParts of its own are given again: headway.train(…, parts=…)"
+            + f"\nPass its custom metrics again: headway.train(…, metrics={{{given}}})" * bool(own)
+            + "\nPass its custom model parts again: headway.train(…, parts=…)"
             * ("model.parts" in before and "model.parts" not in asked)
-            + "\nUse the same settings to go on, another --out, or --restart to begin anew."
+            + "\nUse the same settings to resume, choose another --out, or start over with "
+            "--restart."
         )
 
     def _was_prepared_from(self, data: DataSettings) -> bool:
         try:
             made = json.loads(read_text(self.path / "data" / MANIFEST))
             return are_those(made["inputs"], data)
-        except (KeyError, TypeError, ValueError, OSError, UserError):  # that is said later
+        except (KeyError, TypeError, ValueError, OSError, UserError):  # reported later
             return False
 
     def _is_said_without_folders(self, before: Asked, asked: Asked) -> bool:
-        """Whether a run that is finished was given files with these names, and what was prepared
-        from them is gone: it is made again, and its fingerprint decides."""
+        """Whether only the folders of the data files differ and the prepared data is gone. It is
+        then prepared again, and its fingerprint decides."""
         is_gone = not (self.path / "data" / MANIFEST).exists()
         names = asked.with_names(FILE_KEYS, file_name)
         return is_gone and not differences(_moved(before), _moved(names))
 
     def stored(self, task: str) -> Resolved:
-        """The settings of the run that is there."""
-        way_out = "Choose another --out, or begin anew with --restart."
+        """Load the settings of the stored run, which must be of this task."""
+        way_out = "Choose another --out, or start over with --restart."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")
             if found != task and (found not in ALIASES or ALIASES[found].task != task):
@@ -232,7 +235,7 @@ class Home:
             return False
 
     def _foreign(self) -> list[str]:
-        """What no run has put there, looking into our folders too."""
+        """List files that no run writes, also inside the folders of a run."""
         found = []
         for path in sorted(self.path.iterdir()):
             if path.name not in OWN:

@@ -1,7 +1,7 @@
-"""The learning rate of every step: a pure function of the step's number, which counts from 1.
+"""Learning-rate schedules: pure functions of the number of the step, which counts from 1.
 
-Every schedule climbs to its peak in a straight line, reached at step `warmup`, and differs in what
-comes then. Those that end at zero would reach it one step after the last, so that no step is lost.
+Every schedule rises linearly to its peak at step `warmup`; schedules differ after that. Those that
+decay to zero would reach it one step after the last, so that no step is wasted.
 """
 
 from __future__ import annotations
@@ -13,21 +13,20 @@ from collections.abc import Callable
 from headway.settings.train import OF_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
-"""For schedules that have no rule of their own."""
+"""Default peak learning rate of schedules without a rule of their own."""
 
 PAPER_WARMUP = 4000
-"""Steps, in "Attention Is All You Need". Its formula gives a shorter warm-up a higher peak, and one
-that is short because the run is short would get a rate at which nothing is learned."""
+"""Warm-up steps in "Attention Is All You Need". Its formula gives a shorter warm-up a higher peak,
+which would be too high to learn anything in a short run."""
 
 WARMUP_SHARE = {"noam": 2}
 USUAL_SHARE = 10
-"""One in so many steps warms up, where these are few. `noam` is for norms behind each part, which
-want a long warm-up: half of a short run learned more than a tenth of it
-(docs/tasks/training.md)."""
+"""In short runs, one in this many steps is warm-up. `noam` is for post-norm models, which need a
+longer one: in a short run, half of the steps was better than a tenth (docs/tasks/training.md)."""
 
 
 def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:
-    """The rate at each step of a run of that many steps."""
+    """Return the learning rate as a function of the step, for a run of this many steps."""
     warmup = warmup_steps(settings, steps)
     peak = aimed_peak(settings, steps, d_model)
     after = AFTER_WARMUP[settings.schedule]
@@ -42,7 +41,7 @@ def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable
 
 
 def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
-    """The step of the peak: without a warm-up the first one."""
+    """Step of the peak; the first one if there is no warm-up."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
     share = WARMUP_SHARE.get(settings.schedule, USUAL_SHARE)
@@ -50,15 +49,15 @@ def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
 
 
 def schedule_steps(settings: ResolvedTrain) -> int:
-    """Of the schedule of a run whose number of steps may change. Where the warm-up that was asked
-    for is longer than the run seemed to be, there is something behind it all the same."""
+    """Length of the schedule in a run whose number of steps may change. If the requested warm-up is
+    longer than the planned run, the schedule still continues after it."""
     steps, warmup = settings.steps, settings.warmup
     return steps if warmup is None or warmup < steps else USUAL_SHARE * max(1, warmup)
 
 
 def aimed_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
-    """The rate that the warm-up leads to, whether or not the run is long enough to get there: what
-    is asked for, or else what was published, and no more because a run is short."""
+    """Learning rate at the end of the warm-up, even if the run is too short to reach it: the user's
+    setting, or else the published value, which is not raised for short runs."""
     if settings.lr is not None:
         return settings.lr
     if settings.schedule == "noam":
@@ -67,7 +66,7 @@ def aimed_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
 
 
 def peak_lr(settings: ResolvedTrain, steps: int, d_model: int) -> float:
-    """The highest rate that the run will really have."""
+    """Highest learning rate that the run reaches."""
     rate = learning_rate(settings, steps, d_model)
     # Every schedule rises or stays, then falls: the top is the first step that a fall follows.
     top = bisect_left(range(1, steps), True, key=lambda step: rate(step + 1) < rate(step)) + 1
@@ -75,9 +74,9 @@ def peak_lr(settings: ResolvedTrain, steps: int, d_model: int) -> float:
 
 
 def schedule_line(settings: ResolvedTrain, steps: int, d_model: int) -> str:
-    """What a run says about its rates when it begins."""
+    """Describe the schedule in one line for the start of a run."""
     warmup, peak = warmup_steps(settings, steps), peak_lr(settings, steps, d_model)
-    text = f"{settings.schedule} schedule, peak rate {peak:.3g}"
+    text = f"{settings.schedule} schedule, peak learning rate {peak:.3g}"
     if warmup < steps or warmup == 1:
         return f"{text} at step {warmup:,}"
     aimed = aimed_peak(settings, steps, d_model)
@@ -85,7 +84,7 @@ def schedule_line(settings: ResolvedTrain, steps: int, d_model: int) -> str:
     text += f" at the last step: the warm-up of {warmup:,} steps to {aimed:.3g} is {which} the run"
     if steps == 1:
         return text
-    return f"{text}. For a rate that also falls again: train.warmup={steps // 2}"
+    return f"{text}. For a learning rate that also decays: train.warmup={steps // 2}"
 
 
 def _inverse_sqrt(step: float, warmup: int, steps: int, cooldown: int) -> float:
@@ -93,7 +92,7 @@ def _inverse_sqrt(step: float, warmup: int, steps: int, cooldown: int) -> float:
 
 
 def _left(step: float, start: int, steps: int) -> float:
-    """The share of the way from `start` to the end that still lies ahead."""
+    """Return the remaining share of the steps between `start` and the end."""
     return min(1.0, max(0, steps + 1 - step) / max(1, steps + 1 - start))
 
 
@@ -121,7 +120,6 @@ AFTER_WARMUP: dict[str, Callable[[float, int, int, int], float]] = {
     "constant": _constant,
     "trapezoid": _trapezoid,
 }
-"""The share of the peak after the warm-up, from the step, warm-up, all and cool-down steps.
-
-Noam and inverse-sqrt are one formula: they differ in the peak they aim at when none is given.
+"""Share of the peak after the warm-up: functions of the step and of the numbers of warm-up steps,
+all steps and cool-down steps. `noam` and `inverse-sqrt` differ only in their default peak.
 """

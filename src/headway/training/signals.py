@@ -1,4 +1,4 @@
-"""Ask a run to stop: finish the step, save, and exit with a code that says "run me again"."""
+"""Stop signals: finish the step, save, and exit with the code for "run the command again"."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from headway.errors import Stopped
 
 
 class StopSignal:
-    """While entered, SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `asked` and end nothing.
+    """Context in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `asked` instead of ending the run.
 
-    A later one ends it at once: a process of ours with 128 and its number, and one that calls us
-    (`guest`) as if we had never been there, for what else it holds is not ours. Those that follow
-    within `pause` seconds count as the same request: a launcher often repeats to its processes what
-    the terminal has sent them already. One that is ignored stays so: a shell starts what runs in
-    the background deaf to the Ctrl-C that is meant for another command.
+    A second signal ends the process at once: our own process with the exit code 128 plus the number
+    of the signal, and a process of another program (`guest`) with its own signal handler. Signals
+    within `pause` seconds count as one request, because a launcher often repeats a signal that the
+    terminal has already sent. An ignored signal stays ignored: a shell starts background processes
+    with SIGINT ignored, because Ctrl-C is meant for another command.
     """
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -30,7 +30,7 @@ class StopSignal:
     def __init__(self, pause: float = 1.0, *, guest: bool = False) -> None:
         self.asked = False
         self.name = ""
-        """Of the signal that asked."""
+        """Name of the signal that requested the stop."""
 
         self._pause = pause
         self._guest = guest
@@ -52,19 +52,19 @@ class StopSignal:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            # None: set by something other than Python, which cannot be put back from here.
+            # None: the handler was not set by Python and cannot be restored from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
     def check(self) -> None:
-        """Raise `Stopped` when a stop was asked for."""
+        """Raise `Stopped` if a stop was requested."""
         if self.asked:
             raise Stopped(self.name)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """For work that has nothing to save, such as reading data: inside, a signal raises
-        `Stopped` where it arrives, and one that arrived before raises it on entering."""
+        """Context for work without anything to save, such as reading data: a signal raises
+        `Stopped` immediately, and an earlier one raises it on entry."""
         self._raises = True
         try:
             self.check()
@@ -91,7 +91,7 @@ class StopSignal:
 
 
 def _leave(code: int) -> None:
-    """Without any clean-up, which might be what hangs. A bar may have hidden the cursor."""
+    """Exit without clean-up, which might hang, but show the cursor that a bar may have hidden."""
     if sys.stderr.isatty():
         os.write(2, b"\x1b[?25h\n")
     os._exit(code)

@@ -1,6 +1,7 @@
-"""The state of a run at one step, and the folder that holds it.
+"""State of a run at one step, and the checkpoint folder that stores it.
 
-`*.safetensors` and `state.json`, then, written last, `manifest.json` with what they promise to be.
+The folder has `*.safetensors` and `state.json`. Their checksums are in `manifest.json`, which is
+written last.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ MANIFEST = "manifest.json"
 class Manifest:
     step: int
     best: int | None
-    """The step of the best checkpoint when this one was written, which may be itself."""
+    """Step of the best checkpoint when this one was written; it may be this one."""
 
     passing: bool
-    """Saved on a stop, between what the run saves by itself."""
+    """Whether it was saved on a stop, between regular checkpoints."""
 
     files: Mapping[str, Mapping[str, Any]]
-    """Name to `size` and `sha256`."""
+    """The `size` and `sha256` of each file by name."""
 
     headway: str = __version__
     torch: str = str(torch.__version__)
 
     @classmethod
     def of(cls, folder: Path, names: Iterable[str], **facts: Any) -> Manifest:
-        """Of files that are written."""
+        """Build the manifest of files that have been written."""
         return cls(files={name: identity(folder / name) for name in names}, **facts)
 
     def text(self) -> str:
-        """JSON whose last line is the SHA-256 of all before it, for it has no other guard."""
+        """JSON text that ends with the SHA-256 of everything before it."""
         return seal_json(json.dumps(asdict(self), indent=1))
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Refused unless it is, to the byte, what `Manifest.text` wrote."""
+    """Read a manifest; an error unless it is byte for byte what `Manifest.text` wrote."""
     text = (folder / MANIFEST).read_bytes()
     try:
         values = json.loads(text)
@@ -59,11 +60,11 @@ def read_manifest(folder: Path) -> Manifest:
             return manifest
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    raise FolderError(f"{folder} is damaged: {MANIFEST} is not what was written.")
+    raise FolderError(f"{folder} is damaged: {MANIFEST} differs from what was written.")
 
 
 def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
-    """Check every file, or `only` those of them that there are, against the manifest."""
+    """Check every file of the manifest, or those of them in `only`, against its checksum."""
     manifest = read_manifest(folder)
     for name, promised in manifest.files.items():
         if only is not None and name not in only:
@@ -74,26 +75,26 @@ def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
 
 STATE = "state.json"
 WEIGHTS = ("model", "ema")
-"""Files whose tensors must be finite. With an average, that is what is evaluated and used."""
+"""Files whose tensors must be finite: the weights and their average, which is preferred."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a run needs to go on as if it had never stopped."""
+    """Everything that a run needs to resume as if it had not been interrupted."""
 
     step: int
     tensors: dict[str, dict[str, Tensor]]
-    """By file: "model" (each weight once), "optimizer", "ema", and any others."""
+    """Tensors by file: "model" (each weight once), "optimizer", "ema", and any others."""
 
     state: dict[str, Any]
-    """What JSON can hold: floats come back exactly, tuples as lists."""
+    """State stored as JSON: floats are restored exactly, tuples become lists."""
 
     passing: bool = False
-    """Set on reading: saved on a stop, between what the run saves by itself."""
+    """Whether it was saved on a stop, between regular checkpoints; set when it is read."""
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot, *, best: int | None, passing: bool) -> None:
-    """Make the folder and force all of it to the disk."""
+    """Create the folder, write all files and sync them to disk."""
     state = json.dumps(snapshot.state)
     folder.mkdir()
     (folder / STATE).write_bytes(state.encode())
@@ -110,7 +111,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, *, best: int | None, passin
 
 
 def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
-    """Of a folder that has been verified."""
+    """Read the snapshot of a verified folder."""
     try:
         tensors = {
             name.removesuffix(".safetensors"): load_file(folder / name)
@@ -124,10 +125,10 @@ def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
 
 
 def not_finite(tensors: Mapping[str, Mapping[str, Tensor]]) -> str | None:
-    """The first weight that holds a NaN or an infinity.
+    """Return the name of the first weight with a NaN or an infinity, or None.
 
-    A finite sum has finite terms, so one pass without a copy is nearly always enough, with one wait
-    for the device.
+    A finite sum has finite terms, so one pass without a copy and with a single synchronisation is
+    nearly always enough.
     """
     named = [
         (name, tensor)
@@ -144,7 +145,7 @@ def not_finite(tensors: Mapping[str, Mapping[str, Tensor]]) -> str | None:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each with memory of its own, which is what the format can hold."""
+    """Return tensors that do not share memory, as safetensors requires."""
     seen: set[int] = set()
     own = {}
     for name, tensor in tensors.items():

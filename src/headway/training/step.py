@@ -1,8 +1,8 @@
-"""One optimiser step out of any number of micro-batches, recorded as CUDA graphs where that helps.
+"""One optimiser step from any number of micro-batches, with CUDA graphs where possible.
 
-Every micro-batch adds its summed loss divided by the targets of the whole step, so the gradient
-does not depend on how the step was cut, nor on how many ranks share it. A step whose loss or
-gradient is not a number changes nothing and is counted.
+Every micro-batch adds its summed loss divided by the number of targets of the whole step. The
+gradient therefore does not depend on the micro-batches or on the number of ranks. A step whose loss
+or gradient is not finite changes nothing and is counted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headway.training.tensor_lists import add_, scale_, zero_
 
 @dataclass(frozen=True)
 class Scaled:
-    """A batch and what its summed loss is divided by, as a recorded step can read it."""
+    """A batch and the factor for its summed loss, as tensors that a CUDA graph can read."""
 
     batch: Any
     scale: Tensor
 
 
 class Step:
-    """`add` micro-batches, then `finish`."""
+    """Accumulates gradients: `add` each micro-batch, then `finish` the step."""
 
     def __init__(
         self,
@@ -47,17 +47,17 @@ class Step:
         self.weights = [p for p in model.parameters() if p.requires_grad]
         device = ranks.device
         self.totals = torch.zeros(2, device=device, dtype=torch.float64)
-        """Loss and likelihood of this step, summed over targets and divided by their number."""
+        """Loss and negative log-likelihood of this step, as means over its targets."""
 
         self.logged = torch.zeros(3, device=device, dtype=torch.float64)
-        """The same two and the norm of the gradient, of the step before."""
+        """Loss, negative log-likelihood and gradient norm of the last finished step."""
 
         self.bad = torch.zeros(2, device=device, dtype=torch.int64)
-        """Steps that were skipped: in a row up to now, and in all."""
+        """Number of skipped steps: in a row up to now, and in total."""
 
         self.skip = torch.zeros((), device=device)
         self.sums: list[Tensor] = []
-        """What recorded micro-batches add their gradients to."""
+        """Gradient sums of the micro-batches, if they run as CUDA graphs."""
 
         self._compute: Callable[[Scaled], Any] | None = None
         self._update: Callable[[], object] | None = None
@@ -74,7 +74,7 @@ class Step:
         self._compute(scaled)
 
     def finish(self, lr: float) -> None:
-        """Change the weights, or, where something is not a number, count and change nothing."""
+        """Update the weights, or only count the step if its loss or gradient is not finite."""
         set_lr(self.optimizer, lr)
         gradients = self.sums if self.recorded else self._gradients()
         self.ranks.sum_([*gradients, self.totals])
@@ -85,7 +85,7 @@ class Step:
 
     def _gradients(self) -> list[Tensor]:
         for weight in self.weights:
-            if weight.grad is None:  # a rank without a share of the step still takes part
+            if weight.grad is None:  # a rank without micro-batches still takes part in the sum
                 weight.grad = torch.zeros_like(weight)
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
@@ -122,10 +122,10 @@ class Step:
             tensor.copy_(copy)
         for tensor in [*self._everything(), *self.sums]:
             if id(tensor) not in known:
-                tensor.zero_()  # a state of the optimiser begins with zeros
+                tensor.zero_()  # the initial state of an optimiser is zero
 
     def _record(self, example: Scaled) -> None:
-        """Warm up, record, and put every weight and every state back to where it was."""
+        """Warm up, capture the CUDA graphs, and restore all weights and optimiser state."""
         before = self._everything()
         copies = [tensor.detach().clone() for tensor in before]
         self.sums = [torch.zeros_like(weight) for weight in self.weights]
@@ -135,11 +135,11 @@ class Step:
                 self._update = GraphedStep(self._recorded_step, example).replay
             else:
                 self._update = self._host_step
-        finally:  # also when memory ran out on the way
+        finally:  # also after running out of memory
             self._put_back(before, copies)
 
     def _everything(self) -> list[Tensor]:
-        """All that a step changes."""
+        """All tensors that a step changes."""
         states = [
             value
             for state in self.optimizer.state.values()
@@ -155,7 +155,7 @@ class Step:
         return self.totals
 
     def _recorded_step(self, _: Scaled) -> Tensor:
-        """No answer goes back to the host: the optimiser itself reads whether to skip."""
+        """Update the weights without a synchronisation: the optimiser reads whether to skip."""
         for weight, total in zip(self.weights, self.sums, strict=True):
             weight.grad = total
         norm = torch.nn.utils.get_total_norm(self.sums)
@@ -179,6 +179,6 @@ class Step:
 
 
 def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
-    """Torch's fused Adam leaves weights and state alone where `found_inf` is one."""
+    """Whether the optimiser skips a step if `found_inf` is 1, as torch's fused Adam does."""
     fused = all(group.get("fused") for group in optimizer.param_groups)
     return fused and isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)

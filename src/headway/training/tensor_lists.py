@@ -1,8 +1,8 @@
-"""The same change to many tensors, in a few kernels and not in one for each.
+"""In-place operations on lists of tensors, in a few kernels instead of one per tensor.
 
-torch does not promise these operators; without them tensors are changed one after another.
-`python -m benchmarks.shortcuts`: gradients of `transformer-base` are added up, scaled and cleared
-7 times as fast on an H200, and twice as fast where the step is recorded.
+These torch operators are not a public API; without them tensors are changed one after another.
+`python -m benchmarks.shortcuts`: gradients of `transformer-base` are summed, scaled and cleared 7
+times as fast on an H200, and twice as fast inside a CUDA graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many threads a CPU run computes with, where other work may hold the cores."""
+"""Choice of the number of threads on a CPU, where other programs may keep the cores busy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from headway.training.budget import Journal
 
 BUSY = 0.5
-"""Other processes that want to run, on average, from which on it is worth a measurement."""
+"""Average number of other running processes from which a measurement is worthwhile."""
 
 ROUNDS, WORK = 3, 12
 GAIN = 1.15
-"""Fewer threads have to be quicker by so much: a measurement beside other work is a rough one."""
+"""Factor by which fewer threads must be faster, because other programs disturb the measurement."""
 
 
 def threads_here(
     now: Callable[[], float] = time.perf_counter,
     load: Callable[[], float] = lambda: os.getloadavg()[0],
 ) -> int:
-    """The fastest number of threads at this moment: all of torch's, or fewer on a busy machine.
+    """Return the fastest number of threads now: all of torch's threads, or fewer on a busy machine.
 
-    OMP_NUM_THREADS is obeyed.
+    If OMP_NUM_THREADS is set, it is not changed.
     """
     most = torch.get_num_threads()
     if most == 1 or "OMP_NUM_THREADS" in os.environ or load() < BUSY:
@@ -34,7 +34,7 @@ def threads_here(
 
 
 def measured(most: int, now: Callable[[], float] = time.perf_counter) -> int:
-    """The fastest of `most`, half as many, and one thread. Leaves torch's own number unchanged."""
+    """Return the fastest of `most`, half as many and one thread. Torch's number is restored."""
     before = torch.get_num_threads()
     try:
         return quickest([most, max(1, most // 2), 1], torch.set_num_threads, _some_work, now)
@@ -105,13 +105,13 @@ def quickest(
     work: Callable[[], object],
     now: Callable[[], float],
 ) -> int:
-    """The number of threads that does the work soonest; the first, if others gain little. They take
-    turns, so that what comes and goes meets all of them."""
+    """Return the number of threads that is fastest for this work, or the first number if the others
+    gain little. The numbers take turns, so that disturbances affect all of them."""
     spent = dict.fromkeys(numbers, 0.0)
     for _ in range(ROUNDS):
         for number in spent:
             take(number)
-            work()  # a pool of another size is made first
+            work()  # creates the thread pool of this size
             start = now()
             work()
             spent[number] += now() - start
@@ -120,7 +120,7 @@ def quickest(
 
 
 def _some_work() -> None:
-    """Like a small model: products worth sharing, and little things between them."""
+    """Work like that of a small model: large matrix products with small operations between them."""
     x_ND = torch.ones(512, 256)
     w_DF = torch.ones(256, 512) / 256
     for _ in range(WORK):

@@ -1,4 +1,4 @@
-"""The model and all that trains it, and the choice between sets of weights at the end."""
+"""A model with its objective, optimiser and loop, and the choice of the final weights."""
 
 from __future__ import annotations
 
@@ -53,18 +53,19 @@ from headway.training.step import Step
 from headway.training.threads import ThreadPlan
 
 COMPILE_S = 60.0
-"""What compiling takes, about."""
+"""Approximate duration of compiling, in seconds."""
 
 
 LATE = 0.6
 """Share of the steps. If the best evaluation is later than this, more steps may help."""
 
 CELLS = 8
-"""Cells of a grid for each row of a batch, beyond which a recorded step gains nothing by it."""
+"""Most positions of a padded grid per token of the batch; with more padding, a CUDA graph has no
+benefit."""
 
 
 class Worker:
-    """The model, its objective, and all that trains it."""
+    """A model with its objective, loss, teacher and optimiser."""
 
     def __init__(
         self,
@@ -77,16 +78,16 @@ class Worker:
         own: Mapping[str, Own] | None = None,
         by: str = "",
     ) -> None:
-        """`note` hears how the weights begin; None: a checkpoint will bring them. `compiled`:
-        where that is worth it; for a trial it is not. `own`: metrics beside those of the task, and
-        `by` which of them the best weights are chosen."""
+        """`note`: receives lines about the initial weights; None: they come from a checkpoint.
+        `compiled`: compile the model if that saves time, which it does not in a trial. `own`:
+        custom metrics. `by`: the custom metric that selects the best weights."""
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.objective: Objective[Any] = with_metrics(
             find_task(settings).objective(settings, prepared), own or {}, by
         )
         self.not_recorded = self._why_not_recorded() if device.type == "cuda" else ""
-        """Why steps on a GPU run without a CUDA graph, for a line; empty where they have one."""
+        """Reason why steps on a GPU run without a CUDA graph; empty if they use one."""
         self.recorded = device.type == "cuda" and not self.not_recorded
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
@@ -119,8 +120,8 @@ class Worker:
         *,
         careful: bool = True,
     ) -> dict[str, Any]:
-        """Of a student: its size, speed and scores beside its teacher's, as the candidates were
-        compared; nothing of others, nor where there is no time for any examples."""
+        """Compare the size, speed and scores of a student with its teacher's. Empty for models that
+        are not students, and if there is no time for any examples."""
         if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
@@ -129,45 +130,50 @@ class Worker:
         return {"distilled": compare(teacher, student, self.objective, progress)}
 
     def finished(self) -> nn.Module:
-        """The model as it is used: LoRA's changes become part of the weights."""
+        """Return the model for use, with LoRA adapters merged into the weights."""
         return merge_adapters(self.model, self.settings)
 
     def _why_not_recorded(self) -> str:
-        """The setting because of which a step is not recorded as a CUDA graph; empty if it is.
+        """Return the setting that prevents a CUDA graph for the step; empty if nothing does.
 
-        A recorded step reads all lengths on the device: attention in kernels that do, and what is
-        computed on a grid of sequences on one that is not too large."""
+        In a CUDA graph all sequence lengths are read on the device. That needs attention kernels
+        for flat batches; layers that need a padded grid can be used if it is not too large.
+        """
         train, model = self.settings.train, self.settings.model
         if train.compile == "no":
             return "train.compile=no"
         if train.recompute:
-            return "train.recompute=true, which computes blocks again during backward"
+            return "train.recompute=true, which computes blocks again in the backward pass"
         if train.precision != "bf16":
             return f"train.precision={train.precision}; the kernels compute in bf16"
         if model.positions in ("alibi", "relative"):
-            return f"model.positions={model.positions}, which no flat attention kernel has"
+            return (
+                f"model.positions={model.positions}, which the attention kernels for flat batches "
+                "do not support"
+            )
         fixed, shape = self.objective.fixed(train.micro_tokens), outline(model)
         if fixed is None:
-            return f"task={self.settings.task}, whose batches of this data differ in shape"
+            return f"task={self.settings.task}, whose batches vary in shape for this data"
         if not all(stack.has_fixed_shapes for _, stack in stacks(shape)):
-            return f"model.body={model.body}, which needs the lengths on the host"
+            return f"model.body={model.body}, which needs the sequence lengths on the CPU"
         short = suits_short(fixed.longest, fixed.most_rows, fixed.n_sequences)
         cells, model_width = fixed.n_sequences * fixed.longest, f"model.d_model={model.d_model}"
         for part in shape.modules():
             if isinstance(part, AdditiveAttention):
-                # It scores all pairs of a grid: half as fast as unrecorded, at twice the memory.
-                return "model.memory=additive, which scores every pair of rows"
+                # It scores all pairs of a padded grid: in a CUDA graph it is half as fast and
+                # needs twice the memory.
+                return "model.memory=additive, which scores every pair of positions"
             on_grid, grid_of = isinstance(part, Recurrence), f"model.body={model.body}"
             if isinstance(part, Attention | SingleHead):
                 width = part.d_head
-                on_grid, grid_of = width > 128, f"{model_width} with heads {width} wide"
+                on_grid, grid_of = width > 128, f"{model_width} with heads of width {width}"
                 if not on_grid and width % 8 and not (short and width >= 16):
                     return (
-                        f"{model_width} with attention heads {width} wide; the kernels take "
+                        f"{model_width} with attention heads of width {width}; the kernels need "
                         "multiples of 8"
                     )
             if on_grid and cells > CELLS * fixed.most_rows:
-                return f"{grid_of}, whose grid would be mostly empty with texts of these lengths"
+                return f"{grid_of}, which would mostly compute padding for inputs of these lengths"
         return ""
 
     def _should_compile(self) -> bool:
@@ -177,10 +183,10 @@ class Worker:
         work = plan.work_seconds(self.settings, self.ranks.device)
         if train.compile == "yes" and work < COMPILE_S:
             raise ConfigError(
-                f"train.compile=yes: compiling takes about a minute, and all of this training "
-                f"about {work:.0f} s. Leave it out."
+                f"train.compile=yes does not save time: compiling takes about a minute, and the "
+                f"whole training about {work:.0f} s. Leave it out."
             )
-        # On a CPU compiling takes minutes and gains nothing: only who asks for it gets it.
+        # On a CPU compiling takes minutes and gains nothing: compile only on request.
         return train.compile == "yes" or (self.recorded and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
@@ -206,7 +212,7 @@ class Worker:
             text = {"step": state.step, "examples": shown}
             try:
                 replace_text(out / "bad-batch.json", json.dumps(text, ensure_ascii=False, indent=1))
-            except OSError as error:  # why training stops is what must be heard
+            except OSError as error:  # must not hide the reason why training stops
                 log.event(state.step, f"warning: {error}")
 
         return Loop(
@@ -234,7 +240,8 @@ class Worker:
         )
 
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
-        """Real steps, and an evaluation of a few examples; afterwards this worker is used up."""
+        """Measure real steps and an evaluation of a few examples. The weights change, so this
+        object cannot be used for training afterwards."""
         train = self.settings.train
         micro = part_tokens(train.micro_tokens, train.batch_tokens, self.ranks)
         fixed = self.objective.fixed(micro) if self.recorded else None
@@ -292,11 +299,12 @@ class Worker:
 
 
 def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
-    """Put the better of two sets of weights into the model: the best checkpoint's, or the mean of
-    the newest ones. The last step, which is one of these, stands for itself where the disk did not
-    take it, or the best one is gone: what is in memory is not forgotten for an old checkpoint.
+    """Load the final weights into the model: the best checkpoint or the mean of the newest ones.
 
-    `lines` of what is returned are for people, and the rest for the log."""
+    The last step in memory is another candidate if its checkpoint could not be saved or the best
+    one is missing, so that it is not lost in favour of an old checkpoint. In the result, `lines`
+    are printed and the rest is logged.
+    """
     checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
     newest = newest_whole(checkpoints, worker.settings.train.average)
@@ -339,7 +347,7 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
         first, second, *_ = (ranking(values, objective)[0] for values in found.scores.values())
         text += f" (averaging gains {second - first:+.{metric.digits}f})"
     if final is not None and not final.examples:
-        text += ", without a comparison: the budget has no time for it"
+        text += " (not compared: the budget has no time for it)"
     facts: dict[str, Any] = {
         "kept": found.winner, "scores": found.scores, "text": text,
         "figures": {} if found.result is None else found.result.figures,
@@ -385,16 +393,15 @@ def choose(worker: Worker, loop: Loop) -> dict[str, Any]:
 def few_in_time(loop: Loop) -> list[dict[str, Any]]:
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return []
-    with loop.log.stage("trying fewer labels"):
+    with loop.log.stage("training baselines on fewer labels"):
         return loop.objective.few_labels(loop.ranks.device)
 
 
 def baselines_in_time(loop: Loop, result: Scores) -> Baselines:
-    """What the winner is shown beside. The choice is made by then: where a budget has no time left
-    they are not looked for."""
+    """Return the baselines of the final model; empty if the budget has no time left."""
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return {}
-    with loop.log.stage("finding baselines"):
+    with loop.log.stage("computing baselines"):
         return result.baselines
 
 
@@ -403,14 +410,14 @@ class Compared(NamedTuple):
     winner: str
     weights: dict[str, Tensor] | None
     result: Scores | None = None
-    """Of the winner, where there was a comparison."""
+    """Scores of the winner, if there was a comparison."""
 
 
 def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> Compared:
-    """The best checkpoint, or the last step where that was better and the disk did not take it;
-    with the score that it had during training, if it had one."""
+    """Choose the best checkpoint, or the last step if it was better but could not be saved, with
+    its score from training if it has one."""
     state, metric, scores = loop.state, loop.objective.metric, {}
     unsaved = "last step" in candidates and state.best_step == state.step
     if best is None or unsaved:
@@ -431,14 +438,14 @@ def compare_candidates(
     final: Final | None,
     deadline: float | None,
 ) -> Compared | None:
-    """The best of the candidates; None where the deadline passed on the way."""
+    """Return the best of the candidates, or None if the deadline passed."""
     scores: dict[str, dict[str, float]] = {}
     found = Compared(scores, "last step", None)
     for name, read in candidates.items():
         try:
             tensors = read()
-        except FolderError as error:  # it was whole a moment ago
-            loop.checkpoints.log(f"warning: {error} It is left out.")
+        except FolderError as error:  # damaged since it was verified
+            loop.checkpoints.log(f"warning: {error} This candidate is left out.")
             continue
         load_weights(worker.model, tensors)
         result = loop.evaluate(
