@@ -1,7 +1,7 @@
-"""Questions to opened runs: one after another, answers in their order, whoever else asks.
+"""Stream of predictions of opened runs, in the order of the inputs, also with concurrent callers.
 
-The lock of the models is held while a predictor computes, and not while it waits for more input:
-so callers take turns, and what gives the input may ask the same models.
+The lock of the models is held while a predictor computes, but not while it waits for more input.
+Callers therefore take turns, and the iterator that supplies the inputs may use the same models.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from headway.tasks.task import Predictor, Use, find_task
 
 
 class Stream(Iterator[Answer]):
-    """Answers to `questions`, as a predictor takes them. `keep`: what cannot be answered has its
-    error in its place; else the first such error is raised. `again`: where one of several ends the
-    search, each is asked once more, alone. `live`: each answer as soon as it is there."""
+    """Iterator of answers to `questions`.
+
+    `keep`: an input that cannot be answered yields an answer with its error; otherwise the first
+    error is raised. `again`: if one input makes a whole batch fail, the inputs of that batch are
+    tried again one by one. `live`: yield each answer as soon as it is available."""
 
     def __init__(
         self,
@@ -36,16 +38,16 @@ class Stream(Iterator[Answer]):
         self.use, self.keep, self.again, self.live = use, keep, again, live
         if not live:
             use = replace(use, between=self._give_way)
-        with use.opened.lock:  # some compute something first
+        with use.opened.lock:  # some predictors already run the model in their constructor
             self.predictor: Predictor = find_task(use.settings).predictor(use)
         self._source = iter(questions)
         self._size = FIRST_WINDOW if media_front(use.settings) is None else FIRST_MEDIA
         self._ready: deque[Asked] = deque()
         self._asked: deque[Asked] = deque()
-        """Of which there is no answer yet."""
+        """Inputs passed to the predictor that are not answered yet."""
 
         self._failed: deque[tuple[int, Asked]] = deque()
-        """What could not be asked, with its number."""
+        """Invalid inputs with their indices."""
 
         self._given = self._taken = 0
         self._ended: Exception | None = None
@@ -58,7 +60,7 @@ class Stream(Iterator[Answer]):
         self._answers.close()  # type: ignore[attr-defined]
 
     def summary(self) -> str:
-        """What was done so far, for people."""
+        """A line for people about the inputs that were processed so far."""
         return self.predictor.summary()
 
     def _give_way(self, done: int, total: int) -> None:
@@ -87,7 +89,7 @@ class Stream(Iterator[Answer]):
             raise self._ended
 
     def _one_by_one(self) -> Iterator[Answer]:
-        """What was asked together when one of them could not be answered."""
+        """Answers to the inputs of a batch that failed, each predicted separately."""
         while self._asked:
             yield from self._errors()
             asked = self._asked.popleft()
@@ -107,7 +109,7 @@ class Stream(Iterator[Answer]):
         return replace(answer, id=asked.id, row=asked.row)
 
     def _errors(self) -> Iterator[Answer]:
-        """Of inputs that come before the next answer."""
+        """Answers with the errors of the invalid inputs before the next answer."""
         while self._failed and self._failed[0][0] == self._given:
             _, asked = self._failed.popleft()
             self._given += 1
@@ -124,7 +126,8 @@ class Stream(Iterator[Answer]):
             yield asked.question
 
     def _wait(self) -> None:
-        """Take some more, while others may compute. A reader of its own has no lock to give."""
+        """Read more inputs while other callers may compute. In `live` mode a separate thread reads,
+        which does not hold the lock."""
         lock = self.use.opened.lock
         if self.live:
             self._fill(1)
@@ -143,7 +146,7 @@ class Stream(Iterator[Answer]):
                 asked = next(self._source)
             except StopIteration:
                 return
-            except Exception as error:  # which comes after the answers to what was read
+            except Exception as error:  # raised after the answers to the inputs before it
                 self._ended = error
                 return
             self._taken += 1

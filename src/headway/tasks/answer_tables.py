@@ -1,7 +1,7 @@
-"""Tables of answers: the columns that were given, and what was answered beside them.
+"""Tables of answers: the columns of the input and the predictions beside them.
 
-CSV and TSV are opened in spreadsheets, which compute what looks like a formula. There an apostrophe
-goes before each text that begins like one; numbers stay numbers. JSONL and Parquet are exact.
+Spreadsheets evaluate cells of CSV and TSV files that look like formulas. Such texts get a leading
+apostrophe; numbers are not changed. JSONL and Parquet files keep all texts unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from headway.tasks.answers import (
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 HALVES = "backslashreplace"
-"""How half of a surrogate pair is written, which JSON can hold and UTF-8 cannot: as `\\ud800`."""
+"""Error handler for lone surrogates, which JSON allows and UTF-8 does not: they are written as
+`\\ud800`."""
 
 Cells = Mapping[str, object]
 
@@ -92,15 +93,15 @@ def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
 class AnswerTable:
     """Writer of a table, row by row.
 
-    The file is made with the first row: a failure before it leaves no file. Rows that were written
-    before a later failure are kept."""
+    The file is created with the first row, so an earlier failure leaves no file. Rows that were
+    written before a later failure are kept."""
 
     def __init__(
         self, path: str | Path, given: Sequence[str], answered: Sequence[str],
         part: Path | None = None,
     ) -> None:  # fmt: skip
-        """`given`: columns of the input; `answered`: those of `answer_cells` that may be there;
-        `part`: where the file is made, if not in its place."""
+        """`given`: columns of the input; `answered`: keys of `answer_cells` that may occur;
+        `part`: temporary file to write to, if not `path` itself."""
         self.path, self.ending = Path(path), Path(path).suffix.lower()
         self.part = part or self.path
         self.names = free_names(answered, given)
@@ -219,8 +220,8 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Cells]) ->
 
 
 def save_table(answers: Sequence[Answer], path: Path) -> None:
-    """All answers, with the rows of the table that they were given in, if any; else with their
-    `id` and `place` where these are known."""
+    """Write a table with one row per answer: the input columns if the inputs were rows of a table,
+    otherwise `id` and `place` if known, and then the answer."""
     rows = [dict(_given(one)) for one in answers]
     cells = [answer_cells(one) for one in answers]
     given = dict.fromkeys(name for row in rows for name in row)

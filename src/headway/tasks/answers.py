@@ -1,7 +1,7 @@
-"""What a model answers: frozen values, one class for each kind, and lists of them.
+"""Answers (predictions) of models: one frozen class for each kind, and lists of them.
 
-Every answer has a text; kinds add what they know besides. What `--json` prints and what is printed
-for people is made when it is asked for, by the `printed` of the task that answered.
+Every answer has a text; each kind adds its own fields. The output of `--json` and the printed lines
+are made on demand by the `printed` object of the task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.decode.speech.word_times import Word
 
 Facts = dict[str, Any]
-"""What JSON can hold."""
+"""JSON object."""
 
 Vector = NDArray[np.float32]
 Array = NDArray[np.generic]
@@ -36,35 +36,35 @@ class Show:
     """How answers are printed for people."""
 
     scores: bool = False
-    """With the score of each."""
+    """Print the score of each answer."""
 
     numbered: bool = False
-    """Several may be outputs of one input: its number is before each."""
+    """Print the number of the input before each output, because an input may have several."""
 
     alignments: bool = False
     top: int | None = None
-    """This many classes, each with its probability; None: the best alone."""
+    """Number of classes to print with their probabilities; None: only the best class."""
 
     form: str = "text"
-    """Of what was said: `text`, `srt` or `vtt`."""
+    """Format of transcripts: `text`, `srt` or `vtt`."""
 
 
 PLAIN = Show()
 
 
 class Printed(Protocol):
-    """An answer as programs and people read it."""
+    """The two output forms of an answer: JSON for programs, lines for people."""
 
     def facts(self) -> Facts: ...
 
     def lines(self, show: Show, number: int) -> str:
-        """One line, or several where several outputs were asked for; `number`: of the input."""
+        """One line per requested output. `number`: index of the input, from 1."""
         ...
 
 
 @dataclass(frozen=True)
 class Plain:
-    """An answer that is printed in one way."""
+    """An answer whose printed lines do not depend on `Show`."""
 
     text: str
     said: Facts
@@ -78,28 +78,29 @@ class Plain:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Answer:
-    """To one input. `str(answer)` is its text."""
+    """Answer to one input. `str(answer)` is its text."""
 
     text: str = ""
-    """The class, the tagged sentence, what was written or said."""
+    """The class, the tagged sentence, the generated text or the transcript."""
 
     score: float | None = None
-    """A probability; of text the geometric mean of its tokens'. None where there is none."""
+    """Probability of the answer; for generated text the geometric mean over its tokens. None if not
+    available."""
 
     id: object = None
-    """The `id` of the input, where it had one."""
+    """The `id` of the input, if it had one."""
 
     place: str = ""
-    """What was asked, as it was named: a file, or its place in a list."""
+    """Name of the input: a file, or a place in a list of files."""
 
     row: Mapping[str, object] | None = field(default=None, repr=False, compare=False)
-    """The row of the table that it answers, but for columns that hold media."""
+    """Row of the input table, without columns that hold media."""
 
     notes: tuple[str, ...] = ()
-    """What one should know about the answer."""
+    """Remarks about the answer, such as that the input was cut off."""
 
     error: str = ""
-    """Why there is no answer, where what was given cannot be read."""
+    """Reason why there is no answer, if the input could not be read."""
 
     printed: Printed | None = field(default=None, repr=False, compare=False)
 
@@ -109,23 +110,23 @@ class Answer:
         return ()
 
     def to_dict(self) -> Facts:
-        """What `headway predict --json` prints."""
+        """JSON object that `headway predict --json` prints."""
         facts = {"text": self.text} if self.printed is None else self.printed.facts()
         return {"error": self.error, **facts} if self.error else facts
 
     def lines(self, show: Show = PLAIN, number: int = 1) -> str:
-        """What `headway predict` prints; `number`: which of the inputs it answers."""
+        """Output of `headway predict` for this answer. `number`: index of the input, from 1."""
         return self.text if self.printed is None else self.printed.lines(show, number)
 
     def save(self, path: str | Path) -> None:
-        """As `Answers.save`, alone."""
+        """Write this answer to a file; see `Answers.save`."""
         Answers([self]).save(path)
 
     def __str__(self) -> str:
         return self.text
 
     def __repr__(self) -> str:
-        """What is there, each of one line at most."""
+        """The fields that differ from their defaults, each shortened."""
         said = (
             f"{one.name}={SHORT.repr(getattr(self, one.name))}" for one in fields(self)
             if one.repr and not _is_usual(one, getattr(self, one.name))
@@ -133,10 +134,10 @@ class Answer:
         return f"{type(self).__name__}({', '.join(said)})"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name in ANSWER_FIELDS:  # not yet there: it is being copied
+        if name.startswith("_") or name in ANSWER_FIELDS:  # not set yet while the object is copied
             raise AttributeError(name)
         if self.error:
-            raise AttributeError(f"no {name!r}, because there is no prediction: {self.error}")
+            raise AttributeError(f"no {name!r}, because the prediction failed: {self.error}")
         raise AttributeError(
             f"{type(self).__name__} has no attribute {name!r}; it has "
             f"{', '.join(attributes_of(type(self)))}."
@@ -147,7 +148,7 @@ class Answer:
 
 
 def _is_usual(one: Field[Any], value: object) -> bool:
-    """Whether a value says nothing."""
+    """Whether a field has its default value."""
     return one.default is not MISSING and value is one.default
 
 
@@ -158,12 +159,12 @@ ANSWER_FIELDS = frozenset(one.name for one in fields(Answer))
 
 
 def mean_probability(log_probs: Sequence[float]) -> float | None:
-    """The geometric mean of probabilities; of none there is none."""
+    """Geometric mean of probabilities, or None without values."""
     return float(np.exp(np.mean(log_probs))) if len(log_probs) else None
 
 
 def attributes_of(kind: type[Answer]) -> list[str]:
-    """What can be asked of an answer of a kind, in order."""
+    """Public fields and properties of an answer class, in order."""
     named = [one.name for one in fields(kind) if one.name != "printed"]
     more = [name for name in dir(kind) if isinstance(getattr(kind, name), property)]
     return [*dict.fromkeys([*named, *more])]
@@ -171,20 +172,20 @@ def attributes_of(kind: type[Answer]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LabelAnswer(Answer):
-    """A class."""
+    """Answer of a classifier: one class."""
 
     classes: tuple[str, ...]
-    """All classes of the run, in its order ..."""
+    """All classes of the run, in its order."""
 
     shares: tuple[float, ...]
-    """... and the probability of each."""
+    """Probability of each class, in the order of `classes`."""
 
     @classmethod
     def of(
         cls, classes: Sequence[str], shares: Iterable[float], *, place: str = "",
         printed: Printed | None = None,
     ) -> LabelAnswer:  # fmt: skip
-        """The likeliest class; of equal ones the first."""
+        """Answer with the most likely class, the first one in case of a tie."""
         values = tuple(map(float, shares))
         best = max(range(len(values)), key=values.__getitem__)
         return cls(
@@ -212,16 +213,16 @@ class LabelAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LabelsAnswer(Answer):
-    """Any number of labels."""
+    """Answer of a multi-label classifier: any number of labels."""
 
     labels: tuple[str, ...]
-    """Labels with a probability of at least `classify.threshold`, the likeliest first."""
+    """Labels with a probability of at least `classify.threshold`, the most likely first."""
 
     classes: tuple[str, ...]
-    """All labels of the run, in its order ..."""
+    """All labels of the run, in its order."""
 
     shares: tuple[float, ...]
-    """... and the probability of each, for itself."""
+    """Independent probability of each label, in the order of `classes`."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -230,7 +231,7 @@ class LabelsAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NumberAnswer(Answer):
-    """A number, in the unit of the training data."""
+    """Answer of a regression: a number in the unit of the training data."""
 
     value: float
 
@@ -239,16 +240,16 @@ class NumberAnswer(Answer):
 
 
 class Span(NamedTuple):
-    """Words that belong together."""
+    """Consecutive words with one type, such as an entity."""
 
     type: str
     first: int
     last: int
-    """The last word of it, itself included."""
+    """Index of the last word, inclusive."""
 
     text: str
     start: int | None = None
-    """Where it is in the text, in characters; None where words were given."""
+    """Start in the text, in characters; None if the input was a list of words."""
 
     end: int | None = None
 
@@ -258,22 +259,23 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TagAnswer(Answer):
-    """A tag for each word."""
+    """Answer of a tagger: one tag for each word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     marked: bool = False
-    """Tags say where spans begin and end: B-, I-, O."""
+    """Whether the tags mark spans (B-, I-, O)."""
 
     offsets: tuple[tuple[int, int], ...] = ()
-    """Where each word begins and ends in `source`, in characters; empty where words were given."""
+    """Start and end of each word in `source`, in characters; empty if the input was a list of
+    words."""
 
     source: str = ""
-    """The text that the words were found in."""
+    """Text that was split into the words."""
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """Empty where tags mark none."""
+        """Spans marked by the tags; empty for tags that do not mark spans."""
         from headway.metrics.spans import spans
 
         found = spans(self.tags) if self.marked else []
@@ -288,26 +290,26 @@ class TagAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextAnswer(Answer):
-    """Text that was written."""
+    """Generated text."""
 
     source: str = ""
-    """What it was written for: the sentence, the prompt; empty for what is no text."""
+    """Source sentence or prompt; empty if the input is not a text."""
 
     tokens: tuple[str, ...] = ()
-    """Readable pieces. The end is not among them ..."""
+    """Tokens in readable form, without the end token."""
 
     token_log_probs: tuple[float, ...] = ()
-    """... but its log-probability is here, last, where the text is finished."""
+    """Log-probability of each token; in a finished text the last one is that of the end token."""
 
     log_prob: float = 0.0
-    """Of all tokens."""
+    """Sum of the log-probabilities of all tokens."""
 
     finished: bool = True
-    """It came to its end by itself, before any limit."""
+    """Whether the text ended with an end token and not at a limit."""
 
     alignment: tuple[tuple[int, int], ...] | tuple[Look, ...] | None = None
-    """Pairs of words of source and text, from 0; of a picture where each word looked. None where it
-    was not asked for: `alignments=True`."""
+    """Pairs of word indices of source and text, from 0; for an image, the part that each word
+    attended to. None without `alignments=True`."""
 
     rest: tuple[TextAnswer, ...] = field(default=(), repr=False)
 
@@ -324,28 +326,29 @@ class Segment(NamedTuple):
     text: str
     tokens: tuple[int, ...] = ()
     log_prob: float | None = None
-    """The mean over the tokens and the end; None where nothing was decoded, as of silence."""
+    """Mean over the tokens and the end token; None if nothing was decoded, as for silence."""
 
     compression_ratio: float | None = None
-    """Bytes of the text for each byte that zlib makes of it: high where it repeats itself."""
+    """Length of the text in bytes divided by its length after zlib compression. Repetitive text has
+    a high ratio."""
 
     no_speech_prob: float | None = None
-    """The probability of Whisper's no-speech token; None of models without one."""
+    """Probability of Whisper's no-speech token; None for models without one."""
 
     temperature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpokenAnswer(Answer):
-    """Text that was said."""
+    """Transcript of a recording."""
 
     segments: tuple[Segment, ...] = ()
     words: tuple[Word, ...] = ()
-    """Each with `text`, `start`, `end` and `confidence`."""
+    """Words with `text`, `start`, `end` and `confidence`."""
 
     seconds: float = 0.0
     log_prob: float = 0.0
-    """The mean over tokens."""
+    """Mean log-probability of the tokens."""
 
 
 class Guess(NamedTuple):
@@ -355,15 +358,15 @@ class Guess(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GapAnswer(Answer):
-    """A text whose gaps are filled."""
+    """Text with its gaps filled."""
 
     gaps: tuple[tuple[Guess, ...], ...] = ()
-    """For each gap the likeliest words, as many as `n_best` says."""
+    """The `n_best` most likely words for each gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VectorAnswer(Answer):
-    """A vector of an input."""
+    """Embedding vector of an input."""
 
     vector: Vector = field(compare=False)
 
@@ -373,11 +376,11 @@ class VectorAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NearAnswer(VectorAnswer):
-    """What is nearest to an input among those it was compared with."""
+    """Nearest candidate of an input, by cosine."""
 
     cosine: float
     near: tuple[tuple[str, float], ...] = ()
-    """The nearest and their cosines, from the nearest on."""
+    """Nearest candidates with their cosines, the nearest first."""
 
 
 class Answers(list[Answer]):
@@ -416,14 +419,14 @@ class Answers(list[Answer]):
 
     @property
     def vectors(self) -> Vector:
-        """(n, d)."""
+        """Vectors of all answers (n, d)."""
         return np.stack([answer.vector for answer in self]) if self else np.zeros((0, 0), "f4")
 
     def to_dicts(self) -> list[Facts]:
         return [answer.to_dict() for answer in self]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Vectors where these are vectors, else texts."""
+        """The vectors if all answers have one, otherwise the texts."""
         if self and all(isinstance(answer, VectorAnswer) for answer in self):
             return np.asarray(self.vectors, dtype)
         return np.array(self.texts, str if dtype is None else dtype)
@@ -431,10 +434,9 @@ class Answers(list[Answer]):
     def save(self, path: str | Path) -> None:
         """Write all answers to one file in the format of its ending.
 
-        .txt: one line per answer; .csv, .tsv, .parquet: a table of the given columns and the
-        answers; .jsonl: what `--json` prints; .npy: vectors; .srt, .vtt: subtitles; .conll: tagged
-        words.
-        """
+        .txt: one line per answer; .csv, .tsv, .parquet: a table of the input columns and the
+        answers; .jsonl: the output of `--json`; .npy: vectors; .srt, .vtt: subtitles; .conll:
+        tagged words."""
         path = Path(path)
         ending = path.suffix.lower()
         if ending not in SAVERS:
@@ -534,16 +536,16 @@ SAVERS: dict[str, Callable[[Answers, Path], None]] = {
 
 
 MOST_REPR = 20
-"""Answers that are shown where there are no notebooks."""
+"""Number of answers in a `repr`."""
 
 MOST_ROWS = 50
-"""Answers that a notebook shows."""
+"""Number of answers in the HTML table of a notebook."""
 
 CELL = "text-align:left;white-space:pre-wrap"
 
 
 def table_html(answers: Sequence[Answer]) -> str:
-    """For notebooks."""
+    """HTML table of answers for notebooks."""
     shown = answers[:MOST_ROWS]
     names = ["place"] * any(one.place for one in shown)
     names += ["source"] * any(getattr(one, "source", "") for one in shown)
@@ -571,7 +573,8 @@ def _cell(answer: Answer, name: str) -> str:
 
 
 def _shaded(answer: Answer) -> str:
-    """The tokens of a text, the redder the less likely; empty where they do not make it up."""
+    """HTML of a text with less likely tokens in stronger red; empty if the tokens do not add up to
+    the text."""
     if not isinstance(answer, TextAnswer) or len(answer.token_log_probs) < len(answer.tokens):
         return ""
     parts = [token.replace("▁", " ") for token in answer.tokens]

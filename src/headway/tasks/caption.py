@@ -1,4 +1,4 @@
-"""Captions: pictures or videos to text, by an encoder of patches and a decoder of words."""
+"""Captions for images and videos: an encoder of patches and a text decoder."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from headway.tasks.write_items import PicturePlan, WriteItems
 from headway.tasks.write_scores import by_picture, evaluate_captions
 
 EPOCHS = ((2_000, 60), (10_000, 30), (50_000, 15), (1_000_000, 8))
-"""Captions up to so many, and epochs for them; 4 beyond."""
+"""Number of training captions up to which the number of epochs applies; 4 epochs beyond."""
 
 MODEL: dict[str, dict[str, Any]] = {
     "cpu": {"d_model": 128, "n_layers": 3, "n_decoder_layers": 2, "n_heads": 4, "d_ff": 512},
     "cuda": {"d_model": 256, "n_layers": 6, "n_decoder_layers": 3, "n_heads": 4, "d_ff": 1024},
 }
-"""Of a model that nobody named."""
+"""Default model settings by device, without a preset."""
 
 
 class Caption(Write):
-    """From pictures and videos."""
+    """Captioning of images and videos."""
 
     samples = 12
 
@@ -111,7 +111,7 @@ class Caption(Write):
         return settings.caption.hide
 
     def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
-        """The pictures, each once, and all that is written about each."""
+        """Each image once, with all its captions as references."""
         texts = [items.text(example) for example in items.owner]
         rows, references = by_picture(prepared.valid, texts)
         places = [str(example["place"]) for example in prepared.valid_examples]

@@ -1,4 +1,4 @@
-"""Continued texts as answers: plain prompts, prompts with examples, documents with fields."""
+"""Predictors that continue text: plain prompts, few-shot prompts and documents with fields."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ def predictor(use: Use) -> Predictor:
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:
-    """Whether lines are to be given one of several labels: those named, or those of examples."""
+    """Whether each line gets one of several labels, from `labels` or from few-shot examples."""
     if options.get("labels"):
         return True
     return bool(options.get("shots")) and bool(shots_of(options["shots"]).after)
 
 
 def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> Shots:
-    """Of a file, or of mappings as its lines are."""
+    """Few-shot examples from a file, or from mappings with the same keys as its lines."""
     return Shots.read(given) if isinstance(given, str | Path) else Shots.of(given)
 
 
 def refuse(options: Mapping[str, object], names: Sequence[str], where: str) -> None:
-    """Say which of these options would have no effect."""
+    """Raise an error if one of these options is set, because it would have no effect."""
     for name in names:
         if options.get(name):
             raise UserError(f"--{name} has no effect {where}.")
 
 
 def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | None:
-    """Where text goes while it is written, if someone wants to watch."""
+    """Function that receives the text as it is generated, or None without `--stream`."""
     write: Write | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
@@ -72,7 +72,7 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> Write | No
 
 
 def detail_of(options: Mapping[str, object]) -> bool:
-    """Whether someone will see the log-probability of every token."""
+    """Whether the output shows the log-probability of every token."""
     return bool(options.get("json") or options.get("scores"))
 
 
@@ -83,8 +83,8 @@ def completer_of(
     draft: str | Path | None = None,
     detail: bool = False,
 ) -> Completer:
-    """A completer of opened runs; how they decode is what the first says, if not given. `draft`:
-    a run that guesses ahead; it is opened once."""
+    """A completer for opened runs. `settings`: decoding settings, by default those of the first
+    run. `draft`: draft run for speculative decoding, which is opened once and cached."""
     check_language(opened)
     small = None
     if draft is not None:
@@ -104,13 +104,14 @@ def completer_of(
 
 
 class Together:
-    """The part of `Joining` that all who continue texts share."""
+    """Continuous batching, shared by all predictors that continue text; see `Joining`."""
 
     completer: Completer
 
     @property
     def joins(self) -> bool:
-        """A beam, a draft and another runtime need all their steps for themselves."""
+        """Whether continuous batching is possible: not with beam search, a draft model or another
+        engine."""
         one = self.completer
         return one.engine is None and one.draft is None and one.settings.walks
 
@@ -131,14 +132,14 @@ def _draft(opened: Opened, folder: Path) -> Opened:
 
 
 class Continuations(Together):
-    """What follows each line."""
+    """Predictor that continues each line."""
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
         decode = settings.decode
         self.shots = shots_of(options["shots"]) if options.get("shots") else None
         if self.shots is not None and not decode.stop:
-            decode = replace(decode, stop=("\n",))  # an answer is a line, as in the examples
+            decode = replace(decode, stop=("\n",))  # one line per answer, as in the examples
         self.completer = completer_of(
             use.opened, decode, draft=options.get("draft"), detail=detail_of(options)
         )
@@ -196,7 +197,7 @@ class Continuations(Together):
 
 
 class LabelChoices:
-    """The likeliest of several answers to each line, by examples alone."""
+    """Few-shot classifier: picks the most likely of several labels for each line."""
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
@@ -218,7 +219,7 @@ class LabelChoices:
 
 
 class FieldWriter(Together):
-    """A field of each document, given those that its line of JSON holds."""
+    """Predictor that generates one field of each document from the fields in its line of JSON."""
 
     def __init__(self, use: Use) -> None:
         settings, options = use.settings, use.options
@@ -262,7 +263,7 @@ class FieldWriter(Together):
             yield self._answer(waiting.popleft(), completion)
 
     def _answer(self, given: Mapping[str, str], completion: Written) -> Answer:
-        # A field begins anew: the blank that some vocabularies begin words with is not in it.
+        # A field starts a new text, so drop the space that some vocabularies put before words.
         text = completion.text.removeprefix(" ")
         printed = Continued(
             completion.outputs,
@@ -276,7 +277,7 @@ class FieldWriter(Together):
         return field_prompt(known, self.field, self.completer.tokenizer)
 
     def _given(self, line: Question, number: int) -> dict[str, str]:
-        if not isinstance(line, str):  # of a file that may have the wanted field: it is not told
+        if not isinstance(line, str):  # a row of a file; drop the field that is to be generated
             named = zip(self.fields, line, strict=True)
             return {name: text for name, text in named if text and name != self.field}
         example = json.dumps({self.fields[0]: "…"}, ensure_ascii=False)
@@ -309,7 +310,8 @@ class FieldWriter(Together):
 
 
 def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokenizer) -> list[int]:
-    """The fields that are known, each between its marks, then the mark of the wanted one."""
+    """Prompt of the known fields, each between its marks, then the opening mark of the field to
+    generate."""
     ids = [*tokenizer.prompt_ends[0]]
     for name, text in given.items():
         if text:
@@ -320,14 +322,14 @@ def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokeni
 
 @dataclass(frozen=True, kw_only=True)
 class Continued(Texts):
-    """What follows a prompt, as it is printed."""
+    """Printed form of the continuations of a prompt."""
 
     prompt: str
     before: str | None = ""
-    """What stands before a text where people read it; None: it begins anew, without a blank."""
+    """Text printed before the continuation. None: nothing, and without a leading space."""
 
     shown: bool = False
-    """It was shown while it was written, and is not once more."""
+    """Whether the text was already streamed, so that it is not printed again."""
 
     def lines(self, show: Show, number: int) -> str:
         return "" if self.shown else super().lines(show, number)

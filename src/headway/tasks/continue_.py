@@ -1,4 +1,4 @@
-"""Continuing text: a causal language model of documents, or of documents that consist of fields."""
+"""Causal language modelling of plain documents or of documents that consist of fields."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ SAMPLES = 3
 SAMPLE_START, SAMPLE_TOKENS = 17, 64
 
 NEXT = EachRow("words")
-"""Every row says the token that follows."""
+"""Every position predicts the next token."""
 
 
 def usual_order(vocab_size: int) -> int:
-    """Of n-grams. Characters and small pieces say little each: of them more are worth counting. A
-    longer order is better by less than a hundredth, on every text and vocabulary that was tried,
-    and its tables grow by half."""
+    """Default order of n-grams: higher for small vocabularies, whose tokens carry little
+    information. A higher order was better by less than a hundredth on every text and vocabulary
+    that was tried, and makes the table half as large again."""
     return 7 if vocab_size <= FEW_TOKENS else 5
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Windows of documents: every token, and the one that follows it."""
+    """Windows of documents as inputs, with the next token of each position as target."""
 
     source: Stream
     tokenizer: Tokenizer
@@ -101,12 +101,12 @@ class Documents:
         return int(self.cut.length[rows].sum())
 
     def tokens(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of these windows, side by side, and what follows each."""
+        """Concatenated tokens of these windows, and the token that follows each of them."""
         epoch = USUAL if self.draw is None else self.draw.epoch
         return self.source.read(epoch, *(part[rows] for part in vars(self.cut).values()))
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tensor]:
-        """Targets are the tokens that follow; all rows are asked."""
+        """A batch in which every position has a target, the token that follows it."""
         inputs, labels = self.tokens(rows)
         lengths = self.cut.length[rows]
         layout = layout_of(lengths, fixed)
@@ -195,12 +195,12 @@ class ContinueTask(Objective[Tensor]):
     def _baselines(self, asked: Pass, values: dict[str, float]) -> Baselines:
         per_token = values.get("bits_per_byte", 0.0) / (values["loss"] or 1.0)
         found = {TOKENS: self.frequencies().scores}
-        if not self.settings.model.counts:  # else it is one of them itself
+        if not self.settings.model.counts:  # otherwise the model is an n-gram model itself
             ngrams = Counts.of(self.train_items)
             total, count = ngrams.likelihood(self.valid_items, asked.most)
             found[ngrams.name] = language_scores(total, count, 1.0)
         for scores in found.values():
-            # With as many bytes a token as the model's own scores have.
+            # Convert with the bytes per token of the model's own scores.
             scores.pop("bits_per_byte", None)
             scores |= {"bits_per_byte": per_token * scores["loss"]} if per_token else {}
         return found
@@ -210,8 +210,8 @@ class ContinueTask(Objective[Tensor]):
         return Frequencies(*(_counts(part, size) for part in (self.train_items, self.valid_items)))
 
     def _samples(self, model: Decoder) -> list[dict[str, str]]:
-        """The beginnings of validation documents, continued."""
-        # Of a short context half is left to write in.
+        """Continuations of the first tokens of validation documents."""
+        # Leave half of a short context for the generated text.
         most = min(SAMPLE_START, -(-self.context // 2))
         source = self.valid_items.source
         first = np.minimum(source.lengths(USUAL)[:SAMPLES], most)
@@ -323,12 +323,12 @@ def _n_tokens(texts: Columns) -> int:
 
 
 def context_of(run: Resolved) -> int:
-    """The tokens that a language model was trained to read."""
+    """Context length that a language model was trained with, in tokens."""
     return min(run.complete.context or run.model.max_len, run.model.max_len)
 
 
 def check_language(opened: Opened) -> None:
-    """Refuse runs that do not continue text."""
+    """Raise an error if one of the runs is not a language model."""
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
@@ -341,8 +341,8 @@ def check_language(opened: Opened) -> None:
 
 
 def likelihood(asked: Pass, items: Documents) -> tuple[float, int]:
-    """Minus the log-likelihood of all documents or of the first `most` windows, and the number of
-    tokens it is about."""
+    """Negative log-likelihood of all documents, or of the first `asked.most` windows, and the
+    number of tokens."""
     rows, total = np.arange(len(items.cut))[: asked.most], 0.0
     for _, batch in asked.batches(items, rows):
         total += float(word_loss(NEXT.read(asked.model, *batch.streams), batch.targets, PLAIN).nll)
@@ -350,7 +350,7 @@ def likelihood(asked: Pass, items: Documents) -> tuple[float, int]:
 
 
 def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float]:
-    """From nats in all: a token, as perplexity, and in bits a byte of the text."""
+    """Loss per token, perplexity and bits per byte from a total in nats."""
     loss = total / max(1, count)
     return {
         "loss": loss,
@@ -361,7 +361,7 @@ def language_scores(total: float, count: int, n_bytes: float) -> dict[str, float
 
 @dataclass(frozen=True)
 class Counts:
-    """N-grams of the training documents: what one gets for counting."""
+    """N-gram baseline counted on the training documents."""
 
     table: KneserNey
     counted: Counted
@@ -374,7 +374,8 @@ class Counts:
 
     @torch.no_grad()
     def likelihood(self, items: Documents, most: int | None = None) -> tuple[float, int]:
-        """As that of a model, in the same windows."""
+        """Negative log-likelihood and number of tokens in the windows that models are evaluated
+        on."""
         rows, total = np.arange(len(items.cut))[:most], 0.0
         for first in range(0, len(rows), 256):
             some = rows[first : first + 256]
@@ -386,7 +387,7 @@ class Counts:
 
     @property
     def name(self) -> str:
-        """That of the baseline; where it has not read all, with how much."""
+        """Name of the baseline, with the number of tokens if only a part was counted."""
         some = f" of {self.counted.said} tokens" if self.counted.n < self.counted.of else ""
         return NGRAMS + some
 
@@ -398,7 +399,7 @@ class Counts:
 
 
 def _counts(items: Documents, size: int) -> NDArray[np.int64]:
-    """How often each token is to be said, marks of fields and ends included."""
+    """How often each token is a target, including field marks and end tokens."""
     blocks = replace(items, context=BLOCK, draw=None)
     counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
     for first in range(0, min(len(blocks.cut), most), 256):
@@ -414,8 +415,8 @@ def evaluate_language(
     files: DataSettings,
     progress: Progress = SILENT,
 ) -> Scores:
-    """In nats a token, in bits a byte, and how much the other fields of a document say about its
-    body."""
+    """Evaluate a language model on test documents: loss, perplexity and bits per byte. For
+    documents with fields, also the perplexity of the body with and without the other fields."""
     check_language(opened)
     model, tokenizer, device = opened.model, opened.vocab.target, opened.device
     kind: TextKind = "fields" if files.fields else "documents"
@@ -445,8 +446,8 @@ def evaluate_language(
 def _for_nothing(
     opened: Opened, texts: Columns, items: Documents, values: dict[str, float]
 ) -> tuple[Baselines, list[Row]]:
-    """What the frequency of tokens reaches, and that of n-grams, by the run's training documents;
-    the numbers are put beside the others."""
+    """Unigram and n-gram baselines from the run's training documents, and their table rows. Their
+    numbers are added to `values`."""
     frequent, counted = "baseline: unigram", "baseline: n-grams"
     try:
         training = load_prepared(opened.folder).train
@@ -468,7 +469,7 @@ def _for_nothing(
     values["unigram_bits_per_byte"] = unigram
     remark = "bits per byte, from token frequencies alone"
     found, rows = {TOKENS: {"bits_per_byte": unigram}}, [(frequent, f"{unigram:.4f}", remark)]
-    if opened.settings.model.counts:  # it is one of them itself
+    if opened.settings.model.counts:  # the model is an n-gram model itself
         return found, rows
     ngrams = Counts.of(documents(training, items.tokenizer, opened.settings, items.context))
     scores = language_scores(*ngrams.likelihood(items), texts.n_bytes)
@@ -483,8 +484,8 @@ def _for_nothing(
 
 
 def _by_halves(items: Documents) -> tuple[float, int] | None:
-    """What n-grams reach that know nothing but the other half of the documents, or of the only one:
-    a yardstick for models whose own text is elsewhere."""
+    """Negative log-likelihood of each half of the documents (or of a single document) under n-grams
+    counted in the other half, and the number of tokens: a baseline without training data."""
     source = items.source
     if not isinstance(source, DocumentStream) or source.store.tokens.size < 2:
         return None
@@ -502,7 +503,7 @@ def _by_halves(items: Documents) -> tuple[float, int] | None:
 def _body(
     model: nn.Module, items: Documents, device: torch.device, n_bytes: int, values: dict[str, float]
 ) -> list[Row]:
-    """The likelihood of the last field, given all others and given none."""
+    """Table rows with the perplexity of the last field, given all other fields and given none."""
     assert isinstance(items.source, FieldStream)
     names, rows = items.source.names, []
     body = names[-1]
@@ -520,8 +521,8 @@ def _body(
 def body_likelihood(
     model: nn.Module, items: Documents, names: Sequence[str], device: torch.device
 ) -> tuple[float, int]:
-    """Minus the log-likelihood of the last field behind the fields of these names, and its tokens,
-    the closing mark among them."""
+    """Negative log-likelihood of the last field given the fields `names`, and its number of tokens
+    including the closing mark."""
     source = items.source
     assert isinstance(source, FieldStream)
     chosen = np.array([name in names for name in source.names])
@@ -534,8 +535,8 @@ def body_likelihood(
     total, count = 0.0, 0
     for some, batch in batches_of(items, rows, device):
         document_N = np.repeat(cut.document[some], cut.length[some])
-        place_N = ranges(cut.start[some], cut.length[some]) + 1  # of what is to be said
-        # The end of the document says nothing about the body.
+        place_N = ranges(cut.start[some], cut.length[some]) + 1  # place of the target
+        # The end token of the document is not a part of the body.
         is_body_N = (place_N >= first_D[document_N]) & (place_N < last_D[document_N])
         weights_N = torch.from_numpy(is_body_N.astype(np.float32)).to(device)
         read = NEXT.read(model, *batch.streams).weighed(weights_N)

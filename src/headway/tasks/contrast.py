@@ -1,9 +1,8 @@
-"""Vectors of texts, pictures, videos and recordings: what belongs together points the same way, all
-else does not.
+"""Contrastive learning of embeddings of texts, images, videos and audio.
 
-Learned from pairs, or from examples alone: one that is read twice, each time changed by chance, is
-a pair too (SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are
-what each must not be near.
+The model learns from pairs, or from single examples: two randomly changed views of one example are
+a pair too (SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are the
+negatives.
 """
 
 from __future__ import annotations
@@ -63,39 +62,39 @@ from headway.tasks.task import Predictor, Task, Use
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
-"""Tokens that a model chosen here reads at once."""
+"""Largest default input length in tokens."""
 
 PAIRS = 128
-"""In a step, at least, on average: with few others to tell apart there is little to learn."""
+"""Least average number of pairs per step: with few negatives there is little to learn."""
 
 DROPPED = 0.3
-"""Of the words of a reading, where a model that knows nothing yet has texts alone to learn from: to
-tell whole texts apart it would have to learn nothing but to see which words they have."""
+"""Default share of words that are dropped from each view when training from scratch on single
+texts. Views with all words could be matched by their words alone."""
 
 BLOCK = 256
-"""Validation pairs that are told apart at a time, for the loss."""
+"""Number of validation pairs that are compared with each other in the validation loss."""
 
 WINDOW = 7
-"""Names the draws of windows among those of a seed and an epoch."""
+"""Key of the random draws of windows, next to the seed and the epoch."""
 
 
 @dataclass(frozen=True)
 class Apart:
-    """What must not be taken for each other."""
+    """Targets of the contrastive loss: which examples are negatives of each other."""
 
     apart_BB: Tensor
-    """True where the second of a pair (column) must be told from that of another (row)."""
+    """True where the second example of a pair (column) is a negative for another pair (row)."""
 
     weights_B: Tensor
     """Zero for the dummy pairs of the fixed-size form."""
 
     real_N: Tensor | None = None
-    """Zero for the dummy rows of it, where all are in one stream."""
+    """Zero for the dummy tokens of the fixed-size form, if all views are in one stream."""
 
 
 def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
-    """Each shall choose its partner among the partners of all, from either side: the mean of the
-    two cross-entropies, summed over the pairs."""
+    """Symmetric contrastive loss (InfoNCE): the mean of the cross-entropies of both directions,
+    summed over the pairs."""
     own_BB = torch.eye(len(like_BB), dtype=torch.bool, device=like_BB.device)
     like_BB = like_BB.masked_fill(~(apart_BB | own_BB), -torch.inf)
     target_B = torch.arange(len(like_BB), device=like_BB.device)
@@ -107,14 +106,14 @@ def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Side:
-    """One column of what belongs together."""
+    """One of the two columns of pairs, or the only column."""
 
     columns: Columns
     cuts: Cuts
 
     @cached_property
     def counts(self) -> Rows:
-        """Windows of each example."""
+        """Number of windows of each example."""
         return np.bincount(self.cuts.owner)
 
     @cached_property
@@ -123,7 +122,7 @@ class Side:
 
 
 def sides_of(columns: Columns, cut: Callable[[Columns], Cuts]) -> list[Side]:
-    """One for the examples, and one for their partners where there are pairs."""
+    """The column of the examples, followed by that of their partners if the data has pairs."""
     [name] = [name for name in columns if name != "other"]
     stores = [columns[name], *([columns["other"]] if "other" in columns else [])]
     parts = [Columns({name: store}) for store in stores]
@@ -132,22 +131,22 @@ def sides_of(columns: Columns, cut: Callable[[Columns], Cuts]) -> list[Side]:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of examples, or examples that are read twice."""
+    """Training examples of a contrastive task: pairs, or single examples in two views."""
 
     sides: Sequence[Side]
     intake: Intake
     draw: Draw | None = None
     alone: bool = False
-    """Examples are read once: whoever learns from a teacher alone compares them with nothing."""
+    """Read each example once, for distillation, where the loss does not compare examples."""
 
     @property
     def read(self) -> tuple[Side, ...]:
-        """The side of each reading."""
+        """The column of each view."""
         return tuple(self.sides) if self.alone else (self.sides[0], self.sides[-1])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Of all readings together; all windows of a long example are as long as its first."""
+        """Total length of all views of an example; all its windows are as long as the first."""
         lengths = [side.cuts.lengths[side.first] for side in self.read]
         return np.stack(lengths).sum(axis=0, keepdims=True).T
 
@@ -157,14 +156,14 @@ class Pairs:
 
     def drawn(self, draw: Draw) -> Pairs:
         found = replace(self, draw=draw)
-        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
     def n_targets(self, rows: Rows) -> int:
         return len(rows)
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Apart]:
-        """Items 2i and 2i + 1 are pair i, or item i of each of two streams."""
+        """A batch in which items 2i and 2i + 1, or item i of each of two streams, are pair i."""
         read = tuple(
             side.cuts.collate(self._reading(side, rows), device, None, self._draw(number))
             for number, side in enumerate(self.read)
@@ -186,7 +185,7 @@ class Pairs:
         return None if self.draw is None else replace(self.draw, reading=reading)
 
     def _reading(self, side: Side, rows: Rows) -> Rows:
-        """Of an example too long to be read at once any window."""
+        """A window of each example: a random one in training, otherwise the first."""
         if self.draw is None:
             return side.first[rows]
         drawn = Draws(self.draw.seed, self.draw.epoch).uniform(WINDOW, rows)
@@ -204,8 +203,8 @@ class Pairs:
 def vectors_of(
     asked: Pass, settings: Resolved, intake: Intake, side: Side, *, changed: int | None = None
 ) -> Vectors:
-    """Of every example that is asked; that of one too long to be read at once is the mean
-    over its windows. `changed`: as in training, by chance, but always alike for the same number."""
+    """Vectors of the examples of a pass; an example in several windows gets their mean. `changed`:
+    seed of a random change as in training; None: examples as they are."""
     items, readout = LabelItems(side.cuts), readout_of(settings)
     n = n_owners(items) if asked.most is None else min(asked.most, n_owners(items))
     model, device = asked.model, asked.device
@@ -227,8 +226,8 @@ def vectors_of(
 
 @dataclass(frozen=True)
 class Partners:
-    """Examples and those they should find: their partners, or, where there are none, the two halves
-    of each, or it twice, changed as in training."""
+    """Evaluation pairs for retrieval: partners from the data, else two halves of each example, else
+    two views that are changed as in training."""
 
     intake: Intake
     sides: tuple[Side, Side]
@@ -257,8 +256,8 @@ class Partners:
         return retrieval(one_ND, two_ND, self.intake.same(columns, np.arange(len(two_ND))))
 
     def trivial(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
-        """Of texts that share words, by tf-idf, among the same `n`: among fewer it is easier. Of
-        anything else, by chance."""
+        """Name and score of the baseline on the same number of examples `n`: tf-idf for texts,
+        chance otherwise."""
         if tokenizer is None:
             return "chance", chance(n)
         texts = [side.columns["text"] for side in self.sides]
@@ -267,7 +266,7 @@ class Partners:
 
 
 def valid_loss(a_ND: Vectors, b_ND: Vectors, temperature: float) -> float:
-    """The loss in blocks of one size, so that it can be compared; the mean over the pairs."""
+    """Mean loss per pair in blocks of `BLOCK` pairs, so that it is comparable between runs."""
     total = 0.0
     for first in range(0, len(a_ND), BLOCK):
         a, b = (torch.from_numpy(x[first : first + BLOCK]) for x in (a_ND, b_ND))
@@ -296,7 +295,7 @@ class Contrasting(Objective[Apart]):
         self.valid_items = Pairs(valid, self.intake)
 
     def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
-        """One: every example of a step is compared with all others of it."""
+        """A single part per step, because every example is compared with all others of the step."""
         _, plan = self.planned(step.epoch)
         return [Part(step, len(step.rows), plan.n_targets(step.rows))]
 
@@ -310,7 +309,7 @@ class Contrasting(Objective[Apart]):
         return replace(batch, streams=tuple(streams))
 
     def read(self, model: nn.Module, given: Batch[Apart]) -> Read:
-        """A row for each reading, those of a pair one after the other."""
+        """The output with one row per view, the views of a pair next to each other."""
         reads = [self.readout.read(model, stream) for stream in given.streams]
         read = reads[0]
         if len(reads) == 2:
@@ -352,7 +351,7 @@ class Contrasting(Objective[Apart]):
         return {name: percent(found)}
 
     def frequencies(self) -> None:
-        """What is right hangs on the other examples of a step."""
+        """Always None: the target depends on the other examples of a step."""
         return None
 
     def show(self, part: Part) -> list[Shown]:
@@ -380,7 +379,7 @@ class Contrast(Task):
         return f"{prepared.train.n:,} {kind}"
 
     def facts(self, settings: RunSettings, prepared: Prepared) -> Facts:
-        """With tokens and rows of all readings."""
+        """Facts about the data, with tokens or positions counted over all views."""
         pairs = "other" in prepared.train
         if self.row.modality == "sounds":
             found = sound_facts(settings, prepared)
@@ -491,7 +490,7 @@ class Contrast(Task):
         return predictor(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
-        """How often an example finds its partner among all, beside who does without a model."""
+        """Retrieval accuracy: how often an example finds its partner, with a baseline."""
         settings, unit = use.settings, unit_of(self.row)
         words = None if use.opened.words is None else use.opened.words.target
         asked = with_files(settings, files)
@@ -524,12 +523,12 @@ class Contrast(Task):
 
 
 def reads_once(settings: RunSettings) -> bool:
-    """Whether examples are compared with what a teacher makes of them, and not with each other."""
+    """Whether examples are compared with the output of a teacher instead of with each other."""
     return bool(settings.distil.teacher) and not settings.distil.hard
 
 
 def target_of(data: DataSettings) -> Target:
-    """Of media: the second of each pair, where a list names it."""
+    """Target column of media: the partner if the settings name one, otherwise none."""
     return "other" if data.other_field else "none"
 
 
@@ -548,12 +547,12 @@ LOUD: dict[str, object] = {"speed": 0.1, "noise": 0.3, "gain_db": 6.0}
 
 
 def strongly(shape: PictureSettings) -> dict[str, object]:
-    """So that two readings of a picture share what it shows, and little of how."""
+    """Strong augmentation, so that two views of an image share its content and little else."""
     crop = max(1, min(shape.height, shape.width) // 8)
     return {"crop": crop, "rand": 2, "magnitude": 5.0, "erase": 0.25}
 
 
 def changes(augment: AugmentSettings) -> bool:
-    """Whether it changes anything."""
+    """Whether these augmentation settings change the input."""
     names = ("flip", "crop", "rand", "erase", "bands", "spans", "speed", "noise", "gain_db")
     return any(getattr(augment, name) for name in names)

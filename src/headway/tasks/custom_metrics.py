@@ -1,4 +1,4 @@
-"""Metrics of one's own: functions of answers and truth, computed beside those of a task."""
+"""User-defined metrics: functions of predictions and targets, computed besides those of a task."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from headway.tasks.scores import Scores
 from headway.tasks.specs import Metric, Spec, named_metric
 
 Function = Callable[[Sequence[Any], Sequence[Any]], float]
-"""Of what was answered and what is right: texts, names of classes, lists of tags; of captions a
-list of right ones each."""
+"""Function of predictions and targets: texts, class names or lists of tags. For captions, each
+target is a list of references."""
 
 Given = Function | tuple[Function, Literal["lower"]]
 
 ROW = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
-"""What else stands in a line of the log."""
+"""Other keys of a line of the log, which metrics cannot use as names."""
 
 
 class MetricFailed(UserError):
-    """A function of the user's has raised something, or returned no number."""
+    """A user-defined metric raised an exception or did not return a number."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Own:
 
 
 def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
-    """By name. Refused are names that are taken, and tasks whose evaluations answer nothing."""
+    """User-defined metrics by name. Raises an error for names in use, invalid values, and tasks
+    that are evaluated without predictions."""
     if given and (spec.answers not in ("label", "tags", "text") or spec.continues):
         raise ConfigError(
             f"metrics= compares predictions with targets, but the task {spec.name} is evaluated "
@@ -75,7 +76,7 @@ def own_metrics(given: Mapping[str, Given], spec: Spec) -> dict[str, Own]:
 
 
 class Measured:
-    """An objective with more scores; all else is as it is."""
+    """Wrapper of an objective that adds user-defined metrics to its scores."""
 
     def __init__(self, inner: Objective[Any], own: Mapping[str, Own], by: str = "") -> None:
         self.inner, self.own = inner, own
@@ -91,6 +92,6 @@ class Measured:
 
 
 def with_metrics(objective: Objective[Any], own: Mapping[str, Own], by: str = "") -> Objective[Any]:
-    """The objective with these metrics beside its own; `by` names the one that a better model is
-    better at, if it is one of them."""
+    """The objective with additional metrics. `by`: the metric that selects the best model, if it is
+    one of them."""
     return cast(Objective[Any], Measured(objective, own, by)) if own else objective

@@ -19,11 +19,11 @@ FINE_TUNING: dict[str, Any] = {
 }  # fmt: skip
 PUBLISHED_RATE = 1e-4, 0.0384
 """Learning rate for fine-tuning imported weights: the maximum, and a number that is divided by
-d_model (5e-5 for BERT-base). Higher rates destroy the pretraining."""
+d_model (5e-5 for BERT-base). Higher learning rates destroy the pretraining."""
 
 LORA_RATE = 2e-3
-"""Learning rate of LoRA matrices. They start at zero and are small, so they need a higher rate than
-full weights."""
+"""Learning rate of LoRA matrices. They start at zero and are small, so they need a higher learning
+rate than full weights."""
 
 FROM_SCRATCH: dict[str, Any] = {
     "optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0, "smoothing": 0.0,
@@ -77,10 +77,10 @@ def tuned_rate(settings: RunSettings, facts: Facts, model: ModelSettings) -> dic
     """Peak learning rate for fine-tuning a run, trained here or imported."""
     run = settings.start.run
     if facts.begun is None or not facts.begun.imported:
-        why = f"fine-tuned from {run}, which needs a lower rate than training from scratch"
+        why = f"fine-tuned from {run}, which needs a lower learning rate than training from scratch"
         return because(why, "train", {"lr": float(FINE_TUNING["lr"])})
     most, at_width = PUBLISHED_RATE
-    why = f"{run} was imported: at higher rates a model of this width forgets its pretraining"
+    why = f"{run} was imported: higher learning rates would destroy its pretraining"
     return because(why, "train", {"lr": min(most, at_width / model.d_model)})
 
 
@@ -150,7 +150,7 @@ def ngram_table(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
     n, width = LEAST_NGRAMS, max(1, len(facts.labels))
     while n < 4 * facts.n_tokens and 2 * n * width <= NGRAM_WEIGHTS and n < NGRAMS:
         n *= 2
-    why = f"few tokens ({facts.n_tokens:,}): words and word pairs help where layers learn little"
+    why = f"few tokens ({facts.n_tokens:,}): word and word-pair features help with little text"
     return because(why, "model", {"ngrams": n})
 
 
@@ -172,8 +172,10 @@ def media_proposal(
     augment: Values | None = None,
     metrics: tuple[str, ...] = (),
 ) -> Proposal:
-    """Default settings for tasks on images, video and audio, counted in rows of patches or frames.
-    `shape` (layers and widths) and `front` (input layers) apply to models without a preset."""
+    """Default settings for tasks on images, video and audio.
+
+    `n_rows` and `longest` count positions (patches or frames). `shape` (layers and widths) and
+    `front` (input layers) apply to models without a preset."""
     family = family or spec_of(settings).families[0]
     chosen = {"family": family, **MODERN_MEDIA}
     anew = fresh_decoder(settings, facts, family)
@@ -198,8 +200,8 @@ def training_of(
     settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
     training: Values, tuning: Values, *, anew: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """Training settings for text and media, from scratch or for fine-tuning. `anew`: a new decoder
-    is added to the encoder of a run."""
+    """Training settings for text and media, from scratch or for fine-tuning. With `anew`, a new
+    decoder is added to the encoder of a run."""
     starts, why = facts.begun is not None, begins(settings, amount, device)
     if anew:
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)
@@ -267,7 +269,7 @@ def batch_tokens(n_tokens: int, device: DeviceFacts) -> int:
 
 
 def batch_rows(n_rows: int, n_items: int, longest: int, device: DeviceFacts) -> int:
-    """Batch size in rows for about a hundred steps per epoch, in whole items of the mean size."""
+    """Batch size in positions for about a hundred steps per epoch, in items of the mean size."""
     most = 128 if device.is_cpu else 512
     n = 16
     while 2 * n <= most and n < n_items / 100:

@@ -1,7 +1,7 @@
-"""A smaller model that learns from a larger one, as DistilBERT (Sanh et al. 2019).
+"""Distillation of a run into a smaller model, as in DistilBERT (Sanh et al. 2019).
 
-The student has the teacher's shape with fewer layers and starts from every other one of them.
-`losses.distil` is what it learns by.
+The student has the teacher's shape with fewer layers and is initialised from some of the teacher's
+layers. Its loss is `losses.distil`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from headway.tasks.specs import spec_of
 from headway.tasks.task import Note
 
 TIMED_S = 1.0
-"""For each of the two models whose speed is compared."""
+"""Seconds for measuring the speed of each of the two models."""
 
 
 def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
-    """The teacher's shape with fewer layers; what has no weights of its own may be set too."""
+    """Settings of the student: the teacher's with fewer layers. Settings that do not change the
+    shape of the weights may be overridden."""
     name, teacher = begun.name, begun.model
     if begun.task != settings.task:
         raise ConfigError(
@@ -57,8 +58,8 @@ def student_model(begun: Origin, settings: RunSettings) -> ModelSettings:
 
 
 def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSettings:
-    """The student's shape as if its embeddings were as wide as its teacher's: they may be narrower,
-    and start from the directions in which those of the teacher differ most."""
+    """The student's settings with the embedding width of the teacher, for comparison. The student's
+    embeddings may be narrower: they start from the principal components of the teacher's."""
     if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
         if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
             raise ConfigError(
@@ -79,7 +80,7 @@ def n_layers(of_teacher: int, settings: RunSettings) -> int:
 
 @torch.no_grad()
 def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
-    """Front, heads and every other layer as the teacher has them."""
+    """Copy the teacher's front, heads and selected layers into the student."""
     teacher = _opened(settings, torch.device("cpu")).model
     theirs = dict(teacher.state_dict())
     names: dict[str, str] = {}
@@ -102,8 +103,10 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
 
 
 def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """The weights of a text front `width` wide and of the matrix behind it, from those of a wider
-    one without a matrix: tokens, positions and segments in the directions of the most variance."""
+    """Weights of a text front with embeddings of size `width` and of its projection, by PCA.
+
+    Tokens, positions and segments of the wider front are projected onto the directions in which the
+    token embeddings vary most."""
     tables = ("tokens.weight", "positions.table.weight", "segments.weight")
     names = [f"front.{name}" for name in tables if f"front.{name}" in theirs]
     rows_VD = theirs["front.tokens.weight"].float()
@@ -112,7 +115,7 @@ def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
     most_DE = directions_DD[:, -width:]
     found = {name: theirs[name].float() @ most_DE for name in names}
     whole = most_DE.shape[0]
-    # Behind a norm both have rows of the same mean square, whatever their width.
+    # After a norm the vectors of both have the same mean square, whatever their width.
     gain_D = theirs.get("front.norm.weight", torch.ones(whole))
     scale = (whole / width) ** 0.5 if "front.norm.weight" in theirs else 1.0
     found["front.to_stream.weight"] = gain_D[:, None] * most_DE * scale
@@ -124,7 +127,7 @@ def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
 
 
 def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
-    """A run that no longer learns, beside its student."""
+    """The teacher's model with frozen weights."""
     name, opened = settings.distil.teacher, _opened(settings, device)
     theirs = opened.settings
     if theirs.labels != settings.labels:
@@ -154,8 +157,8 @@ def _opened(settings: RunSettings, device: torch.device) -> Opened:
 def compare(
     teacher: nn.Module, student: Pass, objective: Objective[Any], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Size, speed and scores of both: parameters, batches of the task a second, and an evaluation.
-    Both run as they are, in the type they were trained or loaded in."""
+    """Size, speed and scores of teacher and student: parameters, batches per second and validation
+    scores. Each runs in the precision that it was trained or loaded in."""
     facts: dict[str, Any] = {"metric": objective.metric.name}
     for name, model in (("teacher", teacher), ("student", student.model)):
         model.eval()
@@ -174,7 +177,7 @@ def compare(
 
 
 def comparison_line(facts: dict[str, Any]) -> str:
-    """What `compare` found, for people."""
+    """One line for people with the results of `compare`."""
     metric = facts["metric"]
     one, other = facts["teacher"], facts["student"]
     return (
@@ -193,13 +196,13 @@ def _kept(teacher: dict[str, float], student: dict[str, float], objective: Objec
 
 
 def _speed(model: nn.Module, objective: Objective[Any], device: torch.device) -> float:
-    """Batches a second of reading alone, on the first examples of training."""
+    """Batches per second of the forward pass and the loss, on the first training examples."""
     step = objective.epoch(0)[0]
     parts = objective.parts(step, 2048)[:4]
     batches = [objective.batch(part, device, None) for part in parts]
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     loss_of = plain(objective)
-    for batch in batches:  # what is allocated first is not what takes time later
+    for batch in batches:  # warm-up: the first pass also allocates memory
         loss_of(model, batch)
     wait()
     start, done = time.perf_counter(), 0

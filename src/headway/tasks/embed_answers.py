@@ -1,4 +1,4 @@
-"""Vectors of what people give, and what is nearest to it in a file."""
+"""Predictors for embeddings: vectors of the inputs, or the nearest candidates from a file."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ TOP = 5
 
 
 class Vectorizer:
-    """One vector for each that is asked, printed as JSON."""
+    """Predictor of one vector per input, printed as JSON."""
 
     def __init__(self, use: Use) -> None:
         self.use, self.n_given, self.n_failed = use, 0, 0
         opened = use.opened
-        # A text is asked by itself, also of a run that has learned from pairs.
+        # Inputs are single examples, even if the run was trained on pairs.
         alone = replace(use.settings.data, other_field="", fields=())
         self.settings: Resolved = replace(use.settings, data=alone)
         words = None if opened.words is None else opened.words.target
         self.intake = intake_of(self.settings, words)
 
     def vectors(self, values: Sequence[object]) -> Vectors:
-        """Of what was read."""
+        """Vectors of inputs that were read."""
         if not values:
             return np.zeros((0, 0), np.float32)
         columns, opened = self.intake.columns(values), self.use.opened
@@ -75,7 +75,7 @@ class Vectorizer:
 
     def counted(self) -> str:
         unit = "lines" if self.use.opened.words is not None else unit_of(spec_of(self.settings))
-        failed = f", {self.n_failed:,} of them could not be read" if self.n_failed else ""
+        failed = f" ({self.n_failed:,} unreadable)" if self.n_failed else ""
         return f"{self.n_given:,} {unit.removesuffix('s') if self.n_given == 1 else unit}{failed}"
 
     def summary(self) -> str:
@@ -83,7 +83,7 @@ class Vectorizer:
 
 
 class Kept(Vectorizer):
-    """All vectors into one file, where one is named. What cannot be read has no numbers there."""
+    """Predictor that saves all vectors to one file, if `path` is set; unreadable inputs get NaN."""
 
     path: Path | None = None
 
@@ -113,7 +113,7 @@ class Kept(Vectorizer):
 
 
 class Nearest(Vectorizer):
-    """What of a file is nearest to each input, with their cosines."""
+    """Predictor of the nearest candidates for each input, with their cosines."""
 
     candidates: list[str]
     top: int
@@ -132,7 +132,7 @@ class Nearest(Vectorizer):
         yield note_silence(made, one)
 
     def read(self, path: str) -> None:
-        """The lines of a file; of media a list, a folder or a single one."""
+        """Load the candidates: the lines of a text file, or a media file, folder or list."""
         lines: Iterable[Line] = [path]
         if self.use.opened.words is not None:
             texts = questions(path, "texts", self.use.settings)
@@ -142,16 +142,16 @@ class Nearest(Vectorizer):
             if one.values is None:
                 raise DataError(f"--nearest {path}: {one.error}")
         if not found:
-            raise DataError(f"{path} is empty: there is nothing to compare with.")
+            raise DataError(f"{path} is empty, but --nearest needs candidates to compare with.")
         self.candidates = [next(iter(name_of(one).values())) for one in found]
         self.known_SD = cosine(self.vectors([one.values for one in found]))
 
     def summary(self) -> str:
-        return f"{self.counted()} compared with {len(self.candidates):,}"
+        return f"{self.counted()} compared with {len(self.candidates):,} candidates"
 
 
 def name_of(one: Given) -> dict[str, str]:
-    """What was asked: a text, or a file by its name."""
+    """The input in JSON output: a text, or the name of a file."""
     return {"file": one.name} if one.name else {"text": str(one.values[0])}
 
 

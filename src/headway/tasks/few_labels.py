@@ -18,7 +18,7 @@ from headway.tasks.opened import open_run
 from headway.tasks.readout import OneVector
 
 EACH = (8, 32, 128)
-"""Numbers of labels per class."""
+"""Numbers of labels per class that are tried."""
 
 DRAWS = 3
 

@@ -1,4 +1,4 @@
-"""Gaps in lines that people type, filled."""
+"""Predictor that fills gaps in lines of text."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
 
 @dataclass(frozen=True)
 class Gapped:
-    """One line: its tokens and where its gaps are among them."""
+    """A line of text as tokens, with the indices of its gaps."""
 
     line: str
     tokens: list[int]
     gaps: list[int]
 
     def windows(self, room: int) -> list[tuple[list[int], list[int]]]:
-        """Tokens and gaps of what the model reads: all at once, or, where that is too long, each
-        gap in the middle of as much text as fits."""
+        """Windows of the line as tokens and gaps: one for the whole line, or, if that is too long,
+        one per gap with the gap near the middle."""
         if len(self.tokens) <= room:
             return [(self.tokens, self.gaps)]
         parts = []
@@ -50,7 +50,7 @@ class Gapped:
 
 
 class Filler:
-    """The likeliest words for each gap; several models add up their probabilities."""
+    """Predictor of the most likely words for each gap; an ensemble averages its probabilities."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Filler:
         return f"{self.gaps:,} gap{gaps} in {self.lines:,} line{lines} filled"
 
     def read(self, line: str, where: str) -> Gapped:
-        """A line of text with gaps."""
+        """Parse a line of text with gaps; `where` names it in error messages."""
         if not line.strip():
             return Gapped(line, [], [])
         tokens, gaps = gaps_in(line, self.tokenizer)
@@ -139,7 +139,8 @@ class Filler:
     def _candidates(
         self, pieces: Sequence[tuple[int, list[int], list[int]]]
     ) -> list[list[list[tuple[int, float]]]]:
-        """For each piece and each of its gaps: tokens with their probabilities, likeliest first."""
+        """For each piece and each of its gaps: tokens with their probabilities, most
+        likely first."""
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         flat = [token for _, tokens, _ in pieces for token in (bos, *tokens, eos)]
         lengths = [len(tokens) + ENDS for _, tokens, _ in pieces]
@@ -157,7 +158,7 @@ class Filler:
         return [[next(ranked) for _ in gaps] for _, _, gaps in pieces]
 
     def _probabilities(self, tokens_N: Tensor, layout: Layout, rows_R: Tensor) -> Tensor:
-        """The mean over the models; tokens that no text holds have none."""
+        """Mean probabilities over the models; special tokens are excluded."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
             read = EachRow("words").read(model, Input(tokens_N, layout), rows_R=rows_R)
@@ -183,22 +184,22 @@ class Filler:
         return GapAnswer(
             text=filled,
             score=mean_probability([math.log(gap[0].probability) for gap in gaps]),
-            notes=("longer than the model reads: each gap filled from as much text as fits",)
+            notes=("longer than the model reads: each gap sees only as much context as fits",)
             * windowed,
             gaps=gaps,
             printed=Plain("\n".join(lines) if several else filled, facts),
         )
 
     def _word(self, token: int) -> str:
-        """What people call a token; blanks and halves of characters by their names."""
+        """Readable form of a token; its name if it is only white space or a part of a character."""
         return (
             self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
         )
 
 
 def gaps_in(line: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens of a line, and where its gaps are among them. The space before a gap belongs to
-    the word that is missing."""
+    """The tokens of a line and the indices of its gaps. The space before a gap belongs to the
+    missing word."""
     parts = GAP.split(line)
     parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
     goes_on = np.array([False] + [True] * (len(parts) - 1))

@@ -1,5 +1,5 @@
-"""A run that teaches another to see: what it takes a picture for, the distillation token has to say
-too (DeiT, Touvron et al. 2021)."""
+"""Hard distillation of an image classifier: the distillation token is trained on the classes that a
+teacher predicts (DeiT, Touvron et al. 2021)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway.tasks.specs import spec_of
 
 
 class Teacher:
-    """Loaded when the first pictures come, to where they are."""
+    """Teacher run, whose model is loaded on the device of the first batch."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.folder = run_folder(settings.classify.teacher)
@@ -32,7 +32,7 @@ class Teacher:
 
     @torch.no_grad()
     def answers(self, given: Input) -> Tensor:
-        """The class that it takes each picture for; all of them are of one size."""
+        """Predicted class of each image. All images of the batch must have the same size."""
         (group,) = given.values.groups
         if self.model is None:
             self.model = self._load(group.device)
@@ -46,7 +46,8 @@ class Teacher:
         return model
 
     def _layout(self, group: Tensor) -> Layout:
-        """Its patches may be others than the student's. Kept, for steps that are recorded."""
+        """Layout of the teacher's patches, which may differ from the student's. Cached, because
+        CUDA graphs need the same tensors in every step."""
         key = tuple(group.shape)
         if key not in self._layouts:
             rows = self.picture.rows_of(*(group.shape[i] for i in (1, 3, 4)))
@@ -55,8 +56,8 @@ class Teacher:
 
 
 def check_teacher(settings: RunSettings) -> PictureSettings:
-    """Refuse a teacher that does not know these classes, or sees pictures of another form; the
-    front of one that does."""
+    """The image settings of the teacher. Raises an error if the teacher has other classes or reads
+    images of another size."""
     name, model = settings.classify.teacher, settings.model
     other = load_run(run_folder(name))
     if spec_of(other) != spec_of(settings):

@@ -1,4 +1,4 @@
-"""Who speaks: classes of recordings, and vectors that tell whether two are of one speaker."""
+"""Speaker identification and verification: classes of recordings, and vectors to compare them."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from headway.tasks.task import Predictor, Use
 Vectors = NDArray[np.float32]
 
 MOST_VERIFIED = 2000
-"""Validation recordings that are compared with each other."""
+"""Largest number of validation recordings that are compared with each other."""
 
 MOST_PAIRS = 2_000_000
-"""Beyond that, pairs are drawn."""
+"""Largest number of compared pairs; of more pairs a random sample is used."""
 
 
 class Identify(Label):
-    """As classes of recordings, with vectors that are compared."""
+    """Audio classification whose vectors are also compared with each other."""
 
     def objective(self, settings: Resolved, prepared: Prepared) -> Identifying:
         return Identifying(settings, prepared)
 
     def predictor(self, use: Use) -> Predictor:
-        """What the options ask for."""
+        """A classifier, or a comparison of vectors with `--against` or `--to`."""
         if not use.options.get("against") and not use.options.get("to"):
             return Labeller(use)
         for option in ("scores", "with"):
@@ -69,8 +69,8 @@ class Identifying(Labelling):
         return scores
 
     def verified(self, asked: Pass) -> Verification | None:
-        """How well the vectors of validation recordings tell whether the speaker is the same; None
-        where no two are of one speaker."""
+        """Speaker verification on the validation set; None unless it has pairs of recordings of the
+        same speaker and of different speakers."""
         most = min(MOST_VERIFIED, asked.most or MOST_VERIFIED)
         quietly = replace(asked, most=most, on_progress=unheard)
         vectors_ND = item_vectors(quietly, self.valid_items)
@@ -79,7 +79,7 @@ class Identifying(Labelling):
 
 @torch.no_grad()
 def item_vectors(asked: Pass, items: LabelItems) -> Vectors:
-    """A vector of length one for each of the first items."""
+    """A unit vector for each of the examples of the pass."""
     unit, found = OneVector(unit=True), dict[int, Vectors]()
     for rows, batch in asked.examples(items):
         read = unit.read(asked.model, items.cuts.shown(batch.streams[0]))
@@ -89,20 +89,20 @@ def item_vectors(asked: Pass, items: LabelItems) -> Vectors:
 
 @dataclass(frozen=True)
 class Verification:
-    """On pairs of recordings."""
+    """Result of speaker verification on pairs of recordings."""
 
     eer: float
-    """The share of wrong answers, 0 to 1, at the threshold where pairs of one speaker are taken
-    for two as often as pairs of two for one."""
+    """Equal error rate, 0 to 1: the error rate at the threshold where false acceptances are as
+    frequent as false rejections."""
 
     threshold: float
-    """Cosines from here on count as the same speaker."""
+    """Least cosine that counts as the same speaker."""
 
     same: int
-    """Pairs of one speaker ..."""
+    """Number of pairs with the same speaker."""
 
     other: int
-    """... and of two."""
+    """Number of pairs with different speakers."""
 
     speakers: int
 
@@ -114,7 +114,8 @@ class Verification:
 def verification(
     vectors_ND: NDArray[np.floating[Any]], labels_N: NDArray[np.int64], seed: int = 1
 ) -> Verification | None:
-    """Of all pairs, or of as many as can be held; None where all are of one kind."""
+    """Verification on all pairs, or on a sample of `MOST_PAIRS`; None unless there are pairs of the
+    same speaker and of different speakers."""
     first, second = np.triu_indices(len(labels_N), 1)
     if len(first) > MOST_PAIRS:
         chosen = np.random.default_rng(seed).choice(len(first), MOST_PAIRS, replace=False)
@@ -130,7 +131,8 @@ def verification(
 
 
 class Comparer(Kept):
-    """Recordings in; out comes whether each is of the speaker it is compared with, or who it is."""
+    """Predictor that verifies the speaker of each recording, or finds it among enrolled
+    speakers."""
 
     known: dict[str, Vectors]
 
@@ -151,7 +153,7 @@ class Comparer(Kept):
         yield from super().answers(lines, live)
 
     def vectors(self, values: Sequence[object]) -> Vectors:
-        """A vector of length one for each recording."""
+        """A unit vector for each recording."""
         if not values:
             return np.zeros((0, 0), np.float32)
         opened = self.use.opened
@@ -160,7 +162,8 @@ class Comparer(Kept):
         return item_vectors(asked, found)
 
     def _known(self) -> dict[str, Vectors]:
-        """Who is compared with: the mean vector of each speaker of a list, or that of one file."""
+        """Enrolled speakers: the mean vector of each speaker of a list, or the vector of one
+        file."""
         if self.against is None:
             return {}
         label_wanted: Target = "label" if self.is_list else "none"
@@ -208,10 +211,10 @@ class _PrintedNear:
     name: str
     near: Sequence[tuple[str, float]]
     against: str | None
-    """The one recording that it was compared with; None: those of a list."""
+    """Single recording to compare with; None for a list of speakers."""
 
     limit: float | None
-    """From which cosine on two are the same speaker's."""
+    """Least cosine that counts as the same speaker, if known."""
 
     @property
     def text(self) -> str:
@@ -240,8 +243,8 @@ class _PrintedNear:
 
 
 def threshold_of(folder: Path) -> float | None:
-    """From which cosine on the run takes two recordings for one speaker's: where it made as many
-    mistakes of one kind as of the other at the end of its training, if that was written down."""
+    """Least cosine that counts as the same speaker: the equal-error threshold from the last
+    evaluation of the run, or None if it was not logged."""
     for entry in reversed(read_history(folder).end):
         figures = entry.get("figures")
         found = figures.get("verification") if isinstance(figures, dict) else None
@@ -251,8 +254,8 @@ def threshold_of(folder: Path) -> float | None:
 
 
 def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
-    """Classes where the speakers are known, and beside it verification: on pairs of recordings of
-    speakers that the run does not know, or of known ones where all are."""
+    """Evaluate classification on known speakers, and verification on unknown speakers, or on the
+    known ones if the test set has no others."""
     settings, labeller = use.settings, Labeller(use)
     names = (*settings.labels, *_strangers(settings, files))
     test = scored_set(settings, files, names, None, use.progress)
@@ -283,7 +286,7 @@ def evaluate_speakers(use: Use, files: DataSettings) -> Scores:
 
 
 def _strangers(settings: Resolved, files: DataSettings) -> list[str]:
-    """Labels of the test set that the run does not know."""
+    """Labels of the test set that were not in the training data."""
     found = media_examples(files.media, files, "sounds", "label")
     return sorted({name for one in found for name in one.labels} - set(settings.labels))
 
@@ -294,7 +297,7 @@ def _verification_rows(found: Verification, unseen: bool) -> list[Row]:
         (
             "equal error rate",
             f"{100 * found.eer:.2f}",
-            f"%, of {found.same + found.other:,} pairs of {found.speakers} speakers {who}",
+            f"%, on {found.same + found.other:,} pairs from {found.speakers} speakers {who}",
         ),
         (
             "threshold",

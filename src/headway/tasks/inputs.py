@@ -1,7 +1,7 @@
-"""What someone in Python asks a run: texts, mappings, and media in memory or in files.
+"""Convert the inputs of Python calls: texts, mappings, and media in memory or in files.
 
-The run says what its inputs are, and nothing is guessed: a text is a text to a run that reads text,
-and the name of a file to one that sees or hears. What cannot be an input is refused with a reason.
+The modality of the run determines the meaning of an input: a string is a text for a text model and
+the name of a file for a model of images or audio. Invalid inputs get an error with the reason.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ PATHS = ("path", "file")
 
 @dataclass(frozen=True)
 class Asked:
-    """One input as a predictor takes it."""
+    """One input, converted to the form that predictors take."""
 
     question: Any
     id: object = None
     row: Mapping[str, object] | None = None
-    """The row of a table that it is in, without columns that hold media."""
+    """Row of the input table, without columns that hold media."""
 
     error: DataError | None = None
-    """Why it cannot be asked."""
+    """Reason why the input is invalid."""
 
 
 def is_several(x: object, settings: RunSettings) -> bool:
-    """Whether these are several inputs: a list, a tuple or an array of them. What can be read only
-    once is for `stream`."""
+    """Whether `x` is several inputs (a list, tuple, array or table) instead of one. Raises a
+    `TypeError` for iterators, which need `stream`."""
     kind = spec_of(settings).modality
     if has_columns(x):
         return True
@@ -78,7 +78,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
         return False
     if isinstance(x, list | tuple):
         return True
-    if hasattr(x, "getbands") or hasattr(x, "get_all_samples"):  # of Pillow, of torchcodec
+    if hasattr(x, "getbands") or hasattr(x, "get_all_samples"):  # Pillow image, torchcodec decoder
         return False
     if hasattr(x, "__array__"):
         return _several_in(_array(x), kind)
@@ -97,7 +97,7 @@ def is_several(x: object, settings: RunSettings) -> bool:
 
 
 def _is_sound(x: tuple[object, ...]) -> bool:
-    """Samples and their rate: one recording, and not two."""
+    """Whether a tuple is one recording, samples and sampling rate, instead of two inputs."""
     return len(x) == 2 and isinstance(x[1], int | float | np.number) and not np.isscalar(x[0])
 
 
@@ -106,16 +106,16 @@ def _array(x: object) -> Array:
 
 
 def _several_in(values: Array, kind: Modality) -> bool:
-    """Whether an array is several inputs, by its axes."""
+    """Whether an array holds several inputs, judged by its number of axes."""
     if kind == "text" or values.dtype.kind in "OUT":
         return values.ndim > 0
     if kind == "sounds":
         return False
-    return values.ndim > 3 + (kind == "videos")  # grey ones in a row could be colours in front
+    return values.ndim > 3 + (kind == "videos")  # (N, H, W) looks like (C, H, W)
 
 
 def wanted(settings: RunSettings) -> str:
-    """What a run takes, for people."""
+    """Description of the inputs that a run takes, for messages."""
     front = media_front(settings)
     if front is not None:
         key, name = NAMES[what_of(front)]
@@ -130,7 +130,7 @@ def wanted(settings: RunSettings) -> str:
 
 
 def is_rows(xs: object) -> bool:
-    """Whether these are rows with named columns: a table of some package, or a list of mappings."""
+    """Whether `xs` has rows with named columns: a table of any package, or a list of mappings."""
     if has_columns(xs):
         return True
     several = isinstance(xs, Sequence) and not isinstance(xs, str | bytes)
@@ -138,7 +138,7 @@ def is_rows(xs: object) -> bool:
 
 
 def _is_plain(table: Table, name: str) -> bool:
-    """Whether a column holds texts, numbers and the like, which cost nothing to keep."""
+    """Whether a column holds only texts, numbers or lists of them, which are cheap to keep."""
     values = (plain(row.get(name)) for row in table.sample)
     return all(
         is_missing(one) or isinstance(one, str | int | float)
@@ -148,7 +148,7 @@ def _is_plain(table: Table, name: str) -> bool:
 
 
 class Inputs:
-    """Makes of what one run is given what its predictors take."""
+    """Converter of user inputs for the predictors of one run."""
 
     def __init__(self, settings: RunSettings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
@@ -157,11 +157,11 @@ class Inputs:
         self.form = None if front is None else Form.of(what_of(front), front)
         self.n = 0
         self.strict = True
-        """Whether a key that the run does not read is an error. Rows of a table may have others."""
+        """Whether unknown keys are errors. Rows of a table may have additional columns."""
 
     def all(self, xs: Iterable[object], needs: Mapping[str, str] | None = None) -> Iterator[Asked]:
-        """In order; what cannot be read has its error in its place. Columns of a table, or of a
-        list of mappings, are bound as in training, or as `needs` says, and others are not read."""
+        """Convert inputs in order; invalid ones yield their error. Columns of a table or of a list
+        of mappings are bound as in training, or by `needs`; other columns are not read."""
         self.strict = False
         if is_rows(xs):
             table = table_of(xs)
@@ -172,7 +172,8 @@ class Inputs:
             yield self.asked(x)
 
     def asked(self, x: object, name: str = "") -> Asked:
-        """The next one, or its error. `name`: what it is called, if not by its place."""
+        """Convert one input, or return its error. `name`: name in messages instead of its
+        number."""
         try:
             return self.one(x, name)
         except DataError as error:
@@ -201,7 +202,7 @@ class Inputs:
             row = dict(zip(names, raw.values, strict=True))
             shown = {name: plain(row[name]) for name in kept}
             if raw.row is not None and not tops & raw.row.keys():
-                asked = self.asked(raw.row)  # of another kind than the first rows
+                asked = self.asked(raw.row)  # a row with other columns than the first rows
             else:
                 asked = self._row(row, binding)
             yield replace(asked, id=shown.get("id", asked.id), row=shown)
@@ -267,14 +268,14 @@ class Inputs:
         )
 
     def _named(self, x: Mapping[str, object], where: str) -> object:
-        """The inputs of a mapping, in the order in which the task has them."""
+        """The inputs in a mapping, in the order of the task."""
         data = self.settings.data
         found, known = [], set[str]()
         for need in self.spec.needs:
             field = str(getattr(data, f"{need.name}_field", "") or "")
             names = [need.name, *need.also, *([field] if field else [])]
             if need.role == "target":
-                known |= set(names)  # which may be there, and is not told
+                known |= set(names)  # allowed, but not used as an input
                 continue
             names += ["text"] * (need.name == "source")
             if need.optional and not field:
@@ -289,7 +290,7 @@ class Inputs:
                     f"{where} has no key {names[0]!r}, only {', '.join(map(repr, x)) or 'none'}. "
                     f"This run takes {wanted(self.settings)}."
                 )
-            if self.spec.reads == "texts":  # the other sides are for training
+            if self.spec.reads == "texts":  # the partner is only used in training
                 break
         for name in x:
             if name not in known and self.strict:
@@ -321,7 +322,7 @@ class Inputs:
 
     def _words(self, x: object, where: str) -> str | tuple[str, ...]:
         if isinstance(x, str):
-            return x.replace("\t", " ")  # a tab would mean a word on each line
+            return x.replace("\t", " ")  # a tab would mark input with one word per line
         if isinstance(x, list | tuple) and all(isinstance(word, str) for word in x):
             return tuple(x)
         raise DataError(f"{where} is {shown_value(x)}, but this run takes {wanted(self.settings)}.")
@@ -332,7 +333,7 @@ class Inputs:
         part, rate = Part(), None
         if isinstance(x, Mapping):
             x, part, rate = self._part(x, form, where)
-        if isinstance(x, Mapping):  # as datasets have it: {"audio": {"array": …, …}}
+        if isinstance(x, Mapping):  # as in Hugging Face datasets: {"audio": {"array": …, …}}
             x, _, inner = self._part(x, form, where)
             rate = inner if rate is None else rate
         if isinstance(x, str | PathLike):
@@ -349,11 +350,11 @@ class Inputs:
         return Given(where, _pixels(x, form, where))
 
     def _part(self, x: Mapping[str, object], form: Form, where: str) -> tuple[object, Part, object]:
-        """The value of a mapping, which part of it is meant, and its rate."""
+        """The media value of a mapping, the selected part of it, and its sampling rate."""
         own, _ = NAMES[form.what]
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]
-        # Datasets name paths that were never here beside what they hold.
+        # Datasets give paths that do not exist locally next to the data, so the data comes first.
         every = dict.fromkeys((own, "array", "bytes", *PATHS, *inputs))
         keys = [key for key in every if key not in targets]
         more = ["rate", "sampling_rate", "start", "end"] if own == "audio" else ["box"]
@@ -372,7 +373,7 @@ class Inputs:
         return values[0], Part(**part), x.get("rate", x.get("sampling_rate"))
 
     def _file(self, name: str, form: Form, part: Part) -> object:
-        """Of one file one input; what is in folders and lists is several."""
+        """Read one media file. Folders and lists hold several inputs and raise an error."""
         path = found_file(name, self.folder)
         check_kind(path, form.what)
         if path.is_dir() and form.what != "videos":
@@ -383,7 +384,7 @@ class Inputs:
         if not is_file(path) and not path.is_dir():
             raise DataError(f"file not found: {name}.")
         if self.spec.writes and form.what == "sounds" and part == Part():
-            return name  # it may be of any length, and is read as it is heard
+            return name  # may be of any length, so it is read during transcription
         return Given(name, read_media(str(path), form, part).values)
 
 

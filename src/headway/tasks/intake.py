@@ -1,6 +1,6 @@
-"""What an objective sees of a front: examples cut to what a model reads at once, and made a batch.
+"""Preprocessing of the examples of each modality: cut to the input length, collated into batches.
 
-An objective asks its intake and never which front it has. An intake holds settings and no weights.
+An objective uses this interface only, whatever the modality. An intake has settings but no weights.
 """
 
 from __future__ import annotations
@@ -36,31 +36,33 @@ from headway.tasks.thumbnails import Small, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 
 Texts = tuple[str, ...]
-"""A text; a text and its other half; or the fields of a document, in their order."""
+"""A text, the two texts of a pair, or the fields of a document in order."""
 
 
 Line = str | Texts | Given
-"""What is asked: a line of input, texts that were parted already, or what was read already."""
+"""One input to predict for: a line, texts that are already split, or media that are already
+read."""
 
 Front = TypeVar("Front", bound=PictureSettings | SoundSettings)
 
 
 class Cuts(Protocol):
-    """The examples of one split as a front reads them, in windows where they are too long."""
+    """Examples of one split as inputs of a model; examples that are too long become several
+    windows."""
 
     @property
     def lengths(self) -> Rows:
-        """Rows of the flat batch that each item takes; the same array every time."""
+        """Length of each item in tokens or positions; the same array object on every access."""
         ...
 
     @property
     def owner(self) -> Rows:
-        """The example that each item is, or is a window of; ascending."""
+        """Index of the example that each item is, or is a window of; ascending."""
         ...
 
     @property
     def needed(self) -> Rows:
-        """Rows of each example, read whole."""
+        """Length of each whole example in tokens or positions."""
         ...
 
     def collate(
@@ -70,25 +72,25 @@ class Cuts(Protocol):
         fixed: Fixed | None = None,
         draw: Draw | None = None,
     ) -> Input:
-        """These items, still on the host; `device` is where they go. In a fixed
-        form there may be more sequences than items: the rest counts nothing."""
+        """A batch of items in host memory. `device` is where the batch will be used. The fixed form
+        may have more sequences than items; the additional ones have no weight."""
         ...
 
     def shown(self, stream: Input) -> Input:
-        """What was collated as the front reads it, on its device."""
+        """The collated batch in the form that the model reads, on its device."""
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        """The form of every batch of a recorded step; None where there is none."""
+        """Fixed shapes of all batches, for CUDA graphs, or None if they are not possible."""
         ...
 
     def units(self, row: int) -> Sequence[Unit]:
-        """What the rows of an item are."""
+        """Descriptions of the tokens or positions of an item."""
         ...
 
 
 class WholeCuts(ABC):
-    """Each example at once, as it is stored."""
+    """Base class of examples that are never split into windows."""
 
     @property
     @abstractmethod
@@ -107,7 +109,7 @@ class WholeCuts(ABC):
 
 
 class OverCuts:
-    """Items, one for each cut: what a frozen dataclass with `cuts` and a `draw` has of these."""
+    """Mixin for frozen dataclasses with `cuts` and `draw`: one item for each cut."""
 
     cuts: Cuts
 
@@ -121,7 +123,7 @@ class OverCuts:
 
     def drawn(self, draw: Draw) -> Self:
         found: Self = replace(self, draw=draw)  # type: ignore[type-var]
-        found.__dict__["lengths"] = self.lengths  # which no chance changes
+        found.__dict__["lengths"] = self.lengths  # the same in every epoch
         return found
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
@@ -133,123 +135,126 @@ class OverCuts:
 
 @dataclass(frozen=True)
 class Gone:
-    """What stood in rows that are hidden."""
+    """Targets of masked modelling: the content of the masked positions."""
 
     values: Tensor | None = None
-    """Words (R), or numbers (R E); None as long as it is not known what will be seen."""
+    """Token ids (R) or vectors (R E); None for media until augmentation has been applied."""
 
     real_N: Tensor | None = None
-    """Of texts: zero for rows that only fill the fixed-size form."""
+    """Weights of all tokens of a text batch: zero for padding of the fixed-size form."""
 
     hidden_N: Tensor | None = None
-    """Of media: which of all rows are hidden."""
+    """Mask over all positions of a media batch: True if masked."""
 
     frames_RP: Tensor | None = None
-    """Of recordings: the frames of each hidden row ..."""
+    """Indices of the audio frames of each masked position."""
 
     hidden_A: Tensor | None = None
-    """... and all that are hidden."""
+    """Mask over all audio frames: True if masked."""
 
     @property
     def aims(self) -> Tensor:
-        """What is to be said."""
+        """The targets, which must be known."""
         assert self.values is not None
         return self.values
 
 
 @runtime_checkable
 class Hiding(Items[Gone], Protocol):
-    """Items to be filled. Without a draw the same rows are hidden every time."""
+    """Items for masked modelling. Without a draw the same positions are masked every time."""
 
     @property
     def widest(self) -> int:
-        """Rows that an item has at most, in any epoch."""
+        """Largest length of an item in any epoch."""
         ...
 
     @property
     def n_quick(self) -> int:
-        """Items that are filled while a run is trained."""
+        """Number of validation items used during training."""
         ...
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """Rows of a part, in any epoch, by the plan of the first one."""
+        """Limits for source and target lengths of a micro-batch in any epoch, from the plan of the
+        first epoch."""
         ...
 
     def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
-        """As the model may see it, with what it is to fill; `training`: changed by chance."""
+        """The batch with masked inputs and their targets. `training`: apply augmentation."""
         ...
 
     def example(self, row: int) -> Facts:
-        """For people."""
+        """Description of an item for people."""
         ...
 
 
 class Intake(ABC):
-    """What is not abstract here is as it is for what has no text."""
+    """Preprocessing of one modality. The methods that are not abstract have the defaults for inputs
+    other than text."""
 
     at_first: ClassVar[int] = FIRST_WINDOW
-    """Examples that are read before the first of them is answered."""
+    """Number of inputs that are read before the first answer."""
 
     @abstractmethod
     def asked(self, lines: Iterable[Line], folder: Path, settings: Resolved) -> Iterator[Given]:
-        """What each line asks. A name that is no file but lies in `folder`, the run's, is taken
-        from there."""
+        """Parse or read the input in each line. A file name that does not exist is looked up in the
+        run's `folder`."""
 
     @abstractmethod
     def columns(self, examples: Sequence[Any]) -> Columns:
-        """Of what was asked, in memory."""
+        """Columns of inputs in memory."""
 
     @abstractmethod
     def cut(self, columns: Columns) -> Cuts: ...
 
     @abstractmethod
     def hide(self, columns: Columns, how: FillSettings) -> Hiding:
-        """The examples with some of their rows hidden, which are to be filled."""
+        """The examples with masked positions to predict."""
 
     @abstractmethod
     def same(self, columns: Columns, examples: Rows) -> Rows:
-        """A number for each of these examples, the same for what is the same."""
+        """A key for each of these examples; equal examples have equal keys."""
 
     def refuse(self, needed: Rows, before: int | None = None) -> None:  # noqa: B027
-        """Raise `DataError` where something is too long and may not be cut, by the rows that each
-        takes. `before`: examples that were answered already, where these are asked."""
+        """Raise `DataError` if an example is too long and may not be split. `needed`: length of
+        each example. `before`: number of inputs that were answered before; None outside
+        prediction."""
 
     def texts(self, columns: Columns, most: int | None = None, first: int = 0) -> list[Text] | None:
-        """Examples as text again; None where they are none."""
+        """Examples decoded to text; None if they are not texts."""
         return None
 
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
     ) -> Facts:
-        """What a report can show of classes of such examples."""
+        """Data for the report about the classification of these examples."""
         return {}
 
     def small(self, example: ArrayLike) -> Small:
-        """An example as a page can hold it; nothing of a text, which is one."""
+        """Thumbnail of an example for a page; empty for texts."""
         return {}
 
     def vary(self, model: nn.Module, stream: Input, targets_BC: Tensor) -> tuple[Input, Tensor]:
-        """Changed by chance, as `[augment]` says, and what it is then a batch of."""
+        """Apply the random augmentation of `[augment]` to a batch and its targets."""
         return stream, targets_BC
 
     def weave(self, streams: tuple[Input, ...], fixed: Fixed | None) -> tuple[Input, ...]:
-        """Batches of as many items as one in which they take turns, or as they are."""
+        """Interleave batches of equal size into one if the modality supports it, otherwise return
+        them unchanged."""
         return streams
 
     def pair_form(self, plan: StepPlan, longest: int, n: int) -> Fixed | None:
-        """The form of steps of such pairs, or of `n` that belong together; None where there is
-        none."""
+        """Fixed shapes of an interleaved batch with `n` views per example, or None if they are not
+        possible."""
         return None
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns] | None:
-        """Two that belong together of each example, without anything by chance, where it can be
-        parted like that."""
+        """Two deterministic halves of each example as columns, or None if it cannot be split."""
         return None
 
 
 @dataclass(frozen=True)
 class MediaIntake(Intake, Generic[Front]):
-    """What pictures, videos and recordings have in common."""
+    """Preprocessing shared by images, videos and audio."""
 
     shape: Front
     augment: AugmentSettings
@@ -265,7 +270,7 @@ class MediaIntake(Intake, Generic[Front]):
     def figures(
         self, columns: Columns, shares_NC: Numbers, labels_N: Rows, names: Sequence[str]
     ) -> Facts:
-        """What is taken for what, and what is recognised best and worst."""
+        """Thumbnails of confused classes and of the most confident right and wrong predictions."""
         media = columns.media
         found = thumbnails(lambda row: self.small(media[row]), shares_NC, labels_N, names)
         return {"examples": found}
@@ -282,18 +287,18 @@ INTAKES: dict[Modality, str] = {
     "videos": "intake_vision.PictureIntake",
     "sounds": "intake_audio.SoundIntake",
 }
-"""A class for each kind of data, imported when it is needed, made by its `of`."""
+"""Class for each modality, as `module.class`; imported on use and created by its `of`."""
 
 
 def intake_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Intake:
-    """Of the front that the model of a run has."""
+    """Preprocessing for the modality that the model of a run reads."""
     module, name = INTAKES[front_reads(settings.model)].split(".")
     made: Intake = getattr(import_module(f"headway.tasks.{module}"), name).of(settings, tokenizer)
     return made
 
 
 def front_of(settings: RunSettings) -> PictureSettings | SoundSettings:
-    """Of a model that looks or listens."""
+    """Input settings of a model of images, videos or audio."""
     front = media_front(settings)
     assert front is not None
     return front

@@ -1,4 +1,4 @@
-"""Recordings as a model hears them."""
+"""Preprocessing of audio: collation, speed changes, noise and SpecAugment."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SoundCuts(WholeCuts):
         return Input(sound, Layout.of(lengths))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
-        """Frames lie elsewhere in every batch."""
+        """Always None: frames are at different places in every batch."""
         return None
 
     def units(self, row: int) -> list[Unit]:
@@ -74,7 +74,7 @@ class SoundIntake(MediaIntake[SoundSettings]):
         return SoundCuts(columns.sounds, self.shape, self.changes)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
-        """Of samples in memory, from −1 to 1."""
+        """Columns of recordings in memory."""
         return Columns({"audio": SoundStore.of(examples, self.shape.rate)})
 
     @property
@@ -92,20 +92,20 @@ class SoundIntake(MediaIntake[SoundSettings]):
 
 
 def sound_rows(store: SoundStore, shape: SoundSettings) -> Rows:
-    """Rows of the flat batch that each becomes."""
+    """Number of positions of each recording."""
     found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
     return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class SoundChanges:
-    """Of recordings: their speed is drawn before they are collated, the rest on the device."""
+    """Audio augmentation: the speed changes before collation, everything else on the device."""
 
     settings: AugmentSettings
 
     @torch.no_grad()
     def __call__(self, front: SoundFront, sound: Sound) -> Sound:
-        """Loudness, noise, and stretches of bands and time that are not heard."""
+        """Apply gain, noise and SpecAugment (masked bands and time spans)."""
         settings = self.settings
         if settings.noise or settings.gain_db:
             sound = replace(sound, samples_S=self._disturbed(sound))
@@ -118,7 +118,7 @@ class SoundChanges:
         return sound
 
     def _disturbed(self, sound: Sound) -> Tensor:
-        """Each recording louder or quieter, with noise of a share of its own loudness."""
+        """Apply a random gain to each recording, and add noise relative to its own RMS level."""
         samples_S, n = sound.samples_S, sound.n_recordings
         number_S = _numbers(sound)
         draw_2B = torch.rand(2, n, device=samples_S.device)
@@ -131,8 +131,9 @@ class SoundChanges:
         return samples_S * (10 ** (decibels_B / 20))[number_S]
 
     def speeds(self, rows: Sequence[int], *key: int) -> list[float] | None:
-        """How much quicker each of these recordings is heard; it is then shorter and higher too.
-        `key`: what the draws follow from beside the number of a recording."""
+        """Random speed factor of each recording, or None without speed changes. At 1.1 a recording
+        is shorter and has a higher pitch. `key`: seed of the draws, next to the recording's
+        index."""
         share = self.settings.speed
         if not share:
             return None
@@ -141,7 +142,7 @@ class SoundChanges:
 
 
 def _numbers(sound: Sound) -> Tensor:
-    """The recording of each sample."""
+    """Index of the recording that each sample belongs to."""
     begins_S = torch.zeros_like(sound.samples_S, dtype=torch.long)
     begins_S[sound.low_A] = 1
     return begins_S.cumsum(0) - 1

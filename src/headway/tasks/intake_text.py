@@ -1,4 +1,4 @@
-"""Texts, pairs of texts and documents of fields as a model reads them."""
+"""Preprocessing of texts, pairs of texts and documents with fields."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
-"""Names the draws of left-out words among those of a seed and an epoch."""
+"""Key of the random draws of dropped words, next to the seed and the epoch."""
 
 
 @dataclass(frozen=True)
 class TextCuts:
-    """Each between its special tokens; long ones in overlapping windows."""
+    """Texts between their special tokens; long texts are split into overlapping windows."""
 
     reader: TextReader
     tokenizer: Tokenizer
     segments: bool = False
-    """Whether the model tells the second text of a pair from the first."""
+    """Whether the model has segment embeddings for the two texts of a pair."""
 
     drop: float = 0.0
-    """The share of its words that a reading by chance lacks."""
+    """Probability of dropping each word in training."""
 
     @property
     def lengths(self) -> Rows:
@@ -91,7 +91,7 @@ class TextCuts:
         return Input(filled(read.tokens, layout.n_rows), layout, segments_N)
 
     def _thinned(self, rows: Rows, read: Flat, draw: Draw) -> Flat:
-        """Readings without some of their words; each keeps one."""
+        """Drop random words from the windows; each window keeps at least one."""
         reader, draws = self.reader, Draws(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
         places = reader.text.offsets[example] + start
@@ -122,7 +122,7 @@ class TextCuts:
 
 @dataclass(frozen=True)
 class SourceCuts(WholeCuts):
-    """Texts that others are written from, whole."""
+    """Source texts of sequence-to-sequence tasks, never split."""
 
     texts: TokenStore
     tokenizer: Tokenizer
@@ -173,10 +173,10 @@ class TextIntake(Intake):
     pairs: bool = False
     segments: bool = False
     windows: bool = True
-    """Whether what is longer than a model reads is read in windows, or refused."""
+    """Whether texts that are too long are split into windows; otherwise they are errors."""
 
     drop: float = 0.0
-    """The share of its words that a text lacks where it is read by chance."""
+    """Probability of dropping each word in training."""
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextIntake:
@@ -235,7 +235,7 @@ class TextIntake(Intake):
         return Fixed(source_rows=rows, target_rows=rows, n_sequences=n * n_pairs, longest=longest)
 
     def halves(self, columns: Columns) -> tuple[Columns, Columns]:
-        """Every other word of a text, and the words between those."""
+        """The words of each text at even places, and those at odd places."""
         found: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
         for number in range(columns.n):
             tokens = np.asarray(columns["text"][number], np.int64)
@@ -250,7 +250,7 @@ class TextIntake(Intake):
         return Gaps(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
 
     def columns(self, examples: Sequence[Texts]) -> Columns:
-        """Of texts in memory."""
+        """Columns of texts in memory."""
         names = self.fields or (("text", "other") if self.pairs else ("text",))
         stores = [encode_store(self.tokenizer, column) for column in zip(*examples, strict=True)]
         return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
@@ -260,8 +260,8 @@ class TextIntake(Intake):
 
 
 def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
-    """What a line of input holds: a text, two with a tab between, or JSON with fields; or what a
-    file has in the columns of training."""
+    """The texts in a line of input: one text, two separated by a tab, or the fields of a JSON
+    object. Texts from the columns of a file are returned as they are."""
     if not isinstance(line, str):
         return line
     if data.fields:
@@ -281,7 +281,7 @@ def parse_texts(line: str | Texts, where: str, data: DataSettings) -> Texts:
 def texts_of(
     texts: Columns, tokenizer: Tokenizer, most: int | None = None, first: int = 0
 ) -> list[Text]:
-    """The stored texts as text again; fields one after another."""
+    """Decode stored texts; the fields of a document are joined by spaces."""
     last = texts.n if most is None else min(first + most, texts.n)
     if texts.fields:
         stores = list(texts.parts.values())

@@ -1,4 +1,4 @@
-"""Pictures and videos as a model reads them."""
+"""Preprocessing of images and videos: collation and augmentation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headway.tasks.thumbnails import Small, data_uri
 
 @dataclass(frozen=True)
 class Held:
-    """Which of the pictures that are on the device."""
+    """Batch of images that are already on the device, given by their indices."""
 
     rows_B: Tensor
 
@@ -57,12 +57,12 @@ class PictureCuts(WholeCuts):
         fixed: Fixed | None = None,
         draw: Draw | None = None,
     ) -> Input:
-        """In the fixed form the first ones come again until it is full."""
+        """A batch of images. With fixed shapes the first images are repeated until it is full."""
         if fixed is not None:
             rows = np.resize(rows, fixed.n_sequences)
         layout = Layout.of(self.lengths[rows].tolist())
         if fixed is not None and fixed.longest_target is not None:
-            # Beside texts, whose layout must be of the same form.
+            # The batch also has texts, whose layout needs the same shapes.
             layout = Layout.fixed(
                 self.lengths[rows].tolist(), n_rows=fixed.source_rows,
                 n_sequences=fixed.n_sequences, longest=fixed.longest,
@@ -83,7 +83,7 @@ class PictureCuts(WholeCuts):
         return replace(stream, values=Pictures((held.index_select(0, rows_B),)))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> Fixed | None:
-        """Where all pictures are of one size; else there is none."""
+        """Fixed shapes if all images have the same size, otherwise None."""
         if self.store.equal is None:
             return None
         n = max(1, plan.part_limit(micro_tokens) // self.longest)
@@ -95,10 +95,10 @@ class PictureCuts(WholeCuts):
         return patch_units(self.shape, frames, height, width)
 
     def _held(self, device: torch.device) -> Tensor | None:
-        """All pictures, where the device has room for them."""
+        """All images as one tensor on the device, or None on the CPU or if they do not fit."""
         if device.type == "cpu":
             return None
-        place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are one place
+        place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are the same device
         if place not in self._copies:
             self._copies[place] = self.store.on(place).copy
         return self._copies[place]
@@ -117,7 +117,7 @@ class PictureIntake(MediaIntake[PictureSettings]):
         return PictureCuts(columns.pictures, self.shape)
 
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
-        """Of pixels in memory (T C Y X)."""
+        """Columns of images or videos in memory, as pixels (T C Y X)."""
         return Columns({"image": PictureStore.of(examples)})
 
     @cached_property
@@ -134,7 +134,7 @@ class PictureIntake(MediaIntake[PictureSettings]):
 
 
 class PictureChanges:
-    """Of pictures and videos, on the device that they are on."""
+    """Augmentation of images and videos, on the device of the batch."""
 
     def __init__(self, settings: AugmentSettings) -> None:
         self.augment = Augment(settings)
@@ -142,7 +142,7 @@ class PictureChanges:
         self.none = not any(getattr(settings, name) for name in changed)
 
     def __call__(self, given: Pictures, targets_BC: Tensor) -> tuple[Pictures, Tensor]:
-        """All of one size; targets (B C) are shared out where two pictures become one."""
+        """Augment images of one size. Mixup and CutMix also mix the targets (B C)."""
         if self.none:
             return given, targets_BC
         (group,) = given.groups
@@ -154,14 +154,14 @@ class PictureChanges:
 
 
 def picture_rows(store: PictureStore, shape: PictureSettings) -> Rows:
-    """Rows of the flat batch that each becomes."""
+    """Number of positions of each image or video."""
     shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
     rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
     return rows[place.reshape(-1)]
 
 
 def patch_units(shape: PictureSettings, frames: int, height: int, width: int) -> list[Unit]:
-    """First rows, then patches by time, height and width."""
+    """Descriptions of the positions: class tokens, then patches by time, height and width."""
     time, lines, columns = shape.grid_of(frames, height, width)
     grid = shape.stem == "grid"
     side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)

@@ -49,12 +49,12 @@ class Batch(Generic[T]):
     """Weight of each output; zero for padding of a fixed form. None: all have the same weight."""
 
     rows_R: Tensor | None = None
-    """Rows of the last stream with outputs; None: all of them, or one output per sequence."""
+    """Positions of the last stream with outputs; None: all of them, or one output per sequence."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Description of one row of a stream, for people."""
+    """Description of one position of a stream, for people."""
 
     text: str = ""
     """Text of a token."""
@@ -63,16 +63,16 @@ class Unit:
     """Place of an image patch: left, top, right, bottom, in pixels."""
 
     time: tuple[float, float] | None = None
-    """Start and end of an audio row in seconds, or of a video patch in frames."""
+    """Start and end of an audio position in seconds, or of a video patch in frames."""
 
     special: bool = False
-    """Whether the row is not part of the example: a start, end or class token."""
+    """Whether the position is not part of the example: a start, end or class token."""
 
 
 class Items(Protocol[T]):
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Length of each item in each stream, in rows of the flat batch (n, streams)."""
+        """Length of each item in each stream, in tokens or positions (n, streams)."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class Items(Protocol[T]):
         ...
 
     def drawn(self, draw: Draw) -> Items[T]:
-        """The same examples with the random choices of an epoch."""
+        """A copy with the random choices of an epoch."""
         ...
 
     def n_targets(self, rows: Rows) -> int:
@@ -97,14 +97,14 @@ class Items(Protocol[T]):
         ...
 
     def units(self, row: int) -> tuple[Sequence[Unit], ...]:
-        """Descriptions of the rows of an item, for each stream."""
+        """Descriptions of the positions of an item, for each stream."""
         ...
 
 
 READ_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
-"""Rows of an inference batch. Larger batches are not faster on a CPU: base-en embeds two texts of
-19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and in 2.7 to 2.8 s with 1,024. A
-server can also process other requests between two batches."""
+"""Tokens or positions in an inference batch. Larger batches are not faster on a CPU: base-en embeds
+two texts of 19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and in 2.7 to 2.8 s with
+1,024. A server can also process other requests between two batches."""
 
 
 def n_owners(items: Items[T]) -> int:

@@ -1,7 +1,7 @@
-"""Classes of what any front reads: texts, pairs and fields of texts, pictures, videos, recordings.
+"""Classification of texts, text pairs, texts with fields, images, videos and audio.
 
-Training, evaluation and answers read the same items. What depends on the front is its intake's
-(`intake.py`), what depends on the kind of answer its target's (`label_kinds.py`).
+Training, evaluation and prediction read the same items. Code that depends on the kind of input is
+in its intake (`intake.py`), code that depends on the kind of target in `label_kinds.py`.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ BAG = "bag of words"
 
 @dataclass(frozen=True)
 class LabelItems(OverCuts):
-    """Items, and what is right where someone knows it."""
+    """Inputs with their targets, if the targets are known."""
 
     cuts: Cuts
     truth_N: Truth | None = None
-    """Of each example."""
+    """Target of each example."""
 
     weights_N: NDArray[np.float32] | None = None
-    """How much each example counts; None: all the same."""
+    """Weight of each example; None: all have the same weight."""
 
     draw: Draw | None = None
 
@@ -85,14 +85,14 @@ class LabelItems(OverCuts):
         if self.weights_N is not None:
             weights_B *= np.resize(self.weights_N[owner], n)
         known = np.zeros(len(rows), np.int64) if self.truth_N is None else self.truth_N[owner]
-        # What fills a fixed form is as the first ones are: pictures may be mixed with each other.
+        # Padding of a fixed form repeats the first items: mixup may mix any image with them.
         targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
         return moved(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
 
 
 @dataclass
 class Labelling(Objective[Tensor]):
-    """Learning to label."""
+    """Training and validation of a classification task."""
 
     prepared: Prepared
 
@@ -125,7 +125,7 @@ class Labelling(Objective[Tensor]):
         fit_ngrams(model, self.train_items, right, tokenizer, note, link)
 
     def vary(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
-        """With what the model is to say as its scores have it (B C)."""
+        """The augmented batch, with its targets as a matrix like the logits (B C)."""
         stream = self.train_items.cuts.shown(batch.streams[0])
         aims_BC = self.target.aims(batch.targets)
         if model.training:
@@ -137,8 +137,9 @@ class Labelling(Objective[Tensor]):
         return self.readout.read(model, *given.streams).weighed(given.weights_R)
 
     def loss(self, read: Read, given: Batch[Tensor]) -> TaskLoss:
-        """A distillation token, where there is one, has half of it: it is to say what the teacher
-        says about the very same example, or the truth where an imported DeiT is trained further."""
+        """The loss of all heads. A distillation token has half of the weight: its target is the
+        teacher's prediction for the same example, or the true label if there is no teacher, as in
+        further training of an imported DeiT."""
         own = self.target.loss(read, given.targets)
         if not read.more:
             return own
@@ -179,12 +180,12 @@ class Labelling(Objective[Tensor]):
 
     @property
     def fits_answers(self) -> bool:
-        """Whether the threshold of labels is fitted: only if the settings do not give one."""
+        """Whether the threshold of multi-label predictions is fitted: only if not set by hand."""
         return "classify.threshold" not in self.settings.asked
 
     @cached_property
     def _guesses(self) -> dict[str, Guess]:
-        """Baseline answers to the validation examples."""
+        """Predictions of the baselines for the validation examples."""
         prepared, intake = self.prepared, self.intake
         train = TrainSet(self.truth_N, intake.texts(prepared.train))
         valid = ScoredSet(prepared.valid, self.valid_truth_N, intake.texts(prepared.valid))
@@ -202,7 +203,7 @@ class Labelling(Objective[Tensor]):
         return {name: one for name, one in found.items() if one}
 
     def prior_loss(self) -> float | None:
-        if self.settings.identify.margin:  # cosines, whose loss is larger than that of classes
+        if self.settings.identify.margin:  # a margin makes the loss larger than cross-entropy
             return None
         if self.weights_N is not None:  # `balance` raises the loss of the frequent classes
             return None
@@ -211,7 +212,7 @@ class Labelling(Objective[Tensor]):
         return self.target.values(shares_NC, self.valid_truth_N)["loss"]
 
     def notes(self) -> list[str]:
-        """A line about the score that chooses the checkpoint, if it is not the task's own."""
+        """A line about the metric that chooses the checkpoint, if it is not the task's default."""
         why = self.settings.why.get("train.metric", "")
         if not why.startswith(IMBALANCED):
             return []
@@ -226,7 +227,7 @@ class Labelling(Objective[Tensor]):
         return [f"caution: {text} Their scores and macro F1 are unreliable."] if text else []
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
-        """Of texts that start from an encoder: what is cheap makes of fewer labels."""
+        """Learning curve of cheap classifiers, for texts whose run starts from an encoder."""
         texts, run = self.intake.texts(self.prepared.train), self.settings.start.run
         if texts is None or not run or not self.target.has_classes:
             return []
@@ -265,22 +266,22 @@ class Labelling(Objective[Tensor]):
 
 @dataclass(frozen=True)
 class Said:
-    """The scores that a model gives to the items of the first examples, by its members."""
+    """Logits of a model for the items of the first examples, by member of the model."""
 
     target: Target
     items: LabelItems
     n: int
-    """Examples."""
+    """Number of examples."""
 
     rows: Sequence[Rows]
     neural: Sequence[Tensor]
-    """Scores of these items (R C) by the model's layers."""
+    """Logits of these items (R C) from the model's layers."""
 
     ngrams: Sequence[Tensor] | None = None
-    """Scores of the same items by the n-gram member, if the model has one."""
+    """Logits of the same items from the n-gram member, if the model has one."""
 
     share: float = 0.0
-    """Weight of the n-grams in the answer."""
+    """Weight of the n-grams in the prediction."""
 
     @classmethod
     @torch.no_grad()
@@ -298,12 +299,12 @@ class Said:
         return cls(target, items, n, every, neural, ngrams or None, share)
 
     def with_share(self, share: float | None) -> Said:
-        """The answers if the n-grams had this weight; None: the weight that they have."""
+        """A copy in which the n-grams have this weight; None: their present weight."""
         return self if share is None else replace(self, share=share)
 
     @property
     def alone(self) -> dict[str, Said]:
-        """The answers of each member; empty for a model without n-grams."""
+        """The logits of each member alone; empty for a model without n-grams."""
         if self.ngrams is None:
             return {}
         return {NEURAL: replace(self, share=0.0), NGRAMS: replace(self, share=1.0)}
@@ -312,7 +313,7 @@ class Said:
         return {who: self.target.values(one.shares(), truth_N) for who, one in self.alone.items()}
 
     def shares(self, temperature: float = 1.0) -> Numbers:
-        """Of each example: the mean of those of its windows."""
+        """Predictions for each example: the mean over its windows."""
         made = (
             (rows, self.target.shares(scores_RC / temperature).numpy())
             for rows, scores_RC in zip(self.rows, self._scores(), strict=True)
@@ -327,7 +328,8 @@ class Said:
                 for one_RC, other_RC in both)  # fmt: skip
 
     def temperature(self, truth_N: Known) -> Temperature | None:
-        """That fits what is right of these examples."""
+        """The temperature with the lowest loss on these examples, fitted to at most `ENOUGH`
+        probabilities."""
         some = self.first(ENOUGH // max(1, len(self.target.names)))
         truth_N = truth_N[: some.n]
         return fitted(
@@ -340,7 +342,7 @@ class Said:
         )
 
     def first(self, n: int) -> Said:
-        """Of the first `n` examples alone."""
+        """A copy with only the first `n` examples."""
         if n >= self.n:
             return self
         kept = [self.items.owner[rows] < n for rows in self.rows]
@@ -354,7 +356,7 @@ class Said:
 
 
 class Guess(NamedTuple):
-    """Probabilities, or numbers, and how answers are made of them."""
+    """Predicted probabilities or numbers, with the kind of target that scores them."""
 
     target: Target
     shares_NC: Numbers
@@ -367,7 +369,7 @@ class Guess(NamedTuple):
 
 
 class TrainSet(NamedTuple):
-    """What baselines learn from."""
+    """Training data of the baselines."""
 
     truth_N: Truth
     texts: Sequence[Text] | None
@@ -376,8 +378,8 @@ class TrainSet(NamedTuple):
 def guesses(
     target: Target, train: TrainSet, valid: ScoredSet | None, test: ScoredSet
 ) -> dict[str, Guess]:
-    """Baseline answers to `test`: from frequencies alone, and by a bag of words. `valid`: what the
-    threshold of the latter is fitted on, as that of a model."""
+    """Predictions of the baselines for `test`: from label frequencies, and from a bag of words. The
+    threshold of the bag of words is fitted on `valid`, like that of a model."""
     found = {
         name: Guess(target, shares_NC)
         for name, shares_NC in target.guesses(train.truth_N, len(test.truth_N)).items()
@@ -405,7 +407,7 @@ def fitted_settings(fitted: Target, before: Target) -> dict[str, float]:
 
 @dataclass
 class Labeller:
-    """What was asked in, labels out. Several models answer with the mean of their shares."""
+    """Predictor of labels or numbers. Several models predict the mean of their outputs."""
 
     use: Use
     n_given: int = field(default=0, init=False)
@@ -433,7 +435,7 @@ class Labeller:
         values = [one.values for one in window if one.values is not None]
         try:
             said = iter(self._said(values))
-        except DataError as error:  # too long for a graph, say: the others are answered
+        except DataError as error:  # for example, too long for an exported graph: try one by one
             if not window[0].name:
                 raise
             if len(window) > 1:
@@ -455,12 +457,12 @@ class Labeller:
         return self.shares(self.intakes[0].columns(values), self.use.between) if values else ()
 
     def shares(self, columns: Columns, on_progress: OnProgress = unheard) -> Numbers:
-        """Of each example, in their order."""
+        """Predictions for the examples, in order: the mean over the models."""
         said = self.said(columns, on_progress)
         return np.mean([one.shares() for one in said], axis=0)
 
     def said(self, columns: Columns, on_progress: OnProgress = unheard) -> list[Said]:
-        """The scores of each model."""
+        """The logits of each model."""
         opened, found = self.use.opened, list[Said]()
         for intake, run, model in zip(self.intakes, self.runs, opened.models, strict=True):
             items = LabelItems(intake.cut(columns))
@@ -482,7 +484,7 @@ class Labeller:
 
 
 def evaluate_files(use: Use, files: DataSettings) -> Scores:
-    """Scores on labelled examples, with intervals, beside what one gets for nothing."""
+    """Scores on labelled examples, with confidence intervals and baselines."""
     settings, labeller = use.settings, Labeller(use)
     words = None if use.opened.words is None else use.opened.words.target
     test = scored_set(settings, files, settings.labels, words, use.progress)
@@ -498,7 +500,8 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
 def scores_of(
     labeller: Labeller, said_NC: Numbers, test: ScoredSet, said: Said | None = None
 ) -> Scores:
-    """`said`: the model's scores, from which those of its members follow."""
+    """Scores, table rows and baselines of predictions for a test set. `said`: the logits of a
+    single model, from which the scores of its members follow."""
     target, settings, truth_N = labeller.target, labeller.use.settings, test.truth_N
     members = {} if said is None else said.members(truth_N)
     share = 0.0 if said is None else said.share
@@ -537,7 +540,7 @@ HOW_BAG = {
 
 
 def _baselines(labeller: Labeller, test: ScoredSet) -> tuple[Baselines, dict[str, str]]:
-    """Scores of the baselines, and a remark about each."""
+    """Scores of the baselines by name, and a remark about each."""
     target, intake = labeller.target, labeller.intakes[0]
     try:
         prepared = load_prepared(labeller.use.opened.folder)
@@ -583,8 +586,8 @@ class Label(Task):
         return found.also(because("detected in the data", self.row.name, held))
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
-        """Refuse what has no effect on such answers, and what the model cannot read at once, where
-        windows are not wanted."""
+        """Raise an error for settings without effect on this kind of target, and for examples that
+        are too long if they must not be read in windows."""
         check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)

@@ -175,7 +175,7 @@ def text_labels(settings: RunSettings, facts: Facts, device: DeviceFacts, head: 
     )
 
 
-# Pictures and videos
+# Images and videos
 
 
 def picture_facts(settings: RunSettings, prepared: Prepared) -> Facts:
@@ -277,7 +277,7 @@ def check_token(settings: RunSettings, what: Modality) -> None:
         )
 
 
-# Recordings
+# Audio
 
 
 def sound_facts(settings: RunSettings, prepared: Prepared) -> Facts:

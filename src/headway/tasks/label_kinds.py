@@ -1,5 +1,5 @@
-"""What is answered about an example: a class, several labels, or a number; how each is learned,
-said and scored, on any front."""
+"""Kinds of classification targets: one class, several labels, or a number. Each defines its loss,
+its predictions and its scores, for every kind of input."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from headway.tasks.scores import Answered, Range, Row
 from headway.tasks.specs import spec_of
 
 Known = NDArray[Any]
-"""What is right of some examples: a label, ones and zeros, or a number of each."""
+"""Targets of some examples: label indices (N), multi-hot rows (N C), or numbers (N)."""
 
 
 class Sets:
-    """Of each example the numbers of its labels; some of them as ones and zeros (N C)."""
+    """Multi-label targets: stored as label indices, returned as multi-hot rows (N C)."""
 
     def __init__(self, store: TokenStore, width: int) -> None:
         self.store, self.width = store, width
@@ -63,39 +63,41 @@ class Sets:
         return found if np.ndim(rows) else found[0]
 
     def frequencies(self) -> NDArray[np.int64]:
-        """How many examples have each label."""
+        """Number of examples with each label."""
         return np.bincount(np.asarray(self.store.tokens, np.int64), minlength=self.width)
 
     def counted(self) -> Counter[tuple[int, ...]]:
-        """How often each set occurs."""
+        """Number of examples with each set of labels."""
         return Counter(tuple(sorted(self.store[row].tolist())) for row in range(len(self)))
 
 
 Truth = Known | Sets
-"""Of all examples of a split, perhaps more than can be held so."""
+"""Targets of all examples of a split. Multi-hot rows may not fit into memory, hence `Sets`."""
 
 Labels = NDArray[np.int64]
 
 FEW_CLASSES = 50
-"""Up to so many, every evaluation keeps its confusion matrix; beyond, the last one does."""
+"""Largest number of classes for which every evaluation, not only the last one, keeps its confusion
+matrix."""
 
 FEW = 50
-"""Up to so many classes, programs get the probability of each."""
+"""Largest number of classes for which JSON output of files has the probability of every class."""
 
 TOP = 5
 
 
 class Target(Protocol):
-    """Answers are shares (N C): numbers whose mean over windows, and over models, is the answer."""
+    """Interface of the kinds of targets. Predictions are `shares` (N C), probabilities or numbers,
+    which are averaged over the windows of an example and over models."""
 
     headline: ClassVar[str]
-    """The score that baselines are shown by."""
+    """Name of the metric that is shown for baselines."""
 
     has_classes: ClassVar[bool]
-    """Whether it is one of several classes."""
+    """Whether each example has exactly one class."""
 
     link: ClassVar[Link]
-    """What its scores are to a linear model."""
+    """Link function of a linear model with these targets."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -103,15 +105,15 @@ class Target(Protocol):
     def truth(self, columns: Columns) -> Truth: ...
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
-        """How much each example counts where all of them are to count the same by kind."""
+        """Weights of the examples with which all classes count equally."""
         ...
 
     def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
-        """Scores (C) of a model that knows only how frequent each answer is in training."""
+        """Logits (C) of a model that knows only the label frequencies of the training data."""
         ...
 
     def aims(self, given: Tensor) -> Tensor:
-        """What a batch has of the truth, as scores have it (B C)."""
+        """The targets of a batch as a matrix like the logits (B C)."""
         ...
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss: ...
@@ -119,38 +121,38 @@ class Target(Protocol):
     def shares(self, scores_BC: Tensor) -> Tensor: ...
 
     def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
-        """The scores that training goes by."""
+        """Metrics by name, as used in training."""
         ...
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float | None:
-        """What to divide scores by, so that shares are how often answers are right; `shares_at`:
-        those at a temperature. None: these are no probabilities."""
+        """The temperature that calibrates the probabilities. `shares_at`: the predictions at a
+        temperature. None: there are no probabilities to calibrate."""
         ...
 
     def fitted(self, shares_NC: Numbers, truth_N: Known) -> Target:
-        """With what turns probabilities into answers fitted to these examples, if anything does."""
+        """A copy whose decision threshold, if there is one, is fitted to these examples."""
         ...
 
     def range_of(self, score: str, shares_NC: Numbers, truth_N: Known) -> Range | None:
-        """In its unit; None where that is not known."""
+        """The 95 % interval of a metric, in its unit; None if it is not known."""
         ...
 
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
-        """What the report draws."""
+        """Data for the figures of the report."""
         ...
 
     def rows(
         self, shares_NC: Numbers, truth_N: Known, figures: Facts, unit: str
     ) -> tuple[list[Row], Facts]:
-        """Of a test set, for people and for programs."""
+        """Scores on a test set: table rows for people, and facts for programs."""
         ...
 
     def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
-        """Answers to `n` examples from the frequency of each answer alone, by name."""
+        """Baseline predictions for `n` examples, from label frequencies alone, by name."""
         ...
 
     def remark(self, train_N: Truth) -> str:
-        """How to say that."""
+        """Remark that describes the baseline of `guesses`, such as `always 'cat'`."""
         ...
 
     def frequencies(
@@ -158,11 +160,11 @@ class Target(Protocol):
     ) -> Frequencies | None: ...
 
     def supports(self, truth_N: Known) -> dict[str, int]:
-        """How many examples each label is right for; empty where there are none."""
+        """Number of examples with each label; empty for numbers."""
         ...
 
     def sample(self, shares_C: Numbers, truth: Known) -> dict[str, str]:
-        """What is right and what was answered, for people."""
+        """The target and the prediction of an example as text."""
         ...
 
     def title(self, truth: Known) -> str: ...
@@ -180,13 +182,13 @@ class OneLabel:
     names: tuple[str, ...]
     smoothing: Smoothing
     margin: float = 0.0
-    """Radians that an example must be nearer to its own class than to others."""
+    """Additive angular margin in radians (ArcFace); 0: ordinary softmax classification."""
 
     def truth(self, columns: Columns) -> Labels:
         return np.asarray(columns["label"], dtype=np.int64)
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
-        """Every class together counts the same."""
+        """Weights inversely proportional to the class frequencies."""
         truth_N = truth_N[:]
         n = len(self.names)
         counts_C = np.bincount(truth_N, minlength=n)
@@ -194,15 +196,15 @@ class OneLabel:
         return even_C.astype(np.float32)[truth_N]
 
     def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
-        """Log-priors, with one more example of each class, less their mean. Classes that count the
-        same, as with `classify.balance`, all start at zero."""
+        """Log-priors with add-one smoothing, minus their mean. With `classify.balance`, all classes
+        have the same weight and start at zero."""
         labels_N = np.asarray(train_N[:], np.int64)
         counts_C = np.bincount(labels_N, weights=weights_N, minlength=len(self.names))
         logs_C = np.log(counts_C + 1.0)
         return np.asarray(logs_C - logs_C.mean(), np.float64)
 
     def aims(self, given: Tensor) -> Tensor:
-        """Without a look at the numbers, for recorded steps."""
+        """One-hot targets. The comparison works in a CUDA graph, where values cannot be read."""
         return (given[:, None] == torch.arange(len(self.names), device=given.device)).float()
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
@@ -215,7 +217,7 @@ class OneLabel:
         return scores_BC.double().softmax(-1)
 
     def values(self, shares_NC: Numbers, truth_N: Labels) -> dict[str, float]:
-        """Shares in percent."""
+        """Metrics by name; all but the loss in percent."""
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), logs_NC.shape[1])
         values = {
@@ -228,7 +230,7 @@ class OneLabel:
         return values
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Labels) -> float | None:
-        if self.margin:  # cosines, whose length is `identify.scale`
+        if self.margin:  # logits are cosines times `identify.scale`
             return None
         true_NC = np.eye(len(self.names))[truth_N]
         return metrics.safe_temperature(shares_at, true_NC, metrics.surprise)
@@ -245,7 +247,7 @@ class OneLabel:
         )
 
     def figures(self, shares_NC: Numbers, truth_N: Labels, full: bool) -> Facts:
-        """The confusion matrix, scores of classes, the reliability diagram."""
+        """Confusion matrix, scores of each class and reliability diagram."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         logs_NC = logs_of(shares_NC)
@@ -293,8 +295,8 @@ class OneLabel:
     def frequencies(
         self, train_N: Truth, valid_N: Known, weights_N: NDArray[np.float32] | None
     ) -> Frequencies | None:
-        """Counted as the loss counts them: by the weight of their class. A margin makes the loss
-        larger than that of classes."""
+        """Class frequencies, weighted as in the loss. None with a margin, whose loss is larger than
+        cross-entropy and cannot be compared with that of the frequencies."""
         if self.margin:
             return None
         weights_C, labels_N = np.ones(len(self.names), np.float32), train_N[:]
@@ -307,7 +309,7 @@ class OneLabel:
         return dict(zip(self.names, counts_C, strict=True))
 
     def named(self, shares_NC: Numbers, truth_N: Labels) -> Answered:
-        """The likeliest classes and the right ones."""
+        """Names of the most likely classes and of the true ones."""
         best_N = shares_NC.argmax(1)
         return [self.names[label] for label in best_N], [self.names[label] for label in truth_N]
 
@@ -328,12 +330,12 @@ class OneLabel:
 @dataclass(frozen=True)
 class PrintedLabel:
     name: str
-    """Of the file; empty for a text."""
+    """Name of the file; empty for a text."""
 
     labels: Sequence[str]
     p_C: Sequence[float]
     top: int | None
-    """Classes that were asked for; None: nobody said how many."""
+    """Number of classes to print; None: not requested."""
 
     @property
     def best(self) -> list[tuple[str, float]]:
@@ -359,7 +361,7 @@ class PrintedLabel:
 
 @dataclass(frozen=True)
 class SeveralLabels:
-    """Any number of labels, each right or not for itself."""
+    """Multi-label classification: any number of labels, each predicted independently."""
 
     headline: ClassVar[str] = "micro_f1"
     has_classes: ClassVar[bool] = False
@@ -367,7 +369,7 @@ class SeveralLabels:
     names: tuple[str, ...]
     smoothing: float = 0.0
     threshold: float = several.THRESHOLD
-    """Labels from this probability on are answered."""
+    """Labels with at least this probability are predicted."""
 
     def said(self, shares_NC: Numbers) -> NDArray[np.bool_]:
         return several.said(shares_NC, self.threshold)
@@ -376,10 +378,10 @@ class SeveralLabels:
         return Sets(columns["labels"], len(self.names))
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
-        raise NotImplementedError  # `classify.balance` is refused
+        raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
     def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
-        """Log-odds of each label, with one more example that has it and one that does not."""
+        """Log-odds of each label, with add-one smoothing."""
         assert isinstance(train_N, Sets)
         shares_C = (train_N.frequencies() + 1.0) / (len(train_N) + 2.0)
         return np.asarray(np.log(shares_C / (1.0 - shares_C)), np.float64)
@@ -394,7 +396,7 @@ class SeveralLabels:
         return scores_BC.double().sigmoid()
 
     def values(self, shares_NC: Numbers, truth_N: Known) -> dict[str, float]:
-        """Shares in percent."""
+        """Metrics by name; all but the loss in percent."""
         true_NC = truth_N > 0.5
         said_NC = self.said(shares_NC)
         return {
@@ -406,11 +408,11 @@ class SeveralLabels:
         }
 
     def temperature(self, shares_at: Callable[[float], Numbers], truth_N: Known) -> float:
-        """The temperature of the probability of each label by itself."""
+        """The temperature that calibrates the probability of each label."""
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
 
     def fitted(self, shares_NC: Numbers, truth_N: Known) -> SeveralLabels:
-        """With the threshold that has the highest micro F1 on some of these examples."""
+        """A copy with the threshold of the highest micro F1 on the first of these examples."""
         n = max(1, metrics.ENOUGH // max(1, len(self.names)))
         return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
@@ -420,7 +422,7 @@ class SeveralLabels:
         return percent(several.micro_f1_interval(self.said(shares_NC), truth_N > 0.5))
 
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
-        """Scores of each label, and how far its probabilities can be trusted."""
+        """Scores of each label, and the calibration of all probabilities."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         found = several.label_scores(self.said(shares_NC), truth_N > 0.5)
@@ -462,8 +464,8 @@ class SeveralLabels:
         }
 
     def guesses(self, train_N: Truth, n: int) -> dict[str, Numbers]:
-        """The most frequent set. How likely its labels are said to be is their frequency, as far
-        as that leaves them answered, and those of others not."""
+        """The most frequent set of labels. Probabilities are the label frequencies, clipped so that
+        exactly the labels of this set reach the threshold."""
         assert isinstance(train_N, Sets)
         counts = train_N.counted()
         often_C = np.zeros(len(self.names))
@@ -521,7 +523,8 @@ class SeveralLabels:
 
 @dataclass(frozen=True)
 class ANumber:
-    """Learned as if its mean were zero and its standard deviation one."""
+    """Regression. The model learns the number with its mean subtracted, divided by its standard
+    deviation."""
 
     headline: ClassVar[str] = "mae"
     has_classes: ClassVar[bool] = False
@@ -534,10 +537,10 @@ class ANumber:
         return np.asarray(columns["number"], np.float32)
 
     def weights(self, truth_N: Truth) -> NDArray[np.float32]:
-        raise NotImplementedError  # `classify.balance` is refused
+        raise NotImplementedError  # `ClassifySettings` does not allow `classify.balance` here
 
     def prior(self, train_N: Truth, weights_N: NDArray[np.float32] | None) -> Numbers:
-        """The mean, which is zero unless `classify.mean` is another number."""
+        """The standardised mean of the training data: zero unless `classify.mean` is set."""
         mean = float(np.mean(train_N[:], dtype=np.float64))
         return np.array([(mean - self.mean) / self.std])
 
@@ -574,7 +577,7 @@ class ANumber:
         return found.low, found.high
 
     def figures(self, shares_NC: Numbers, truth_N: Known, full: bool) -> Facts:
-        """Some answers beside what is right."""
+        """Pairs of target and prediction, for a scatter plot of up to 400 examples."""
         rows = np.unique(np.linspace(0, len(shares_NC) - 1, min(400, len(shares_NC))).astype(int))
         points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
         return {"numbers": [[_short(true), _short(said)] for true, said in points]}
@@ -627,7 +630,7 @@ class ANumber:
 @dataclass(frozen=True)
 class PrintedLabels(PrintedLabel):
     said: tuple[str, ...] = ()
-    """The labels that are answered."""
+    """The predicted labels."""
 
     def lines(self, show: Show, number: int) -> str:
         if show.top is not None:
@@ -664,15 +667,16 @@ def logs_of(shares_NC: Numbers) -> Numbers:
 
 
 def with_margin(x_BD: Tensor, angles: Angles, aims_BC: Tensor, margin: float) -> Tensor:
-    """Scores as if the angle to the right class were larger by the margin: an example must be
-    nearer to its own class by so much (ArcFace, Deng et al. 2019)."""
+    """Logits in which the angle to the true class is increased by the margin, so that an example
+    must be closer to its own class than to others (ArcFace, Deng et al. 2019)."""
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
     turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
     return angles.scale * torch.where(aims_BC > 0.5, turned_BC, cos_BC)
 
 
 def top_share(logs_NC: Numbers, labels_N: Labels, n: int) -> float:
-    """How often the right class is among the `n` likeliest; of equal ones the first is likelier."""
+    """Top-`n` accuracy: the share of examples whose true class is among the `n` most likely. Ties
+    count in favour of the class with the lower index."""
     own_N1 = logs_NC[np.arange(len(labels_N)), labels_N][:, None]
     earlier_NC = np.arange(logs_NC.shape[1]) < labels_N[:, None]
     before_NC = (logs_NC > own_N1) | ((logs_NC == own_N1) & earlier_NC)
@@ -688,8 +692,7 @@ def range_text(found: Range | None) -> str:
 
 
 def class_calibration(logs_NC: Numbers, truth_N: Labels) -> Facts:
-    """How far the probabilities of the likeliest classes can be trusted, and at the temperature
-    that would fit best."""
+    """Calibration of the most likely classes, before and after the best temperature."""
     temperature = metrics.fit_temperature(logs_NC, truth_N)
     after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
     found = metrics.calibration(logs_NC, truth_N)
@@ -708,6 +711,6 @@ def calibration_row(found: Mapping[str, Any], unit: str) -> Row:
 def class_frequencies(
     train: Labels, valid: Labels, n_labels: int, weights_C: NDArray[np.floating]
 ) -> Frequencies:
-    """Counted as the loss counts them: by the weight of their class."""
+    """Class frequencies in the training and validation data, weighted as in the loss."""
     counts = (np.bincount(one, minlength=n_labels) * weights_C for one in (train, valid))
     return Frequencies(*(np.rint(one).astype(np.int64) for one in counts))

@@ -1,7 +1,7 @@
-"""What a step minimises: functions from an objective to the loss of a batch.
+"""Training losses: the task's own loss, R-Drop and distillation, and the losses of output heads.
 
-Each loss is a sum over the targets of the batch, so that a step is divided by their number. R-Drop
-and distillation need no more than a `Read`, so both work for every task that has what they compare.
+Each loss is a sum over the targets of the batch; the training step divides it by their number.
+R-Drop and distillation only use a `Read`, so both work for every task.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from headway.tasks.readout import Read, divergence
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
 PLAIN = Smoothing(1.0, 0.0)
-"""No smoothing: what is said costs its likelihood alone."""
+"""No label smoothing: plain negative log-likelihood."""
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-"""Scores of teacher or student held at a time."""
+"""Size limit of the logits of teacher or student that are in memory at once."""
 
 
 def loss_for(
     objective: Objective[Any], settings: RunSettings, teacher: nn.Module | None = None
 ) -> LossOf:
-    """What a run minimises."""
+    """The loss function of a run, from its settings."""
     if teacher is not None:
         return distil(objective, teacher, settings.distil)
     return rdrop(objective, settings.train.rdrop) if settings.train.rdrop else plain(objective)
@@ -55,7 +55,8 @@ def plain(objective: Objective[Any]) -> LossOf:
 
 
 def rdrop(objective: Objective[Any], weight: float) -> LossOf:
-    """R-Drop (Liang et al. 2021): two passes, and a price for where their answers differ.
+    """R-Drop (Liang et al. 2021): two passes with different dropout, and a penalty on the
+    divergence of their predictions.
 
     ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
     """
@@ -74,7 +75,7 @@ def rdrop(objective: Objective[Any], weight: float) -> LossOf:
 
 
 def _disagreement(one: Read, two: Read) -> Tensor:
-    """KL from either to the other, of all heads, each by its share."""
+    """Symmetric divergence between two passes, summed over all heads by their weights."""
     total = torch.zeros((), device=one.x_RD.device)
     for name, read in one.heads.items():
         other = two.heads[name]
@@ -89,13 +90,13 @@ def _disagreement(one: Read, two: Read) -> Tensor:
 
 
 def _kl(p_RC: Tensor, q_RC: Tensor) -> Tensor:
-    """From log-probabilities."""
+    """KL(p ‖ q) of each position, from log-probabilities."""
     return F.kl_div(q_RC, p_RC, reduction="none", log_target=True).sum(-1)
 
 
 def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettings) -> LossOf:
-    """The task's own loss, what separates a student's answers from its teacher's on the very same
-    batch, and how far its hidden states point elsewhere."""
+    """Distillation: a weighted sum of the task's own loss, the divergence between student and
+    teacher on the same batch, and the cosine distances of their hidden states."""
 
     def listened(model: nn.Module) -> AbstractContextManager[Mapping[str, Sequence[Tensor]]]:
         return record(model, "given", gradients=True) if settings.between else nullcontext({})
@@ -120,7 +121,7 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
 
 
 def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
-    """How far the answers of every head are from the teacher's."""
+    """Divergence of the student's predictions from the teacher's, over all heads by weight."""
     losses = [
         read.share * _head_apart(read, teacher.heads[name], temperature)
         for name, read in student.heads.items()
@@ -129,8 +130,8 @@ def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
 
 
 def _head_apart(student: Read, teacher: Read, temperature: float) -> Tensor:
-    """Summed over the rows. Over a vocabulary the scores exist a chunk of rows at a time, and are
-    made again in the backward pass."""
+    """Divergence of one head from the teacher's, summed over positions. Logits over a vocabulary
+    are computed in chunks, and again in the backward pass, to save memory."""
     if student.few:
         with torch.no_grad():
             aims_RC = teacher.said_RC
@@ -149,13 +150,14 @@ def _head_apart(student: Read, teacher: Read, temperature: float) -> Tensor:
         return chunk(*rows)
     total = student.x_RD.new_zeros((), dtype=torch.float32)
     for part in zip(*(x.split(limit) for x in rows), strict=True):
-        # Heads of words draw no random numbers.
+        # Word heads use no random numbers, so no random state has to be restored.
         total = total + checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
     return total
 
 
 def cosine_loss(student: Read, teacher: Read) -> Tensor:
-    """1 − cos between hidden states: the mean over the rows, as often as there are targets."""
+    """Mean of 1 − cos between the hidden states of student and teacher, times the number of
+    targets."""
     weights_R = _weights(student)
     s_ND, t_ND, real_N = student.x_RD, teacher.x_RD, weights_R
     if student.real_N is not None:
@@ -168,13 +170,13 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
 def between_loss(
     student: Mapping[str, Sequence[Tensor]], teacher: Mapping[str, Sequence[Tensor]], read: Read
 ) -> Tensor:
-    """The same of what each layer of a stack is given, and that layer of the teacher's from which
-    it started: the mean over the layers."""
+    """Mean of 1 − cos between the inputs of each student layer and of the teacher layer that it was
+    initialised from, over all layers, times the number of targets."""
     apart = []
     for name, given in student.items():
         for number, pick in enumerate(pick_layers(len(given), len(teacher[name]))):
             s_ND, real_N = given[number], read.real_N
-            if real_N is None or len(real_N) != len(s_ND):  # not known of these rows
+            if real_N is None or len(real_N) != len(s_ND):  # weights of another stream
                 real_N = torch.ones(len(s_ND), device=s_ND.device)
             apart.append(_elsewhere(s_ND, teacher[name][pick], real_N))
     return torch.stack(apart).mean() * _weights(read).sum()
@@ -196,13 +198,13 @@ def _weighted(price_R: Tensor, read: Read) -> Tensor:
 
 
 def label_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
-    """Cross-entropy of one label a row, with what smoothing spreads over the others."""
+    """Cross-entropy with one label per position and label smoothing."""
     logs_RC = read.log_probs()
     return _priced(-logs_RC.gather(1, labels_R[:, None])[:, 0], logs_RC, read, smoothing)
 
 
 def shared_loss(read: Read, targets_RC: Tensor, smoothing: Smoothing) -> TaskLoss:
-    """The same with targets that may be shared out among labels."""
+    """Cross-entropy with a target distribution over labels for each position, and smoothing."""
     logs_RC = read.log_probs()
     return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
 
@@ -214,7 +216,7 @@ def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: Smoothing) ->
 
 
 def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
-    """Binary cross-entropy of any number of labels a row, the mean over the labels."""
+    """Binary cross-entropy of multi-label targets, averaged over the labels."""
     scores_RC = read.said_RC
     soft_RC = aims_RC * (1 - smoothing) + smoothing / 2
     loss_R, nll_R = (
@@ -225,13 +227,14 @@ def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
 
 
 def number_loss(read: Read, aims_RC: Tensor) -> TaskLoss:
-    """The square of what separates numbers."""
+    """Squared error of predicted numbers."""
     away_R = (read.said_RC - aims_RC).square().mean(-1)
     return TaskLoss(_weighted(away_R, read), _weighted(away_R.detach(), read))
 
 
 def word_loss(read: Read, labels_R: Tensor, smoothing: Smoothing) -> TaskLoss:
-    """The same over a vocabulary, whose scores nobody holds, unless someone does already."""
+    """Cross-entropy over a vocabulary. Logits are computed in chunks unless `read` already holds
+    all log-probabilities."""
     if read.held_RC is not None:
         return label_loss(read, labels_R, smoothing)
     head = read.scores

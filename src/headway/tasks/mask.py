@@ -1,8 +1,8 @@
-"""Filling what is hidden: words of a text, as BERT, or parts of pictures, videos and recordings.
+"""Masked prediction: words of texts, as in BERT, or masked parts of images, videos and audio.
 
-Only what is hidden costs anything, and the head, the most expensive layer of a small model of text,
-is applied to nothing else. What a model learns of media serves a run that starts from it (`--from`)
-with few labels.
+The loss is computed only at masked positions, and so is the output head, the most expensive layer
+of a small text model. Pretraining on media helps runs that start from the model (`--from`) and have
+few labels.
 """
 
 from __future__ import annotations
@@ -63,17 +63,18 @@ from headway.tokens.tokenizer import MASK, Tokenizer
 OF_LABELS = ("mixup", "cutmix")
 
 CHUNK = 512
-"""Gaps whose words are scored at a time."""
+"""Number of masked positions whose logits are computed at once."""
 
 SAMPLES = 5
-MEAN = "mean of masked rows"
+MEAN = "mean of masked parts"
 
 USUALLY: dict[str, dict[str, Any]] = {
     "pictures": {"mask": 0.6, "span": 1},
     "videos": {"mask": 0.6, "span": 1},
     "sounds": {"mask": 0.5, "span": 10},
 }
-"""Shares that leave a task: what is beside a patch, or a moment before, says much about it."""
+"""Default masking of media. The fractions are high because neighbouring patches and moments reveal
+much of a masked one."""
 
 TRAINING: dict[str, Any] = {
     "optimizer": "adamw", "schedule": "cosine", "lr": 1.5e-3, "weight_decay": 0.05, "beta2": 0.95,
@@ -81,33 +82,34 @@ TRAINING: dict[str, Any] = {
 }  # fmt: skip
 
 Answered = Iterable[tuple[Read, Tensor]]
-"""What a model says of hidden rows, and what stood there, batch by batch."""
+"""Predictions at masked positions with their targets, batch by batch."""
 
 
 class Head(Protocol):
-    """What is said of a hidden row."""
+    """Interface of what is predicted at masked positions: words, or pixels and mel frames."""
 
     name: ClassVar[str]
 
     def loss(self, read: Read, aims: Tensor) -> TaskLoss: ...
 
     def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
-        """Scores, and those of someone who sees nothing."""
+        """Scores of the predictions, and a function that computes those of a baseline without
+        input."""
         ...
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
     def rows(self, values: dict[str, float], trivial: dict[str, float], mask: float) -> list[Row]:
-        """Of a test set, for people."""
+        """Rows of the table of test scores."""
         ...
 
 
 @dataclass(frozen=True)
 class Words:
-    """A word of the vocabulary."""
+    """Prediction of masked tokens."""
 
     items: Gaps
-    """Of the validation or test set."""
+    """Items of the validation or test set."""
 
     smoothing: Smoothing = PLAIN
     name: ClassVar[str] = "words"
@@ -117,7 +119,7 @@ class Words:
 
     @torch.no_grad()
     def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
-        """Loss and perplexity of the hidden words, and the share (%) guessed right."""
+        """Loss, perplexity and accuracy (%) of the masked tokens."""
         nll, right, count = 0.0, 0, 0
         for read, words_R in answered:
             logs_R, best_R = guesses(read, words_R)
@@ -128,7 +130,7 @@ class Words:
         return values, lambda: {TOKENS: self.frequent()}
 
     def frequent(self) -> dict[str, float]:
-        """What one gets who knows how frequent each token of this text is, and nothing else."""
+        """Scores of the baseline that knows only the token frequencies of this text."""
         items = self.items
         counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
         logs_V = np.log(np.maximum(counts_V, 1) / max(1, counts_V.sum()))
@@ -142,7 +144,7 @@ class Words:
         return word_values(float(-logs_V[words_R].mean()), right)
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
-        """The first windows: with their gaps, what belongs there, and what the model says."""
+        """The first windows with their gaps, the masked tokens and the predicted ones."""
         shown, tokenizer = [], self.items.tokenizer
         for row in range(min(SAMPLES, len(self.items.lengths))):
             batch = self.items.batch(np.array([row]), device)
@@ -167,7 +169,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """The pixels of a patch, or the mel frames of a moment."""
+    """Reconstruction of masked media: the pixels of patches, or the mel frames of positions."""
 
     n: int = 0
     unit: str = ""
@@ -179,13 +181,13 @@ class Rebuilt:
         return TaskLoss(total, total.detach())
 
     def errors(self, read: Read, aims: Tensor) -> Tensor:
-        """The mean squared error of each hidden row."""
+        """The mean squared error at each masked position."""
         return (read.said_RC - aims).square().mean(-1)
 
     @torch.no_grad()
     def values(self, answered: Answered) -> tuple[dict[str, float], Callable[[], Baselines]]:
-        """The mean squared error of hidden rows, and the share (%) that is explained of what the
-        mean of all hidden rows gets."""
+        """The mean squared error at masked positions, and the variance explained (%): the reduction
+        of that error compared with predicting the mean of all masked positions."""
         error, count, sums_2E = 0.0, 0, torch.zeros(())
         for read, aims_RE in answered:
             errors_R, wide_RE = self.errors(read, aims_RE), aims_RE.double()
@@ -215,8 +217,7 @@ def word_values(loss: float, right: float) -> dict[str, float]:
 
 
 def guesses(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
-    """The log-probability of each hidden word, and the likeliest one, in fp32 whatever the model
-    computes in."""
+    """The log-probability of each masked token, and the most likely token, computed in fp32."""
     logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [words_R[:0]]
     for rows_RD, some_R in zip(read.x_RD.split(CHUNK), words_R.split(CHUNK), strict=True):
         scores_RV = read.scores(rows_RD).float()
@@ -227,7 +228,7 @@ def guesses(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Text with `[MASK]` where the mask is."""
+    """Decode tokens to a text with `[MASK]` at each mask token."""
     parts: list[list[int]] = [[]]
     for token in tokens:
         if token == tokenizer.mask:
@@ -238,13 +239,13 @@ def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
 
 
 def read_hidden(name: str, model: nn.Module, given: Batch[Gone]) -> Read:
-    """Of the hidden rows alone."""
+    """Read the predictions at the masked positions of a batch."""
     return EachRow(name).read(model, *given.streams, rows_R=given.rows_R)
 
 
 @torch.no_grad()
 def hidden_answers(asked: Pass, name: str, items: Hiding) -> Iterator[tuple[Read, Tensor]]:
-    """Of the first items."""
+    """Predictions and targets at the masked positions of the first items, batch by batch."""
     rows = np.arange(len(items.lengths))[: asked.most]
     for _, batch in asked.batches(items, rows):
         given = items.without(asked.model, batch, training=False)
@@ -299,7 +300,7 @@ class Masking(Objective[Gone]):
         return Scores(values=values, samples=samples, find_baselines=baselines)
 
     def frequencies(self) -> Frequencies | None:
-        """Of words; what is rebuilt cannot be counted."""
+        """Token frequencies of texts; None for media, which have no tokens."""
         prepared, words = self.prepared, self.prepared.reads
         if words is None:
             return None
@@ -312,7 +313,7 @@ class Masking(Objective[Gone]):
 
 
 def head_of(settings: Resolved, items: Hiding) -> Head:
-    """`items`: those that are scored."""
+    """The head for the modality of a run. `items`: those that are scored."""
     if isinstance(items, Gaps):
         train, size = settings.train, items.tokenizer.vocab_size
         return Words(items, Smoothing.of(train.smoothing, size, train.smoothing_kind))
@@ -380,15 +381,16 @@ class Mask(Task):
         return found.also(because("upper limit of candidates per gap", "decode", {"beam": 100}))
 
     def _rebuilding(self, settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
-        """A model as from scratch of the tasks that will start from it."""
+        """Defaults for media: the model that classification would train from scratch, because such
+        runs start from this one."""
         assert facts.front is not None
         what, n_rows, longest = what_of(facts.front), facts.n_tokens, facts.longest
         shape, augment = size_for(device), dict[str, object]()
         if what != "sounds":
             longest = facts.rows(facts.picture)
             n_rows, augment = longest * facts.n, augment_for(facts.picture)
-            # Nothing teaches the class token here, so that a run which starts from this one had
-            # better read its classes from the patches.
+            # The class token is not trained here, so a run that starts from this one should
+            # predict classes from the mean of the patches.
             shape = {**small_vit(facts.picture, facts.n, device), "pooling": "mean"}
         found = media_proposal(
             settings,
@@ -412,7 +414,7 @@ class Mask(Task):
         )
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
-        """A hidden patch must be hidden."""
+        """Raise ConfigError for image stems with which a masked patch stays visible."""
         picture: PictureSettings | None = getattr(settings.model, "picture", None)
         if picture is None:
             return
@@ -441,7 +443,7 @@ class Mask(Task):
         return Filler.of(use)
 
     def evaluation(self, use: Use, files: DataSettings) -> Scores:
-        """How well hidden rows of a test set are filled, beside someone who sees nothing."""
+        """Scores at the masked positions of a test set, with a baseline without input."""
         settings, tokenizer = use.settings, None
         asked, facts = with_files(settings, files), dict[str, Any]()
         if self.row.modality == "text":
@@ -464,7 +466,7 @@ class Mask(Task):
 
 
 def check_unmixed(settings: RunSettings, what: Modality) -> None:
-    """Of what is learned without labels."""
+    """Raise ConfigError for augmentation that mixes labels: these tasks have none."""
     for name in OF_LABELS if what != "sounds" else ():
         if getattr(settings.augment, name):
             raise ConfigError(
@@ -474,6 +476,7 @@ def check_unmixed(settings: RunSettings, what: Modality) -> None:
 
 
 def check_heard(settings: RunSettings, what: Modality) -> None:
+    """Raise ConfigError for augmentation settings with audio, where they have no effect."""
     asked = [key for key in settings.asked if key.startswith("augment.")]
     if what == "sounds" and asked:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Pictures and recordings of which some rows are hidden, and what stood there."""
+"""Images, videos and audio with masked positions, and the targets to reconstruct."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ from headway.tasks.intake import Cuts, Gone, OverCuts
 from headway.tasks.items import Batch, Draw
 
 QUICK = 1000
-"""Validation items that are rebuilt during training; all of them at the end."""
+"""Number of validation items that are reconstructed in evaluations during training. The last
+evaluation uses all."""
 
 Change = Callable[[nn.Module, Input, Tensor], tuple[Input, Tensor]]
-"""Of what is learned from, by chance."""
+"""Random augmentation of training inputs and targets."""
 
 LEAST_VARIANCE = 1e-3
-"""Of a patch, beside pixels whose variance is about 1: an even one is not blown up to noise."""
+"""Added to the variance of a patch, whose pixels have a variance of about 1, so that scaling a
+uniform patch does not amplify noise."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """The hidden rows of a batch."""
+    """The masked positions of a batch."""
 
     rows_R: Tensor
     weights_R: Tensor
-    """Zero for what only fills the fixed-size form."""
+    """Weight of each masked position; zero for padding of a fixed form."""
 
     gone: Gone
 
 
 @dataclass(frozen=True)
 class HiddenItems(OverCuts, ABC):
-    """The items of an intake, each without some of its rows."""
+    """Media items with some of their positions masked."""
 
     change: Change
     cuts: Cuts
@@ -68,7 +70,8 @@ class HiddenItems(OverCuts, ABC):
         return Draws(0, -1) if self.draw is None else Draws(self.draw.seed, self.draw.epoch)
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
-        """Without its values, which are made where the items are, once they are changed."""
+        """A batch without target values. `without` computes them on the device, after
+        augmentation."""
         stream, found = self.cuts.collate(rows, device, fixed), self.hidden(rows, fixed)
         return moved(Batch((stream,), found.gone, found.weights_R, found.rows_R), device)
 
@@ -85,7 +88,7 @@ class HiddenItems(OverCuts, ABC):
 
     @abstractmethod
     def n_targets(self, rows: Rows) -> int:
-        """Hidden rows of these."""
+        """Number of masked positions in these items."""
 
     @abstractmethod
     def hidden(self, rows: Rows, fixed: Fixed | None) -> Hidden: ...
@@ -94,12 +97,12 @@ class HiddenItems(OverCuts, ABC):
     def hide(
         self, front: Tensor | nn.Module, given: object, batch: Batch[Gone]
     ) -> tuple[object, Tensor]:
-        """What the model may see, and what it is to rebuild."""
+        """Return the masked input and the targets to reconstruct."""
 
 
 @dataclass(frozen=True)
 class HiddenPatches(HiddenItems):
-    """Of pictures and videos of the usual size."""
+    """Masked patches of images and videos that all have the size of the model settings."""
 
     shape: PictureSettings = field(kw_only=True)
 
@@ -122,11 +125,11 @@ class HiddenPatches(HiddenItems):
 
 @dataclass(frozen=True)
 class HiddenFrames(HiddenItems):
-    """Of recordings."""
+    """Masked frames of audio."""
 
     shape: SoundSettings = field(kw_only=True)
     samples: Numbers = field(kw_only=True)
-    """Of each recording."""
+    """Number of samples of each recording."""
 
     def n_targets(self, rows: Rows) -> int:
         return sum(self.hider.count(n) for n in self.cuts.lengths[rows].tolist())
@@ -147,7 +150,8 @@ class HiddenFrames(HiddenItems):
 def hidden_patches(
     hider: Hider, items: Numbers, shape: PictureSettings, draws: Draws, n_real: int
 ) -> Hidden:
-    """Of pictures of the usual size, the first `n_real` of which count."""
+    """Choose the masked patches of a batch of images. Only the first `n_real` images have weight in
+    the loss; the others are padding."""
     n_rows = shape.extra + prod(shape.grid)
     places_BH = hider.of_pictures(items, shape.grid, draws)
     rows_BH = np.arange(len(items))[:, None] * n_rows + shape.extra + places_BH
@@ -162,7 +166,8 @@ def hidden_patches(
 def hidden_frames(
     hider: Hider, items: Numbers, frames: Numbers, shape: SoundSettings, draws: Draws
 ) -> Hidden:
-    """Of recordings with so many frames each."""
+    """Choose the masked positions of a batch of recordings. `frames`: number of mel frames of
+    each."""
     stride = prod(shape.strides)
     lengths = frames
     for step in shape.strides:
@@ -191,8 +196,8 @@ def hidden_frames(
 def without_patches(
     front: PictureFront, pictures: Pictures, rows_R: Tensor, gone: Gone
 ) -> tuple[Pictures, Tensor]:
-    """The pictures as the model may see them, and what it is to rebuild of each hidden patch: its
-    pixels with mean 0 and variance 1, so that detail counts as much as light and shade."""
+    """The masked images, and the target of each masked patch: its pixels with mean 0 and variance
+    1, so that texture counts as much as brightness."""
     (group,) = pictures.groups
     hidden_N = gone.hidden_N
     assert hidden_N is not None
@@ -204,14 +209,14 @@ def without_patches(
     mean_R1 = targets_RE.mean(-1, keepdim=True)
     spread_R1 = targets_RE.var(-1, keepdim=True, correction=0) + LEAST_VARIANCE
     targets_RE = (targets_RE - mean_R1) / spread_R1.sqrt()
-    if front.stem is not None:  # convolutions would see a hidden patch from the one beside it
+    if front.stem is not None:  # convolutions would see masked pixels from the next patch
         group = blank(group, hidden_N, front)
     return replace(pictures, groups=(group,), hidden_N=hidden_N), targets_RE
 
 
 def blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
-    """Pictures between 0 and 1 with the mean colour in the place of hidden patches. What is behind
-    the last whole patch is never hidden."""
+    """Images with values between 0 and 1, in which masked patches have the mean colour. Pixels
+    beyond the last whole patch are never masked."""
     shape = front.shape
     n_pictures, n_frames, _, height, width = group.shape
     cells = hidden_N.view(n_pictures, -1)[:, shape.extra :].unflatten(1, shape.grid)
@@ -225,21 +230,21 @@ def blank(group: Tensor, hidden_N: Tensor, front: PictureFront) -> Tensor:
 
 @torch.no_grad()
 def without_frames(front: SoundFront, sound: Sound, gone: Gone) -> tuple[Sound, Tensor]:
-    """The recordings without their hidden frames, and what the model is to rebuild: the frames of
-    each hidden row, those of a whole recording with mean 0 and variance 1."""
+    """The audio with masked frames set to zero, and the target of each masked position: its mel
+    frames, standardised per recording to mean 0 and variance 1."""
     assert gone.frames_RP is not None
     assert gone.hidden_A is not None
     mel_AF = front.mel(sound)
     mean_A1, spread_A1 = _statistics(mel_AF, sound)
     even_AF = (mel_AF - mean_A1) / spread_A1
     targets_RE = even_AF[gone.frames_RP].flatten(1)
-    # The front's convolutions would see a hidden frame from the one beside it.
+    # Mask frames before the convolutions of the front, which would see them from the next frame.
     seen_AF = mel_AF.masked_fill(gone.hidden_A[:, None], 0.0)
     return replace(sound, mel_AF=seen_AF, hidden_N=gone.hidden_N), targets_RE
 
 
 def _statistics(mel_AF: Tensor, sound: Sound) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of its recording, for each frame."""
+    """For each frame, the mean and standard deviation of its recording."""
     zeros_B = mel_AF.new_zeros(sound.n_recordings)
     number_A = sound.number_A.long()
     count_B = zeros_B.index_add(0, number_A, mel_AF.new_ones(len(mel_AF))).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Windows of text with gaps."""
+"""Windows of text with masked tokens."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from headway.tasks.specs import FillSettings
 from headway.tokens.tokenizer import Tokenizer
 
 ENDS = 2
-"""The special tokens around every window."""
+"""Number of special tokens around every window."""
 
 QUICK = 100_000
-"""Tokens of the validation text, in all validations but the careful ones."""
+"""Number of validation tokens that are read in evaluations during training."""
 
 USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
-"""Where nothing is left to chance: the same gaps whatever a run is trained with, so that runs can
-be compared."""
+"""Masking in evaluations. It does not depend on the training settings, so runs can be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class GapForm(Fixed):
 
 @dataclass(frozen=True)
 class Gaps:
-    """Windows of `room` tokens of text, each between its special tokens, some of them hidden."""
+    """Windows of up to `room` tokens of text between special tokens, with some tokens masked."""
 
     store: TokenStore
     tokenizer: Tokenizer
@@ -90,7 +89,7 @@ class Gaps:
         return Masker(self.tokenizer, USUAL if self.draw is None else self.how)
 
     def _first(self, rows: Rows) -> Numbers:
-        """Where these windows begin in the store."""
+        """Positions in the store at which these windows begin."""
         return self.store.offsets[self.cut.document[rows]] + self.cut.start[rows]
 
     def texts(self, rows: Rows) -> Texts:
@@ -99,15 +98,15 @@ class Gaps:
         return Texts(self.store.tokens[places].astype(np.int64), lengths, places)
 
     def n_targets(self, rows: Rows) -> int:
-        """How many tokens of these windows are hidden."""
+        """Number of masked tokens in these windows."""
         if self._masker.settings.whole_words:
             return int(self._masker.hidden(self.texts(rows), self._draws).sum())
         counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._draws)
         return int(counts.sum())
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Gone]:
-        """In the fixed form, hidden tokens beyond its number, of whole words, stay hidden but
-        unasked."""
+        """A batch of windows. Whole-word masking may exceed the size of a fixed form; the surplus
+        tokens are masked but not predicted."""
         texts, draws = self.texts(rows), self._draws
         hidden = self._masker.hidden(texts, draws)
         replaced = self._masker.replaced(texts, hidden, draws)
@@ -132,8 +131,8 @@ class Gaps:
         return tokens, tokens
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> GapForm:
-        """No text hides more than its share and one token, so there is a bound; whole words, which
-        may go beyond it, get some room more."""
+        """The fixed form of all batches. A text masks at most its fraction plus one token, which
+        bounds the size. Whole-word masking may exceed the bound, so it gets one token more."""
         usual = whole_cut(self.store.lengths.astype(np.int64), self.room).length + ENDS
         tokens = window_limit(plan, micro_tokens, self.widest)
         even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.pool)
@@ -149,12 +148,12 @@ class Gaps:
         return (token_units(stream.values.tolist(), self.tokenizer),)
 
     def without(self, model: nn.Module, batch: Batch[Gone], training: bool) -> Batch[Gone]:
-        """It is without them already."""
+        """The unchanged batch: tokens are masked when it is made."""
         return batch
 
 
 def room_of(how: FillSettings, max_len: int) -> int:
-    """Tokens of text that a window holds."""
+    """Number of text tokens in a window, without the special tokens."""
     wanted = how.context or max_len
     if wanted > max_len:
         raise ConfigError(
@@ -170,7 +169,8 @@ def room_of(how: FillSettings, max_len: int) -> int:
 
 
 def add_ends(tokens: Numbers, lengths: Numbers, tokenizer: Tokenizer) -> tuple[Numbers, Numbers]:
-    """Each text between the start and the end token, and where each of its tokens went."""
+    """Add start and end tokens to each text. Return the tokens and the new position of each old
+    one."""
     number = np.repeat(np.arange(len(lengths)), lengths)
     at = np.arange(len(tokens)) + ENDS * number + 1
     longer = np.full(len(tokens) + ENDS * len(lengths), tokenizer.eos, np.int64)

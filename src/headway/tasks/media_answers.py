@@ -1,4 +1,4 @@
-"""What is said about media that cannot be read, or hold nothing."""
+"""Answers for media files that cannot be read, and notes on silent audio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway.tasks.answers import Answer, Facts, Plain, Printed, Show
 from headway.tasks.media_inputs import Given
 
 FIRST_WINDOW = 16
-"""Items that are read before the first of them is answered."""
+"""Number of items that are read before the first prediction."""
 
 
 def unread(name: str, error: str) -> Answer:
@@ -17,7 +17,7 @@ def unread(name: str, error: str) -> Answer:
 
 @dataclass(frozen=True)
 class _Silent:
-    """As it was, and that it was silent."""
+    """Printed form of an answer, with a `silent` key in JSON."""
 
     printed: Printed
 
@@ -29,7 +29,7 @@ class _Silent:
 
 
 def note_silence(answer: Answer, one: Given) -> Answer:
-    """The answer, and that there was nothing to hear where that is so."""
+    """The answer, with a note if the audio is silent."""
     if not one.is_silent or answer.printed is None:
         return answer
     note = f"{one.name} is silent, so its prediction is meaningless."

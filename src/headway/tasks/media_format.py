@@ -230,7 +230,7 @@ def pixel_statistics(store: PictureStore, most: int = 512) -> dict[str, list[flo
 def item_rows(
     items: PictureStore | SoundStore, front: PictureSettings | SoundSettings
 ) -> NDArray[np.int64]:
-    """Number of rows of each stored item in the flat batch."""
+    """Number of positions of each stored item in the flat batch."""
     if isinstance(items, SoundStore):
         assert isinstance(front, SoundSettings)
         found = {n: front.rows_of(n) for n in np.unique(items.lengths).tolist()}

@@ -1,4 +1,4 @@
-"""Pictures, videos and recordings that someone wants an answer to: files by name, or lists."""
+"""Images, videos and audio as inputs for prediction: files, folders and lists of paths."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from headway.settings.model import PictureSettings, SoundSettings
 
 @dataclass(frozen=True)
 class Given:
-    """One thing to answer."""
+    """One input for prediction."""
 
     name: str
-    """As it was named, or its place in a list."""
+    """The name as given, or the place in a list."""
 
     values: Any
-    """Texts; pixels (T C Y X) or samples, in the form that the run's front reads. None: see
+    """Texts, pixels (T C Y X) or audio samples, in the form that the model reads. None: see
     `error`."""
 
     error: str = ""
     label: str | None = None
-    """Where a list has one."""
+    """Label from a list, if it has one."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is a recording with nothing to hear."""
+        """Whether it is audio without sound."""
         return getattr(self.values, "ndim", 0) == 1 and is_silent(self.values)
 
 
@@ -51,16 +51,17 @@ def given_media(
     data: DataSettings | None = None,
     target: Target = "none",
 ) -> Iterator[Given]:
-    """What each line names: a file, a folder of files, or a list of paths (TSV, CSV, JSONL). A name
-    that is no file but lies in `folder`, the run's, is taken from there. What cannot be read comes
-    with its error in its place, and the rest goes on. What was read already stays as it is.
-    `target`: what lists must have too."""
+    """Read the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
+
+    Names that are not found are looked up in `folder`, the folder of the run. Unreadable files are
+    yielded with their error, and reading continues. A `Given` is passed through unchanged.
+    `target`: the column that lists must have in addition to the path."""
     form = Form.of(what_of(shape), shape)
     for line in listed(lines):
         if isinstance(line, Given):
             yield line
             continue
-        if isinstance(line, Example):  # of a list or a folder that was opened before
+        if isinstance(line, Example):  # from a list or folder that is already open
             name, items = line.place, [line]
         else:
             name = line.strip()
@@ -81,7 +82,7 @@ def given_media(
 
 
 def found_file(name: str, folder: Path) -> Path:
-    """The file of this name, or where there is none the one in the run's folder."""
+    """Path of the file with this name, relative to the current folder or else to `folder`."""
     if not name:
         raise DataError("the line is empty; it must name a file.")
     path = Path(name)
@@ -90,7 +91,7 @@ def found_file(name: str, folder: Path) -> Path:
 
 
 def check_kind(path: Path, what: What) -> None:
-    """A name that says clearly that it is something else is not opened."""
+    """Raise DataError if the file extension belongs to another kind of media."""
     if (is_audio(path) and what != "sounds") or (is_visual(path) and what == "sounds"):
         kind = "an audio file" if is_audio(path) else "an image or video file"
         raise DataError(f"{path} is {kind}, but this run is for {UNITS[what]}.")

@@ -83,6 +83,6 @@ def _of_item(path: Path, index: int | None = None) -> What:
             return "videos" if moves else "pictures"
     moves = False
     if path.suffix.lower() in MOVING:
-        with suppress(UserError):  # what cannot be read is named when all are
+        with suppress(UserError):  # reported later, when all files are read
             moves = n_frames(path) > 1
     return "videos" if moves else "pictures"

@@ -1,8 +1,8 @@
-"""A model's table of n-grams, fitted to the training texts before its layers learn.
+"""Fit the n-gram table of a model to the training texts, before the layers are trained.
 
-Of labels: logistic regression on the n-grams that the model itself finds in what it reads, so that
-the same texts mean the same afterwards; of numbers, ridge regression. Of the next token: counts,
-which need no layers at all. It takes some seconds: a larger corpus is thinned evenly.
+For labels this is logistic regression, for numbers ridge regression, on the n-grams that the model
+itself extracts from its input tokens. For the next token, n-grams are counted. It takes some
+seconds; larger corpora are sampled evenly.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from headway.tokens.tokenizer import Tokenizer
 T = TypeVar("T")
 
 MOST_TOKENS = 2_000_000
-"""Of the training texts that are read."""
+"""Number of training tokens to fit at most."""
 
 AT_ONCE = 512
-"""Texts that are read at a time."""
+"""Texts per batch."""
 
 L2_TEXTS: dict[Link, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
-"""For whole texts. Weights of labels are scaled by how their features tell labels apart."""
+"""L2 penalty for predictions of whole texts. For labels, features are scaled by how well they
+discriminate (Wang and Manning 2012)."""
 
 L2_TOKENS = 0.3
 
@@ -53,8 +54,9 @@ def fit_ngrams(
     note: Note,
     link: Link = "one",
 ) -> None:
-    """Fit the table of a model that has one. `labels`: of the texts or of the asked tokens of a
-    batch; of several labels or numbers, rows as `fit_linear` has them (R C)."""
+    """Fit the n-gram table, if the model has one. `labels` returns the targets of a batch: class
+    indices of its texts or predicted tokens (R), or for multi-label targets and numbers a matrix
+    (R C) as in `fit_linear`."""
     table, begun = ngrams_of(model), time.monotonic()
     if table is None:
         return
@@ -84,7 +86,7 @@ def _batches(items: Items[T]) -> Iterator[Batch[T]]:
 
 
 def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
-    """The buckets of each text or asked token, one behind another, and how many each has."""
+    """The buckets of all texts or predicted tokens, concatenated, and the number for each."""
     stream = batch.streams[0]
     if not table.of_texts:
         buckets_RF = table.buckets(stream.values, stream.layout, stream.segments_N)[batch.rows_R]
@@ -96,7 +98,7 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Counted:
-    """Of how many tokens of a text n-grams were counted."""
+    """Number of tokens whose n-grams were counted, and number of all tokens."""
 
     n: int
     of: int
@@ -107,20 +109,22 @@ class Counted:
 
 
 def count_ngrams(table: KneserNey, texts: Stream, most: int | None = None) -> Counted:
-    """Fit what says the next token, on all documents or, where they have more than `most` tokens,
-    on every second, third, … of them."""
+    """Fit the model of the next token to all documents, or to every second, third, … of them if
+    they have more than `most` tokens."""
     lengths = texts.lengths(USUAL)
     total = int(lengths.sum())
     most = total if most is None else most
     rows = np.arange(len(lengths))[:: max(1, -(-total // max(1, most)))]
     sizes = lengths[rows]
-    sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)  # one document may be all there is
+    # Cut the last document too: there may be only one.
+    sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)
     table.fit(*texts.read(USUAL, rows, np.zeros_like(rows), sizes), sizes)
     return Counted(int(sizes.sum()), total)
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
-    """What is seen of each token of a vocabulary (K V); never 0 but for how it begins."""
+    """Views of each token of a vocabulary (K V), as in `View`. All are above 0 except `BEGINS`,
+    because 0 means that there is no token."""
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     views_KV = torch.zeros(len(View), vocab_size, dtype=torch.int32)
     seen: dict[View, dict[str, int]] = {View.FOLDED: {}, View.ENDING: {}}
@@ -138,7 +142,8 @@ def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
 
 
 def shape_of(text: str) -> int:
-    """Of words a few kinds; of signs many, for one sign is not like another."""
+    """Number of the shape of a text: one of five kinds of words (digits, capitals, capitalised,
+    lower case, others with a letter or digit), or one of 64 buckets of punctuation."""
     kinds = (text.isdigit(), text.isupper() and len(text) > 1, text[:1].isupper(), text.islower(),
              any(map(str.isalnum, text)))  # fmt: skip
     signs = 6 + sum(map(ord, text)) % 64

@@ -1,5 +1,8 @@
-"""What a task learns by. The loop knows steps, gradients and checkpoints and no modality; an
-objective knows its examples, its loss and its scores and nothing of the loop."""
+"""Base class of training objectives: examples, loss and scores of a task.
+
+The training loop handles steps, gradients and checkpoints and is independent of the modality. An
+objective is independent of the loop.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,22 @@ T = TypeVar("T")
 
 class TaskLoss(NamedTuple):
     sum: Tensor
-    """To be minimised, summed over the targets of a batch."""
+    """Loss to minimise, summed over the targets of a batch."""
 
     nll: Tensor
-    """Without smoothing and the like, summed too, for reporting."""
+    """Loss for reporting, without label smoothing and regularisation; also a sum."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Examples computed at a time."""
+    """A micro-batch: the examples of a step that are computed at once."""
 
     rows: Any
     n_targets: int
-    """What the summed loss is divided by: tokens, words, texts."""
+    """Number that the summed loss is divided by: of tokens, words or texts."""
 
     tokens: int | None = None
-    """Tokens that are read; None: as many as there are targets."""
+    """Number of input tokens; None: equal to the number of targets."""
 
     @property
     def n_tokens(self) -> int:
@@ -52,34 +55,34 @@ class Part:
 
 TOKENS = "token frequencies"
 CLASSES = "class frequencies"
-"""Names of baselines that several tasks have: all that is known is how frequent each answer is."""
+"""Names of baselines in several tasks, which know only the frequencies of the targets."""
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """How often each token, class or tag is the right answer."""
+    """Number of times that each token, class or tag is the target."""
 
     train_V: NDArray[np.int64]
     valid_V: NDArray[np.int64]
 
     @property
     def train_loss(self) -> float:
-        """In training, of someone who knows these frequencies and nothing else."""
+        """Training loss of a model that predicts these frequencies."""
         return unigram_loss(self.train_V, self.train_V)
 
     @property
     def scores(self) -> dict[str, float]:
-        """The same on the validation set."""
+        """Validation loss and perplexity of a model that predicts the training frequencies."""
         loss = unigram_loss(self.train_V, self.valid_V)
         return {"loss": loss, "ppl": perplexity(loss)}
 
 
 COUNTED = 1 << 22
-"""Tokens from which their frequencies are known well enough for a yardstick."""
+"""Largest number of tokens to count for frequencies; more would hardly change them."""
 
 
 def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer) -> Frequencies:
-    """Of the tokens of texts, each with its end."""
+    """Token frequencies of texts, including one end token per text."""
     counts = []
     for texts in (train, valid):
         counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
@@ -89,7 +92,7 @@ def text_frequencies(train: TokenStore, valid: TokenStore, tokenizer: Tokenizer)
 
 
 class Chosen(NamedTuple):
-    """Items of a step, or a part of one, and the epoch it is of."""
+    """Items of a step or micro-batch, with the number of their epoch."""
 
     epoch: int
     rows: Rows
@@ -97,17 +100,17 @@ class Chosen(NamedTuple):
 
 @dataclass
 class Objective(ABC, Generic[T]):
-    """Which items make which step, their batches, and what the loop asks about them."""
+    """Interface between a task and the training loop: steps, batches, losses and scores."""
 
     settings: Resolved
     metric: Metric = field(init=False)
-    """Which of the scores a better model is better at."""
+    """The validation metric that chooses the best checkpoint."""
 
     quick_size: int = field(default=3000, kw_only=True)
-    """Validation examples that are read during training; all of them at the end."""
+    """Number of validation examples in evaluations during training. The last one uses all."""
 
     train_items: Items[T] = field(init=False)
-    """Of the training set; `drawn` has those of an epoch."""
+    """Items of the training set. Their method `drawn` returns those of an epoch."""
 
     valid_items: Items[T] = field(init=False)
 
@@ -118,8 +121,8 @@ class Objective(ABC, Generic[T]):
     _limits: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
     def planned(self, epoch: int) -> tuple[Items[T], StepPlan]:
-        """The items of an epoch and how they are cut into steps. The last two are kept: batches are
-        made from them while the next epoch begins."""
+        """The items of an epoch and their plan of steps. Two epochs are cached, because the
+        prefetching thread may be in the next one already."""
         kept = self._drawn
         if epoch not in kept:
             items = self.train_items.drawn(Draw(self.settings.train.seed, epoch))
@@ -132,7 +135,7 @@ class Objective(ABC, Generic[T]):
         return kept[epoch]
 
     def plan(self, items: Items[T]) -> StepPlan:
-        """Steps of about `train.batch_tokens` rows of the last stream."""
+        """The plan of steps with about `train.batch_tokens` tokens of the last stream each."""
         train, lengths = self.settings.train, items.lengths
         tokens = max(train.batch_tokens, self.widest(items))
         if lengths.shape[1] == 1:
@@ -140,15 +143,15 @@ class Objective(ABC, Generic[T]):
         return StepPlan.of_pairs(lengths[:, 0], lengths[:, 1], tokens, train.seed, train.pool)
 
     def widest(self, items: Items[T]) -> int:
-        """Rows of the last stream that an item has at most, in any epoch."""
+        """Length of the longest item in the last stream, over all epochs."""
         return int(items.lengths[:, -1].max())
 
     def epoch(self, number: int) -> Sequence[Chosen]:
-        """The items of each step: a pure function of the number."""
+        """The items of each step of an epoch: a pure function of its number."""
         return [Chosen(number, rows) for rows in self.planned(number)[1].epoch(number)]
 
     def parts(self, step: Chosen, micro_tokens: int) -> list[Part]:
-        """The items of one step, cut into what is computed at a time."""
+        """The micro-batches of one step."""
         items, plan = self.planned(step.epoch)
         return [
             Part(Chosen(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
@@ -156,71 +159,71 @@ class Objective(ABC, Generic[T]):
         ]
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Rows of the first and of the last stream that a part has at most, in every epoch."""
+        """Token limits of a micro-batch in the first and in the last stream, for all epochs."""
         if micro_tokens not in self._limits:
             self._limits[micro_tokens] = self.part_limits(self.planned(0)[1], micro_tokens)
         return self._limits[micro_tokens]
 
     def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """The same, from the plan of the first epoch."""
+        """Compute the token limits of a micro-batch from the plan of the first epoch."""
         return plan.part_limits(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> Fixed | None:
-        """The shapes that every batch of this size can have, or None if there are none."""
+        """The fixed form that holds all micro-batches of this size, or None if there is none."""
         items, plan = self.planned(0)
         return items.fixed(plan, micro_tokens)
 
     def batch(self, part: Part, device: torch.device, fixed: Fixed | None) -> Batch[T]:
-        """Tensors on the device. Called from a thread that runs ahead of training."""
+        """The batch of a micro-batch on the device. Called from the prefetching thread."""
         chosen: Chosen = part.rows
         return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
 
     @property
     def n_valid(self) -> int:
-        """Validation examples there are."""
+        """Number of validation examples."""
         return n_owners(self.valid_items)
 
     @property
     def n_quick(self) -> int:
-        """Of these, the first so many are looked at during training."""
+        """Number of first validation examples that are used in evaluations during training."""
         return min(self.quick_size, self.n_valid)
 
     def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:
-        """Put into a fresh model what it begins with and is not learned in steps."""
+        """Initialise parts of a new model from the training data, such as priors and n-grams."""
         return
 
     def cautions(self) -> list[str]:
-        """Lines about validation data that says little."""
+        """Warnings about validation data that is too small for reliable scores."""
         return []
 
     def prior_loss(self) -> float | None:
-        """Validation loss of a model that knows only how frequent each answer is; None where the
-        loss is not compared with it at the end."""
+        """Validation loss of a model that predicts the target frequencies. None: the final loss is
+        not compared with it."""
         return None
 
     def few_labels(self, device: torch.device) -> list[dict[str, Any]]:
-        """Where labels are few: a row for each number of them that is tried with what is cheap."""
+        """Learning curve of cheap classifiers if labels are few: one row per number of labels."""
         return []
 
     def vary(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
-        """The batch as the model is to read it: while it learns, changed by chance where the task
-        does that. Once for all who read it in a step."""
+        """The input of the model, with the random augmentation of the task in training. It is
+        called once per micro-batch, so a teacher or a second pass reads the same input."""
         return batch
 
     @abstractmethod
     def read(self, model: nn.Module, given: Batch[T]) -> Read:
-        """What a model makes of a batch that was varied."""
+        """Run the model on a batch that `vary` returned."""
 
     @abstractmethod
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
-        """Of what was read. `losses` makes of it what a step minimises."""
+        """The task's own loss. The module `losses` adds R-Drop and distillation."""
 
     @abstractmethod
     def evaluate(self, asked: Pass) -> Scores:
-        """Scores on the validation set, of the first `n_asked` examples.
+        """Scores on the first `n_asked` validation examples.
 
-        What is written during training ends where the texts of the validation set do, about: a
-        model that knows nothing yet does not know when to stop, and would take all the time."""
+        Texts generated during training are limited to about the length of the references. An
+        untrained model does not know when to stop, and evaluations would take too long."""
 
     def n_asked(self, asked: Pass) -> int:
         n = self.n_valid if asked.full else self.n_quick
@@ -228,8 +231,8 @@ class Objective(ABC, Generic[T]):
 
     @abstractmethod
     def frequencies(self) -> Frequencies | None:
-        """Of the answers that the loss is about; None where they cannot be counted."""
+        """Frequencies of the targets of the loss; None if they cannot be counted."""
 
     @abstractmethod
     def show(self, part: Part) -> list[dict[str, Any]]:
-        """The examples of a part as text, for people."""
+        """The examples of a micro-batch as text, for people."""

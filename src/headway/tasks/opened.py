@@ -1,7 +1,7 @@
-"""Finished runs, opened: the one way from names to models that answer, are looked into, exported.
+"""Loading of finished runs, for prediction, inspection and export.
 
-An `Opened` never changes. What is asked of it in one call (a beam, a number of answers) belongs to
-what is made from it for that call; models, vocabulary and whatever costs time stay here.
+An `Opened` is immutable. It keeps the models, the vocabulary and everything that is slow to load.
+Settings of a single call, such as the beam size, belong to the objects that are made for the call.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ T = TypeVar("T")
 @dataclass(frozen=True, eq=False)
 class Opened:
     folders: tuple[Path, ...]
-    """Several are an ensemble."""
+    """Folders of the runs; several of them are an ensemble."""
 
     runs: tuple[Resolved, ...]
-    """The settings of each."""
+    """Settings of each run."""
 
     words: Vocabularies | None
-    """Which all of them share; None where there are none, as of models that look at pictures."""
+    """Vocabulary, shared by all runs; None if there is none, as in models of images."""
 
     device: torch.device = CPU
     precision: str = "fp32"
-    """What the weights are held in: `fp32`, `bf16` or `int8`."""
+    """Data type of the weights: `fp32`, `bf16` or `int8`."""
 
     engine: Engine | None = None
-    """What computes, if it is not torch."""
+    """Inference engine, if it is not torch."""
 
     given: tuple[nn.Module, ...] | None = None
-    """Models that stand in the place of those in the folders."""
+    """Models to use instead of those in the folders."""
 
     recent: Recent = field(default_factory=Recent, init=False, repr=False)
-    """Searches by how they decode; on a GPU they hold what they have recorded."""
+    """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    """Held while the models compute: they are one, and threads are many."""
+    """Held while the models compute, because several threads share them."""
 
     _kept: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -75,17 +75,17 @@ class Opened:
     def of(
         cls, folder: Path, settings: Resolved, model: nn.Module, words: Vocabularies | None
     ) -> Opened:
-        """A model in memory as if it had been opened."""
+        """Wrap a model in memory like a run that was loaded."""
         return cls((folder,), (settings,), words, given=(model,))
 
     @property
     def folder(self) -> Path:
-        """Of the first."""
+        """Folder of the first run."""
         return self.folders[0]
 
     @property
     def settings(self) -> Resolved:
-        """Of the first."""
+        """Settings of the first run."""
         return self.runs[0]
 
     @property
@@ -95,38 +95,38 @@ class Opened:
 
     @property
     def models(self) -> list[nn.Module]:
-        """Without dropout, ready to answer; read when they are first wanted, and once."""
+        """The models in eval mode. They are loaded on first use and then cached."""
         return list(self.kept("models", self._load) if self.given is None else self.given)
 
     @property
     def writers(self) -> list[nn.Module]:
-        """The models as those want them who search step by step: their weights once more in the
-        order in which products of few rows are quick. None where an engine searches."""
+        """The models for step-by-step decoding: their linear layers keep packed copies of the
+        weights, which make products with few rows fast. Empty if an engine decodes."""
         return [] if self.engine is not None else list(self.kept("writers", self._pack))
 
     @property
     def model(self) -> nn.Module:
-        """The first."""
+        """The model of the first run."""
         return self.models[0]
 
     @property
     def vocab(self) -> Vocabularies:
-        """The words of a model that has some."""
+        """The vocabulary of a model that has one."""
         assert self.words is not None
         return self.words
 
     @property
     def shape(self) -> ModelSettings:
-        """The settings of the model, which a finished run always has."""
+        """The model settings, which a finished run always has."""
         return self.settings.model
 
     @property
     def imported(self) -> dict[str, Any] | None:
-        """What `headway import` noted of the files that the run came from, if it was imported."""
+        """Facts about the original files, written by `headway import`; None for other runs."""
         return self.kept("imported", lambda: _imported(self.folder))
 
     def kept(self, name: Hashable, make: Callable[[], T]) -> T:
-        """What is made under this name when it is first wanted, and then kept."""
+        """The cached value of this name; `make` computes it on first use."""
         if name not in self._kept:
             with self.lock:
                 if name not in self._kept:
@@ -134,21 +134,22 @@ class Opened:
         return cast(T, self._kept[name])
 
     def give_way(self, done: int = 0, total: int = 0) -> None:
-        """Let other threads have the models: whoever holds the lock says this between batches."""
+        """Let other threads use the models. The thread that holds the lock calls this between
+        batches."""
         try:
             self.lock.release()
-        except RuntimeError:  # said by a thread that reads files for the one that holds it
+        except RuntimeError:  # called from a reader thread, which does not hold the lock
             return
-        time.sleep(0)  # or this thread would have it again before any other is awake
+        time.sleep(0)  # without it this thread would take the lock again before others wake up
         self.lock.acquire()
 
     def with_model(self, model: nn.Module, settings: Resolved | None = None) -> Opened:
-        """The run with another model in the place of its own."""
+        """A copy of the run with another model."""
         runs = self.runs[:1] if settings is None else (settings,)
         return replace(self, folders=self.folders[:1], runs=runs, given=(model,))
 
     def to(self, device: str) -> Opened:
-        """The same on another device; the models here stay where they are."""
+        """A copy on another device. The models of this object are not moved."""
         place = pick_device(device)
         if place == self.device:
             return self
@@ -156,9 +157,9 @@ class Opened:
         return replace(self, device=place, given=given)
 
     def twin(self) -> Opened:
-        """The same run to look into and to take apart: its modules are others, so that hooks,
-        gradients and packed copies are not seen here; its weights lie in the same place, where
-        these are in fp32 on a CPU, and are read anew where not."""
+        """A copy for inspection and modification, with modules of its own, so that hooks and
+        gradients do not affect this object. It shares the weights if they are in fp32 on the CPU;
+        otherwise it loads them again."""
         if self.engine is not None:
             raise UserError(
                 f"a model run by --engine {self.engine.name} cannot be inspected. Use the original "
@@ -193,12 +194,12 @@ def open_run(
     settings: Resolved | None = None,
     words: bool = True,
 ) -> Opened:
-    """Run folders, or shipped models by their names; several answer together.
+    """Open run folders or shipped models by their names; several of them form an ensemble.
 
-    Everything but the weights is read and checked here. `precision`: `fp32`, `bf16` or `int8`;
-    auto: what `decode.precision` says. `engine`: what computes; others than torch run an exported
-    folder. `settings`: those of the first run, where they have been read already. `words`: whether
-    the vocabulary is needed; who takes over weights, or learns from them, needs none.
+    Everything but the weights is read and checked here. `precision`: `fp32`, `bf16`, `int8`, or
+    `auto` for `decode.precision`. `engine`: the inference engine; engines other than torch run an
+    exported folder. `settings`: those of the first run, if they are loaded already. `words`:
+    whether to load the vocabulary; copying or distilling weights does not need it.
     """
     check_held("auto", precision)
     place = pick_device(device) if engine == "torch" else CPU
@@ -219,9 +220,9 @@ def open_run(
 
 
 def open_plain(name: str | Path, settings: Resolved | None = None) -> Opened:
-    """A run to look into or to export: on the CPU in fp32; all of it is read and checked."""
+    """Open a run for inspection or export: on the CPU, in fp32, with its weights loaded."""
     run = open_run(name, device="cpu", precision="fp32", settings=settings)
-    run.models, run.imported  # noqa: B018  what is damaged is said now
+    run.models, run.imported  # noqa: B018  damaged files raise errors here
     return run
 
 
@@ -258,7 +259,7 @@ def _words(folder: Path, run: Resolved) -> Vocabularies | None:
 
 
 def check_fits(path: Path, n: int, what: str, rows: int, remedy: str) -> None:
-    """Refuse a file with more or fewer words than the model has rows for."""
+    """Raise FolderError if a file has more or fewer entries than the model has rows."""
     if n != rows:
         raise FolderError(
             f"{path} does not match the model in its folder: it has {n:,} {what}, the model has "
@@ -276,7 +277,7 @@ def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:
 
 
 def _sharing(model: nn.Module) -> nn.Module:
-    """A copy of the modules around the same numbers."""
+    """A copy of the modules that shares parameters and buffers with the original."""
     memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)

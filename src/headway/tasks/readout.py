@@ -1,6 +1,6 @@
-"""One way to ask any model: vectors, and apart from them the head that makes answers of them.
+"""Outputs of any model: the vectors that a head reads, and the head that computes logits from them.
 
-Training, evaluation, distillation, R-Drop, looking inside, proofs and exported graphs read a model
+Training, evaluation, distillation, R-Drop, inspection, proofs and exported graphs read a model
 through the same `Readout`, which follows from the settings of a run.
 """
 
@@ -22,23 +22,23 @@ from headway.tasks.specs import spec_of
 
 Scorer = Callable[[Tensor], Tensor]
 Apart = Callable[[Tensor, Tensor, float], Tensor]
-"""How far answers (R C) are from those of a teacher (R C) at a temperature, for each row."""
+"""Divergence of outputs (R C) from a teacher's (R C) at a temperature, for each position."""
 
 
 def divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """T² · KL(aims ‖ scores) of their probabilities at temperature T."""
+    """T² · KL(teacher ‖ student) of the softmax probabilities at temperature T."""
     logs_RC = (scores_RC.float() / temperature).log_softmax(-1)
     aims_RC = (aims_RC.float() / temperature).log_softmax(-1)
     return (aims_RC.exp() * (aims_RC - logs_RC)).sum(-1) * temperature**2
 
 
 def mean_square(values_RE: Tensor, aims_RE: Tensor, _: float) -> Tensor:
-    """Of numbers, which no temperature changes."""
+    """Mean squared difference of numbers; the temperature is ignored."""
     return (values_RE.float() - aims_RE.float()).square().mean(-1)
 
 
 def bernoulli(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """As `divergence` of labels that are right or not, each for itself: their mean."""
+    """T² · KL(teacher ‖ student) of multi-label probabilities, averaged over the labels."""
     x_RC, y_RC = scores_RC.float() / temperature, aims_RC.float() / temperature
     yes_RC = y_RC.sigmoid() * (F.logsigmoid(y_RC) - F.logsigmoid(x_RC))
     no_RC = (-y_RC).sigmoid() * (F.logsigmoid(-y_RC) - F.logsigmoid(-x_RC))
@@ -46,58 +46,60 @@ def bernoulli(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
 
 
 def square_distance(values_RD: Tensor, aims_RD: Tensor, _: float) -> Tensor:
-    """Of vectors of length one: twice what their cosine lacks."""
+    """Squared distance of vectors; for vectors of length 1 it is 2 − 2 cos."""
     return (values_RD.float() - aims_RD.float()).square().sum(-1)
 
 
 @dataclass(frozen=True)
 class Read:
-    """What a model makes of a batch. Rows are tokens, words, patches, or whole sequences."""
+    """Outputs of a model for a batch. Rows are tokens, words, patches or whole sequences."""
 
     x_RD: Tensor
-    """What the head reads."""
+    """Input vectors of the head."""
 
     scores: Scorer
-    """The head itself: rows of `x_RD` to rows of answers. Where these are a vocabulary it is called
-    with some rows at a time."""
+    """The head, which maps rows of `x_RD` to logits. Over a vocabulary it is called with a chunk of
+    rows at a time."""
 
     apart: Apart = divergence
     weights_R: Tensor | None = None
-    """How much each row counts; None: all the same."""
+    """Weight of each row; None: all have the same weight."""
 
     states_ND: Tensor | None = None
-    """Of all rows of the last stream; None where the last layer ended early."""
+    """Hidden states of all positions of the last stream; None if the last layer computed only
+    some."""
 
     real_N: Tensor | None = None
-    """How much each of these counts, where a task compares all of them and not `x_RD`."""
+    """Weight of each hidden state, for tasks that compare all of them instead of `x_RD`."""
 
     more: Mapping[str, Read] = field(default_factory=dict)
-    """Other heads: CTC beside a decoder, the distillation token."""
+    """Other heads by name: CTC in addition to a decoder, or the distillation token."""
 
     share: float = 1.0
-    """Of this head in the loss."""
+    """Weight of this head in the loss."""
 
     votes: bool = False
-    """Of one in `more`: it answers for the same rows, and the answer is the mean."""
+    """Whether this head, as one of `more`, predicts for the same rows, so that predictions are the
+    mean of both."""
 
     few: bool = False
-    """Answers are labels, not a vocabulary: all scores are made once and held. A head of labels
-    may draw random numbers, so making them again would make others."""
+    """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
+    cached. A label head may have dropout, so computing it again would change the logits."""
 
     ngrams: Vote | None = None
-    """The model's n-gram member about the same rows: answers are the mean of both."""
+    """Logits of the n-gram member for the same rows; predictions are the mean of both."""
 
     held_RC: Tensor | None = None
-    """The log-probabilities, where someone needs them several times and has room for all."""
+    """Cached log-probabilities, for callers that need them several times."""
 
     @property
     def is_likely(self) -> bool:
-        """Whether answers have probabilities; else they are numbers."""
+        """Whether outputs have probabilities; otherwise they are numbers or vectors."""
         return self.apart in (divergence, bernoulli)
 
     @property
     def heads(self) -> dict[str, Read]:
-        """All of them, the first by no name."""
+        """All heads by name; the main one has an empty name."""
         return {"": self, **self.more}
 
     @property
@@ -112,7 +114,7 @@ class Read:
 
     @property
     def said_RC(self) -> Tensor:
-        """Scores of all rows by this head, averaged with those of the n-gram member if the model
+        """Logits of all rows by this head, averaged with those of the n-gram member if the model
         has one; in fp32 or wider."""
         return self._held_scores_RC if self.few else self._scores_RC()
 
@@ -125,19 +127,20 @@ class Read:
         return scores_RC if self.ngrams is None else self.ngrams.averaged(scores_RC)
 
     def answers(self) -> Tensor:
-        """Of all rows, in fp32."""
+        """Logits of all rows in fp32 or wider, averaged over the heads that predict for them."""
         voting = [self, *(read for read in self.more.values() if read.votes)]
         said = [read.said_RC for read in voting]
         return said[0] if len(said) == 1 else sum(said[1:], start=said[0]) / len(said)
 
     def log_probs(self) -> Tensor:
-        """Of this head alone."""
+        """Log-probabilities by this head alone."""
         if self.held_RC is not None:
             return self.held_RC
         return self.said_RC.log_softmax(-1)
 
     def weighed(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
-        """With a weight for each row, of all heads that answer for them, and for each state."""
+        """A copy with these weights of rows, also for the heads in `more` that predict for them,
+        and of hidden states."""
         more = {
             name: replace(read, weights_R=weights_R) if read.votes else read
             for name, read in self.more.items()
@@ -145,10 +148,10 @@ class Read:
         return replace(self, weights_R=weights_R, real_N=real_N, more=more)
 
     def held(self) -> Read:
-        """The same with all log-probabilities at hand."""
+        """A copy with cached log-probabilities."""
         logs_RC = self.log_probs()
         more = {name: read.held() for name, read in self.more.items()}
-        if self.few:  # what its head has drawn stays drawn
+        if self.few:  # its logits are cached already
             return self
         return replace(self, held_RC=logs_RC, more=more)
 
@@ -164,25 +167,25 @@ def readable(model: nn.Module) -> Readable:
 
 
 class Readout(ABC):
-    """How the answers of a task are read out of a model. It holds no model."""
+    """Method of reading the outputs of a task from a model. It holds no weights."""
 
     pools: ClassVar[bool] = False
-    """Whether there is one answer for each sequence, not one for each row."""
+    """Whether there is one output per sequence instead of one per position."""
 
     def read(self, model: nn.Module, *streams: Input, rows_R: Tensor | None = None) -> Read:
-        """One pass. `rows_R`: those that are asked, of the last stream; None: all."""
+        """Run the model once. `rows_R`: positions of the last stream to predict; None: all."""
         found = as_model(model).states(*streams, first=self.pools)
         read = self.of(model, found, rows_R)
         early = found.layout is not streams[-1].layout
         return replace(read, states_ND=None if early else found.x_ND)
 
     def reads_like(self, other: Readout) -> bool:
-        """Whether answers of both can be compared."""
+        """Whether the outputs of both can be compared."""
         return self == other
 
     @abstractmethod
     def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
-        """Read answers from hidden states of the last stream, whichever layer made them."""
+        """Read outputs from hidden states of the last stream, from any layer."""
 
 
 @dataclass(frozen=True)
@@ -191,10 +194,10 @@ class OneClass(Readout):
 
     pools = True
     scale: float | None = None
-    """Classes are told apart by direction alone, and cosines are multiplied by this."""
+    """If set, logits are cosines between vectors and classes, multiplied by this."""
 
     apart: Apart = divergence
-    """Of several labels, or of a number, another."""
+    """Divergence for distillation and R-Drop; multi-label targets and numbers have their own."""
 
     def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
         model = readable(model)
@@ -218,7 +221,7 @@ class OneVector(Readout):
 
     pools = True
     unit: bool = False
-    """Answers are made as long as one; what they are made of, `x_RD`, is not."""
+    """Whether outputs are normalised to length 1; `x_RD` is not."""
 
     def of(self, model: nn.Module, states: States, rows_R: Tensor | None = None) -> Read:
         x_BD = readable(model).pooled(states.x_ND, states.layout)
@@ -237,11 +240,11 @@ def as_they_are(x_RD: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EachRow(Readout):
-    """An answer for each row that is asked: words, tags, symbols of CTC, patches."""
+    """One output for each requested position: words, tags, CTC symbols or patches."""
 
     head: str
     ctc: float | None = None
-    """The share in the loss of a second head, which hears symbols in the rows of the memory."""
+    """Weight in the loss of a second head, CTC, which reads the output of the encoder."""
 
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head
@@ -262,15 +265,15 @@ class EachRow(Readout):
 
 
 APART: dict[str, Apart] = {"labels": bernoulli, "number": mean_square}
-"""Of answers that are no class."""
+"""Divergences of outputs other than single classes, by `Spec.answers`."""
 
 
 def readout_of(settings: RunSettings) -> Readout:
-    """How the model of a run is asked."""
+    """The readout for the settings of a run."""
     spec, has = spec_of(settings), getattr(settings.model, "heads", ())
     if spec.answers == "vector":
         return OneVector(unit=settings.embed.normalise)
-    if spec.heads and not set(spec.heads) & set(has):  # a body alone, of an import
+    if spec.heads and not set(spec.heads) & set(has):  # an imported model without heads
         return OneVector()
     if "classes" in spec.heads:
         scale = settings.identify.scale if settings.identify.margin else None

@@ -1,4 +1,4 @@
-"""How good a model was found to be, on a validation set or a test set."""
+"""Scores of a model on a validation or test set, with baselines, intervals and advice."""
 
 from __future__ import annotations
 
@@ -11,39 +11,38 @@ from typing import Any
 from headway.tasks.specs import METRICS, Metric, Spec
 
 Baselines = dict[str, dict[str, float]]
-"""What one gets for nothing, by name: scores that a model must beat before it has learned anything.
-"""
+"""Scores of baselines by name: what simple methods reach without training a network."""
 
 Row = tuple[str, str, str]
 """Name, value, remark."""
 
 Range = tuple[float, float]
-"""Of a score: what it lies between in 95 % of the sets that could have been drawn."""
+"""Lower and upper end of the 95 % confidence interval of a score."""
 
 MODEL = "this model"
 
 NEURAL, NGRAMS = "neural model alone", "n-grams alone"
-"""Members of a model whose answer is the mean of both (`models/parts/ngrams.py`)."""
+"""Members of a model whose prediction is the mean of both (`models/parts/ngrams.py`)."""
 
 
 def member_remark(name: str, share: float) -> str:
-    """The weight of a member in the answer, for people."""
+    """The weight of a member in the prediction, as a remark in tables."""
     return f"weight {share if name == NGRAMS else 1 - share:.0%}"
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """What scores of labels are divided by, so that probabilities are those of being right."""
+    """Temperature that logits are divided by to calibrate the probabilities."""
 
     value: float
     examples: int
-    """That it was fitted on."""
+    """Number of examples that it was fitted on."""
 
     share: float | None = None
-    """Of n-grams in the scores, fitted with it, where a model has them beside its layers."""
+    """Weight of the n-grams, fitted together with it, if the model has an n-gram member."""
 
     likely: bool = True
-    """Whether answers have probabilities. Of numbers only the share is fitted, and `value` is 1."""
+    """Whether predictions have probabilities. If not, only the share is fitted and `value` is 1."""
 
     def said(self, unit: str) -> str:
         if not self.likely:
@@ -59,7 +58,7 @@ class Temperature:
 
 
 SHARES = tuple(n / 10 for n in range(10))
-"""Of n-grams: those that are tried. Layers have a say in every one."""
+"""Weights of n-grams that are tried. All are below 1, so that the layers always contribute."""
 
 
 def fitted(
@@ -68,8 +67,8 @@ def fitted(
     examples: int,
     ngrams: bool,
 ) -> Temperature | None:
-    """The share of n-grams and the temperature with the lowest loss. `fit`: the temperature at a
-    share, None for answers without probabilities; `loss`: at a temperature and a share."""
+    """The weight of n-grams and the temperature with the lowest loss. `fit` returns the temperature
+    at a weight, or None without probabilities; `loss` takes a temperature and a weight."""
     if not ngrams:
         found = fit(None)
         return None if found is None else Temperature(found, examples)
@@ -80,14 +79,14 @@ def fitted(
 
 
 Answered = tuple[Sequence[Any], Sequence[Any]]
-"""What was answered, and what is right: texts, labels, lists of tags."""
+"""Predictions and targets: texts, labels or lists of tags."""
 
 
 class Scores(Mapping[str, float]):
-    """`scores["accuracy"]`: numbers by name, each of which has a record in `METRICS`, in its unit.
+    """Metrics by name, such as `scores["accuracy"]`, in the units that `METRICS` defines.
 
-    Beside them what one gets for nothing (`baselines`), tables for people (`figures`: a confusion
-    matrix, say) and what was answered (`answers`, and `truth`, where the task has answers).
+    In addition: scores of the `baselines`, data for reports (`figures`, such as a confusion
+    matrix), and predictions with their targets (`answers` and `truth`) if the task has them.
     """
 
     def __init__(
@@ -107,14 +106,14 @@ class Scores(Mapping[str, float]):
         temperature: Temperature | None = None,
         fitted: Mapping[str, float] | None = None,
     ) -> None:
-        """`find_…`: only who looks at them waits for them; some baselines take as long as an
-        evaluation. `examples`: that it is about, where a budget decides how many. `rows` and
-        `facts`: more of a test set, for people and for programs. `own`: records of metrics that
-        are in no table. `find_members`: scores of the model's members, each alone, where it has
-        several. `find_ranges`: of the metric that training goes by, for the model
-        (`MODEL`) and for baselines, as far as they are known. `temperature`: that all this is at,
-        where one was fitted. `fitted`: settings of the run that were fitted on the same examples,
-        by their dotted names."""
+        """Functions `find_…` are called on first use, because some baselines take as long as an
+        evaluation. `find_members`: scores of each member of the model alone. `find_ranges`: known
+        intervals of the main metric, for the model (`MODEL`) and the baselines.
+
+        `examples`: number of examples, if a time budget limits it. `rows` and `facts`: results on a
+        test set, for people and for programs. `own`: custom metrics, which are not in `METRICS`.
+        `temperature`: the fitted temperature of these scores, if any. `fitted`: run settings that
+        were fitted on the same examples, by dotted name."""
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
@@ -135,7 +134,7 @@ class Scores(Mapping[str, float]):
         examples: int | None = None,
         own: Sequence[Metric] = (),
     ) -> Scores:
-        """The same with more numbers, or about so many examples."""
+        """A copy with additional metrics or another number of examples."""
         return Scores(
             self._values | dict(more or {}), samples=self.samples, figures=self.figures,
             find_baselines=lambda: self.baselines, find_answers=lambda: self._answered,
@@ -158,7 +157,8 @@ class Scores(Mapping[str, float]):
 
     @cached_property
     def baselines(self) -> Baselines:
-        """On the whole set, or on the same examples where it is easier with fewer."""
+        """Scores of the baselines, on the whole set or, if that is cheaper, on the same examples
+        as the model."""
         found = self._find_baselines()
         self._check(*found.values())
         return found
@@ -191,7 +191,8 @@ class Scores(Mapping[str, float]):
         assert not unknown, f"no record in tasks/specs.py: {', '.join(sorted(unknown))}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """With all that was only to be found: functions that find it stay where they are."""
+        """State for pickling: all lazy values are computed first, because the functions that find
+        them cannot be pickled."""
         self.baselines, self.members, self.ranges, self._answered  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
 
@@ -200,7 +201,7 @@ class Scores(Mapping[str, float]):
         return f"Scores({', '.join(shown)})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: the rows of a test set, or all numbers beside those of the baselines."""
+        """HTML table for notebooks: test rows, or all metrics with those of the baselines."""
         if self.rows:
             return _table(("score", "value", ""), self.rows)
         names = [name for name in self.metrics if name in self]
@@ -225,14 +226,14 @@ PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
-    """Those that have this score, the best first."""
+    """Values of the baselines that have this metric, the best first."""
     found = {name: one[metric.name] for name, one in baselines.items() if metric.name in one}
     return dict(sorted(found.items(), key=lambda one: one[1], reverse=not metric.lower))
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The score of a model or of a baseline, and what it lies between, if that is known."""
+    """The score of a model or baseline, with its interval if that is known."""
 
     name: str
     value: float
@@ -251,8 +252,8 @@ def standings(
     metric: Metric,
     members: Baselines | None = None,
 ) -> list[Standing]:
-    """Baselines of this score, the best last, then the model's members and the model; empty if
-    there is nothing to compare the model with."""
+    """Scores of the baselines, the best last, then of the model's members and of the model; empty
+    if there is nothing to compare the model with."""
     found = [*reversed(of_metric(baselines, metric).items())]
     found += [*reversed(of_metric(members or {}, metric).items())]
     rows = [Standing(name, one, ranges.get(name)) for name, one in found]
@@ -260,7 +261,7 @@ def standings(
 
 
 def compared(rows: Sequence[Standing], metric: Metric) -> list[str]:
-    """A small table for the end of a training, a line each."""
+    """Lines of the table that compares the model with the baselines at the end of training."""
     wide = max((len(row.name) for row in rows), default=0)
     values = [f"{row.value:.{metric.digits}f}" for row in rows]
     most = max(map(len, values), default=0)
@@ -284,8 +285,9 @@ def advice(
     *,
     tuned: bool = False,
 ) -> str | None:
-    """What to do where the best baseline is as good as the model, or better. `steps`: of the run,
-    or 0 where more would not help. `tuned`: the run started from an encoder."""
+    """A warning with remedies if the best baseline is at least as good as the model; None if not.
+    `steps`: training steps of the run, or 0 if more would not help. `tuned`: whether the run
+    started from an encoder."""
     found = of_metric(baselines, metric)
     if not found:
         return None

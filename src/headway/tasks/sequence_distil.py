@@ -1,8 +1,8 @@
-"""Sequence-level distillation (Kim and Rush 2016): a student translator learns from what its
-teacher makes of the training sources, which is simpler than what people wrote.
+"""Sequence-level distillation (Kim and Rush 2016): a student translator learns from its teacher's
+translations of the training sources, which are simpler than those of people.
 
-The teacher's translations lie beside the prepared data, in `data/train.taught.*`. They are made
-once; a process that is killed goes on behind the last block it wrote.
+The teacher's translations are stored with the prepared data, in `data/train.taught.*`. They are
+made once. After an interruption, translation resumes after the last complete block.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from headway.tasks.write_answers import writer_of
 
 NAME = "train.taught"
 BLOCK = 2048
-"""Sentences between two writes."""
+"""Number of sentences per block; each block is written to disk when it is complete."""
 
 
 def prepare_taught(
     settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
 ) -> Prepared:
-    """What `prepare` gives, with the teacher's vocabulary, and its words as what is learned."""
+    """Prepare the data with the teacher's vocabulary and its translations as targets."""
     where = pick_device(str(device))
     prepared = prepare("pairs", with_teachers_words(settings), folder, progress)
     return make_taught(prepared, settings, folder, where, progress)
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
-    """The settings to prepare the data with: the student has the teacher's vocabulary."""
+    """The settings, changed so that the data is prepared with the teacher's vocabulary."""
     path = file_in(run_folder(settings.distil.teacher), TOKENIZER)
     return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
 
@@ -63,8 +63,8 @@ def make_taught(
     device: torch.device,
     progress: Progress,
 ) -> Prepared:
-    """The same data with the teacher's translations as targets of the training pairs; those of
-    the validation pairs stay what people wrote."""
+    """The data with the teacher's translations as targets of the training pairs, which are made if
+    necessary. Validation pairs keep their own targets."""
     name = folder / DATA / NAME
     try:
         made = _check(name)
@@ -79,7 +79,7 @@ def make_taught(
 
 
 def _check(name: Path) -> bool:
-    """Whether the teacher's words are there; refused if they are not as they were written."""
+    """Whether the teacher's translations exist. Raise FolderError if they are damaged."""
     if not lengths_file(name).exists():
         return False
     sums = name.with_suffix(".json")
@@ -93,7 +93,7 @@ def _check(name: Path) -> bool:
 
 
 def with_taught(prepared: Prepared, folder: Path) -> Prepared:
-    """The data with what the teacher made of it before, if it did."""
+    """The data with the teacher's translations as targets, if they exist."""
     name = folder / DATA / NAME
     if not _check(name):
         return prepared
@@ -108,7 +108,7 @@ def _translated(
     device: torch.device,
     progress: Progress,
 ) -> Iterator[list[int]]:
-    """Target ids for every training source; what a killed process wrote is used again."""
+    """Target ids for every training source. Blocks of an interrupted process are used again."""
     source, target = prepared.words.source, prepared.words.target
     rows = prepared.train["source"]
     done = _blocks(part)
@@ -117,7 +117,8 @@ def _translated(
     if first == len(rows):
         return
     teacher = writer_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
-    # A text need not have the tokens that wrote it: it may have more than the student can read.
+    # Encoding a decoded text again may give more tokens than it had, and more than the student can
+    # read.
     reach = most_positions(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
     stage = progress.stage("translating with the teacher", len(rows), done=first)
@@ -134,8 +135,8 @@ def _translated(
 
 
 def _blocks(part: Path) -> list[list[list[int]]]:
-    """What was written whole, up to the first line that is not as it was written: the last one may
-    be half of one."""
+    """The complete blocks in the file, which is cut off at the first line with a wrong checksum:
+    the last line of an interrupted process may be incomplete."""
     if not part.exists():
         return []
     blocks = []
@@ -158,7 +159,7 @@ def _line(block: list[list[int]]) -> str:
 
 
 def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
-    """The tokens, checksums of both files, and the lengths last: where they are, all is there."""
+    """Write the checksums, the tokens and, last, the lengths, whose file marks completeness."""
     tokens = np.array([token for ids in targets for token in ids], dtype)
     lengths = np.array([len(ids) for ids in targets], "<i4")
     files = {tokens_file(name): tokens.tobytes(), lengths_file(name): lengths.tobytes()}

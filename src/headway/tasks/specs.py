@@ -95,7 +95,7 @@ METRICS: dict[str, Metric] = {
 }
 """All built-in metrics by name, in the order of reports. A task can only report metrics that are
 listed here. `mrr` is the mean reciprocal rank. `explained` is the fraction of the variance of
-masked rows that the model reconstructs."""
+masked parts that the model reconstructs."""
 
 
 def named_metric(name: str, better: object) -> Metric:
@@ -538,7 +538,7 @@ class Spec:
     """Example command that predicts with a run."""
 
     others: tuple[Spec, ...] = ()
-    """The same task with data of other kinds."""
+    """Rows of the task for other kinds of data."""
 
     @property
     def lacks_data(self) -> str:

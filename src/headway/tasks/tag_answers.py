@@ -1,4 +1,4 @@
-"""Tags as answers: to sentences, a line each, or to words in CoNLL columns."""
+"""Prediction of tags, for sentences with one per line or for words in CoNLL columns."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class TaggedSentences:
     tags have probabilities."""
 
     said: WordScores | None = None
-    """The scores of the members; None for several models."""
+    """Logits of each member of the model; None for several models."""
 
     best: Callable[[Tensor], list[list[str]]] = field(default=lambda scores_WC: [])
-    """The tags that scores of the same words make."""
+    """Function that decodes tags from logits of the same words."""
 
     @property
     def alone(self) -> dict[str, list[list[str]]]:
@@ -64,14 +64,14 @@ class TaggedSentences:
 
 @dataclass
 class Tagger:
-    """Sentences in, tags out. Several models answer with the mean of their scores."""
+    """Predictor of tags. Several models predict with the mean of their log-probabilities."""
 
     models: Sequence[nn.Module]
     tokenizer: Tokenizer
     settings: Resolved
     device: torch.device
     rule: WordRule = field(default_factory=WordRule)
-    """How texts become words."""
+    """Rule that splits texts into words."""
 
     between: OnProgress = unheard
     n_sentences: int = 0
@@ -87,10 +87,10 @@ class Tagger:
         return cls(opened.models, tokenizer, use.settings, opened.device, rule, use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
-        """One for each line. A tab in the first that is not empty means CoNLL columns: a word a
-        line, the tag comes behind it, and empty lines separate sentences. Else a line is a
-        sentence, cut into words as those of training are, or JSON with a list of `words`. Words
-        are words."""
+        """Yield one answer per line. If the first line that is not empty has a tab, the input is in
+        CoNLL columns: one word per line, with empty lines between sentences. Otherwise each line
+        is a sentence, which is split into words as in training, or JSON with a list of `words`. A
+        `Question` that is not a string is a list of words."""
         source = iter(listed(lines))
         before: list[Question] = []
         for line in source:
@@ -117,7 +117,8 @@ class Tagger:
                 yield sentence_answer(one, tags)
 
     def _columns(self, lines: Iterable[str], live: bool) -> Iterator[Answer]:
-        """Sentences are complete at the empty line behind them: only then there is an answer."""
+        """Yield the answers for CoNLL columns. A sentence is tagged when the empty line after it
+        has been read."""
         for group in windows(_sentences(lines), live=live):
             sentences = [words for words, _ in group]
             for (words, ends), tags in zip(group, self.tags(sentences, self.between), strict=True):
@@ -130,13 +131,15 @@ class Tagger:
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> list[list[str]]:
-        """The best possible tags of each sentence, in BIO. A text is a sentence, as on a line."""
+        """The most likely valid tags of each sentence, in BIO. A sentence is a list of words, or a
+        string like a line of input."""
         return self.tagged(sentences, on_progress).tags
 
     def tagged(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = unheard
     ) -> TaggedSentences:
-        """The best possible tags of each sentence, with probabilities and the model's members."""
+        """The most likely valid tags of each sentence, with probabilities and the scores of the
+        model's members."""
         sentences = [
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)
@@ -157,7 +160,7 @@ class Tagger:
         learned_PC = sum(known[1:], known[0]) / len(self.models) if known else None
         scores_WC = said[0].scores_WC
         if len(said) > 1:
-            # Of single tags the mean of probabilities; scores of sequences can only be added.
+            # The mean of log-probabilities, because learned transitions are added to it.
             scores_WC = torch.stack([one.scores_WC.log_softmax(-1) for one in said]).mean(0)
 
         def best(scores_WC: Tensor) -> list[list[str]]:
@@ -205,7 +208,7 @@ class Tagger:
 
 
 class Sentence(NamedTuple):
-    """Words, and where they are in a text, if they were found in one."""
+    """The words of a sentence, with their offsets if they come from a text."""
 
     words: list[str]
     offsets: tuple[tuple[int, int], ...] = ()
@@ -213,9 +216,10 @@ class Sentence(NamedTuple):
 
 
 def sentence_of(line: str, where: str, rule: WordRule) -> Sentence:
-    """The words of a line: of a text, or a list in JSON."""
+    """The words of a line, which is a text or JSON with a list of words. `where` is the place for
+    error messages."""
     if line.lstrip().startswith("{"):
-        with suppress(ValueError):  # a sentence may begin with a bracket
+        with suppress(ValueError):  # a sentence may begin with a brace
             values = json.loads(line)
             found = next((values[name] for name in WORDS.names if name in values), None)
             if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
@@ -226,8 +230,8 @@ def sentence_of(line: str, where: str, rule: WordRule) -> Sentence:
 
 
 def word_rule(folder: Path) -> WordRule:
-    """How the run in this folder cuts texts into words: as the sentences are cut that it keeps of
-    its validation set, or by the usual rules where it has none."""
+    """The rule by which the run in this folder splits texts into words. It follows from the
+    validation sentences in the folder; without them it is the default rule."""
     path = folder / DATA / "valid.jsonl"
     try:
         return _rule_of(path, path.stat().st_mtime_ns)
@@ -242,7 +246,8 @@ def _rule_of(path: Path, changed: int) -> WordRule:
 
 
 def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
-    """`Ada/B-per Lovelace/I-per wrote`: words outside of spans stay as they are."""
+    """The answer for a sentence, printed like `Ada/B-per Lovelace/I-per wrote`: words outside of
+    spans are printed without a tag."""
     words = sentence.words
     marked = is_scheme(tuple(tags))
     shown = [
@@ -262,7 +267,8 @@ def sentence_answer(sentence: Sentence, tags: Sequence[str]) -> TagAnswer:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:
-    """The words up to each empty line, and that line; None where the text ends without one."""
+    """Yield the words before each empty line with that line, or with None at the end of the
+    input."""
     words: list[str] = []
     for line in lines:
         if not line.strip() or line.startswith(DOCUMENT):

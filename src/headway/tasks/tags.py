@@ -1,4 +1,5 @@
-"""Tags of words: named entities, parts of speech. A word is read at its first piece."""
+"""Tagging of words, such as named entities or parts of speech. The tag of a word is predicted at
+its first piece."""
 
 from __future__ import annotations
 
@@ -78,17 +79,17 @@ from headway.tokens.tokenizer import EncodedWords, Tokenizer
 from headway.tokens.word_cache import Flat
 
 LONGEST = 512
-"""Tokens that a model chosen here reads at once; longer sentences are read in windows."""
+"""Default maximum length in tokens; longer sentences are read in windows."""
 
 SMALL_TOKENS = 1_000_000
-"""Less text than that is soon learned by heart: more dropout, more epochs."""
+"""Datasets below this size are overfitted soon, so they get more dropout and more epochs."""
 
 TUNED_TOKENS = 1024
-"""Of a step of a run that starts from an encoder, at most: of as many tokens more and smaller steps
-learn more (`docs/results/results.md`)."""
+"""Largest batch size in tokens of a run that starts from an encoder. For the same number of tokens,
+more and smaller steps learn more (`docs/results/results.md`)."""
 
 ENOUGH_TOKENS = 200_000
-"""So much text is not learned by heart in a few passes: less dropout."""
+"""Datasets from this size are not overfitted in a few epochs, so they get less dropout."""
 
 SAMPLES = 8
 BASELINE = "most frequent tag"
@@ -101,24 +102,24 @@ Word = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Tagged:
-    """What a batch of words should be answered with."""
+    """Targets of a batch of sentences."""
 
     labels_W: Tensor
     words: Layout
-    """The words of each reading, one after another."""
+    """Layout of the words of each window in the flat batch."""
 
     weights_B: Tensor
-    """Of readings: zero for the dummies of the fixed-size form."""
+    """Weight of each window; zero for padding of a fixed form."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """Readings of sentences, each of which answers for some of their words."""
+    """Windows of sentences, each of which predicts the tags of some of their words."""
 
     reader: WordReader
     tokenizer: Tokenizer
     labels: Numbers | None = None
-    """Of all words of all sentences, where they are known."""
+    """Tag indices of all words of all sentences, if they are known."""
 
     @cached_property
     def lengths(self) -> Numbers:
@@ -135,7 +136,7 @@ class Words:
         return max(1, int(self.reader.n_words[rows].sum()))
 
     def batch(self, rows: Rows, device: torch.device, fixed: Fixed | None = None) -> Batch[Tagged]:
-        """Asked are the rows of the first pieces."""
+        """A batch of windows; outputs are at the first piece of each word."""
         read, first_pieces, counts = self.reader.read(rows)
         layout, words = layout_of(read.lengths, fixed), layout_of(counts, fixed)
         labels = np.zeros(0, np.int64)
@@ -167,7 +168,7 @@ class Words:
 def encoded(
     sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, tag: TagSettings
 ) -> EncodedWords:
-    """Words as people give them."""
+    """Tokenise sentences given as lists of words, after removing `tag.prefix_strip`."""
     prefix = tag.prefix_strip
     if prefix:
         sentences = [[_without(word, prefix) for word in words] for words in sentences]
@@ -179,7 +180,7 @@ def _without(word: str, prefix: str) -> str:
 
 
 def word_items(words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings) -> Words:
-    """As this model reads them."""
+    """Items for encoded words, as this model reads them."""
     stores = {
         name: TokenStore(flat.ids, flat.lengths)
         for name, flat in words._asdict().items()
@@ -189,7 +190,7 @@ def word_items(words: EncodedWords, tokenizer: Tokenizer, model: ModelSettings) 
 
 
 def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> Words:
-    """The same of prepared sentences. What was prepared long ago has no shapes."""
+    """Items for prepared sentences. Data that was prepared by early versions has no word shapes."""
     shapes = texts["shapes"] if "shapes" in texts and _reads_shapes(model) else None
     reader = WordReader(
         text=texts["text"], pieces=texts["pieces"], bos=tokenizer.bos, eos=tokenizer.eos,
@@ -199,7 +200,8 @@ def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -
 
 
 def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] | None:
-    """Of each token of each sentence the shape of its word, where the model reads that."""
+    """For each token of each sentence, the shape of its word; None if the model does not read
+    shapes."""
     if words.shapes is None or not _reads_shapes(model):
         return None
     return Flat(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
@@ -210,7 +212,7 @@ def _reads_shapes(model: ModelSettings) -> bool:
 
 
 def read_words(model: nn.Module, batch: Batch[Tagged]) -> Read:
-    """A row for each word."""
+    """Run the model with one output per word."""
     return EACH_WORD.read(model, *batch.streams, rows_R=batch.rows_R)
 
 
@@ -300,7 +302,7 @@ class Tagging(Objective[Tagged]):
 
     @cached_property
     def _guesses(self) -> list[list[str]]:
-        """Of who knows which tag each word has most."""
+        """Baseline predictions: the most frequent tag of each word."""
         found = baseline(self.prepared)
         return [self._named(found.guess(keys)) for keys in word_keys(self.prepared.valid)]
 
@@ -414,7 +416,8 @@ class Tags(Task):
 
 
 def _shapes(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
-    """Not for models of published sizes and weights: they stay what other libraries read."""
+    """Setting that adds word shapes to the input. It is left out for models of published sizes and
+    imported weights, which other libraries must be able to read."""
     begun = facts.begun
     if not facts.shapes or settings.model is not None or (begun is not None and begun.imported):
         return {}
@@ -425,23 +428,23 @@ def _shapes(settings: RunSettings, facts: Facts) -> dict[str, Choice]:
 
 
 def _needed(prepared: Prepared) -> NDArray[np.int64]:
-    """Tokens of each sentence, read whole."""
+    """Number of tokens of each whole sentence, with special tokens."""
     parts = prepared.train, prepared.valid
     return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
-    """Tags that are no borders of spans have no spans to be scored."""
+    """Names of the metrics; without a tagging scheme there are no spans to score."""
     return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
 def labels_of(texts: Columns) -> NDArray[np.int64]:
-    """The numbers of the tags of all words of all sentences."""
+    """Tag indices of all words of all sentences."""
     return np.asarray(texts["tags"].tokens, dtype=np.int64)
 
 
 def lengths_of(texts: Columns) -> list[int]:
-    """Words of each sentence."""
+    """Number of words of each sentence."""
     return texts["pieces"].lengths.tolist()
 
 
@@ -453,19 +456,19 @@ def learned_transitions(model: nn.Module) -> Tensor | None:
 
 
 def transitions(head: Scorer) -> Tensor | None:
-    """What a head has learned about tags that follow each other, if it does learn that."""
+    """The learned transition scores between tags (CRF); None for a head without them."""
     found = getattr(head, "transitions", None)
     return found if isinstance(found, Tensor) else None
 
 
 @dataclass(frozen=True)
 class WordScores:
-    """Scores of words, by the members of the model."""
+    """Tag logits of words, by member of the model."""
 
     neural_WC: Tensor
     ngrams_WC: Tensor | None = None
     share: float = 0.0
-    """Weight of the n-grams in the answer."""
+    """Weight of the n-grams in the prediction."""
 
     @property
     def scores_WC(self) -> Tensor:
@@ -475,13 +478,13 @@ class WordScores:
 
     @property
     def alone(self) -> dict[str, WordScores]:
-        """The answers of each member; empty for a model without n-grams."""
+        """The logits of each member alone; empty for a model without n-grams."""
         if self.ngrams_WC is None:
             return {}
         return {NEURAL: replace(self, share=0.0), NGRAMS: replace(self, share=1.0)}
 
     def with_share(self, share: float | None) -> WordScores:
-        """The answers if the n-grams had this weight; None: the weight that they have."""
+        """A copy in which the n-grams have this weight; None: their present weight."""
         return self if share is None else replace(self, share=share)
 
     def softened(self, temperature: float) -> WordScores:
@@ -492,14 +495,14 @@ class WordScores:
         return replace(self, neural_WC=change(self.neural_WC), ngrams_WC=ngrams_WC)
 
     def first(self, n: int) -> WordScores:
-        """The scores of the first words, in fp64."""
+        """The logits of the first `n` words, in fp64."""
         return self._each(lambda x_WC: x_WC[:n].double())
 
 
 @torch.no_grad()
 def word_scores(asked: Pass, items: Words) -> WordScores:
-    """Of all words of the first sentences in their order, each from the reading that
-    answers for it."""
+    """Logits of all words of the first sentences, in order, each from the window that predicts
+    it."""
     n_words, share = int(items.reader.pieces.offsets[1:][: asked.most][-1]), 0.0
     neural_WC: Tensor | None = None
     ngrams_WC: Tensor | None = None
@@ -526,14 +529,14 @@ def best_tags(
     labels: tuple[str, ...],
     learned_PC: Tensor | None = None,
 ) -> list[list[int]]:
-    """The best possible tags of each sentence: none that its scheme does not allow."""
+    """The most likely tags of each sentence that the tagging scheme allows (Viterbi)."""
     rules_PC = allowed_transitions(labels)
     if learned_PC is not None:
         rules_PC = rules_PC + learned_PC.detach().float().cpu()
     found: list[list[int]] = [[]] * len(lengths)
     ends = np.cumsum(lengths)
     order = np.argsort(lengths, kind="stable")
-    # Sentences of like length together: a grid is as wide as its longest.
+    # Group sentences by length: a grid is as wide as its longest sentence.
     for first in range(0, len(order), 256):
         some = order[first : first + 256]
         rows = [scores_WC[ends[i] - lengths[i] : ends[i]] for i in some]
@@ -549,7 +552,7 @@ def best_tags(
 def total_nll(
     scores_WC: Tensor, labels_W: Tensor, lengths: Sequence[int], learned_PC: Tensor | None
 ) -> float:
-    """Of all tags: a word at a time, or a sentence at a time where their order is scored too."""
+    """Negative log-likelihood of all tags: of single words, or of whole sentences with a CRF."""
     if learned_PC is None:
         return float(F.cross_entropy(scores_WC, labels_W, reduction="sum"))
     total, start = 0.0, 0
@@ -564,7 +567,7 @@ def total_nll(
 
 
 def as_bio(tags: Sequence[str]) -> list[str]:
-    """BIOES as BIO; other tags as they are."""
+    """Convert BIOES tags to BIO; other tags are unchanged."""
     if not is_scheme(tuple(tags)):
         return list(tags)
     return [{"E": "I", "S": "B"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
@@ -573,7 +576,7 @@ def as_bio(tags: Sequence[str]) -> list[str]:
 def tag_values(
     truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
 ) -> dict[str, float]:
-    """The scores that training goes by, in percent; those of spans where tags mark them."""
+    """Metrics in percent: accuracy and, if the tags mark spans, F1, precision and recall."""
     accuracy = 100.0 * metrics.tag_accuracy(truths, guesses)
     if not spans:
         return {"accuracy": accuracy}
@@ -598,7 +601,7 @@ def main_interval(
 
 
 def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
-    """That fits the tags of these words, each for itself."""
+    """The temperature, and the weight of n-grams, that fit the single tags of these words best."""
     n_labels = said.neural_WC.shape[1]
     n = max(1, classes.ENOUGH // n_labels)
     true_WC = F.one_hot(labels_W[:n], n_labels).double().numpy()
@@ -620,8 +623,8 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
 def word_calibration(
     logs_WC: Tensor, labels: tuple[str, ...], truths: Sequence[list[str]]
 ) -> dict[str, Any] | None:
-    """How far the probabilities of single tags, in BIO, can be trusted; None where none of the
-    tags is known."""
+    """Calibration of the probabilities of single tags, in BIO; None if the run knows none of the
+    true tags."""
     names = as_bio(labels)
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     shares_WT = torch.zeros(len(logs_WC), len(places), dtype=logs_WC.dtype)
@@ -638,7 +641,7 @@ def tag_figures(
 ) -> dict[str, Any]:
     """Scores of each type of span, or of each plain tag."""
     if not spans:
-        # Each word is a span of its own: the same scores, of single tags.
+        # With each word as a span of its own, span scores are scores of single tags.
         truths, guesses = (
             [[f"S-{tag}" for tag in tags] for tags in side] for side in (truths, guesses)
         )
@@ -650,7 +653,7 @@ def tag_figures(
 
 
 def evaluate_files(use: Use, files: DataSettings) -> Scores:
-    """Scores on tagged sentences, with an interval; by type in the figures."""
+    """Scores on tagged sentences, with a confidence interval and baselines."""
     from headway.tasks.tag_answers import Tagger
 
     settings, tagger = use.settings, Tagger.of(use)
@@ -673,7 +676,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
         (shown[name], f"{value:.2f}", remarks.get(name, "")) for name, value in values.items()
     ]
     rows += [
-        (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1, of {one['support']:,}")
+        (f"  {one['label']}", f"{100 * one['f1']:.2f}", f"F1; {one['support']:,} in the files")
         for one in figures["classes"]
     ]
     trusted = None if logs_WC is None else word_calibration(logs_WC, settings.labels, truths)
@@ -720,7 +723,7 @@ def evaluate_files(use: Use, files: DataSettings) -> Scores:
 def tagged_sentences(
     settings: RunSettings, data: DataSettings
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Words and tags, in BIO, of the files."""
+    """Words and tags of the sentences in the files. Raise DataError if there are none."""
     source, _ = sources("tagged", with_files(settings, replace(data, valid_text=())))
     found = [(list(one.several("words")), list(one.several("tags"))) for one in source]
     if not found:
@@ -729,14 +732,14 @@ def tagged_sentences(
 
 
 def baseline(prepared: Prepared) -> FrequentTags:
-    """Words are told apart by their pieces."""
+    """The most frequent tag of each word in training; words are identified by their pieces."""
     tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
     return FrequentTags.of((words, tags[i].tolist()) for i, words in enumerate(keys))
 
 
 def word_keys(texts: Columns) -> Iterator[list[Word]]:
-    """The words of each sentence, each as its pieces."""
+    """The words of each sentence, each as a tuple of its pieces."""
     for i in range(texts.n):
         yield as_keys(texts["text"][i].tolist(), texts["pieces"][i].tolist())
 

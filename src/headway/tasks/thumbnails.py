@@ -1,5 +1,5 @@
-"""Small pictures and waves for the report: what is taken for what, what is recognised best and
-worst."""
+"""Thumbnails of images and audio for the report: confused classes, and the most confident right and
+wrong predictions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from numpy.typing import ArrayLike, NDArray
 from headway.data.media.pixels import resized
 
 PAIRS = 8
-"""Of classes that are taken for each other, the most frequent."""
+"""Number of pairs of confused classes, the most frequent first."""
 
 OF_PAIR = 5
 SINGLE = 12
-"""The surest right answers, and the surest wrong ones."""
+"""Number of right and of wrong predictions, the most confident first."""
 
 DESCRIBED = 24
-"""Examples with what was written about them."""
+"""Number of examples with their generated texts."""
 
 MOST_ICONS = 40
-"""Classes that get a picture of their own beside their name."""
+"""Largest number of classes for which every class gets a thumbnail."""
 
 SIDE = 48
-"""Pixels; smaller pictures stay as they are and are enlarged by whoever looks."""
+"""Largest side in pixels. Smaller images are not changed; the page enlarges them."""
 
 MOMENTS = 120
-"""Of a recording that are drawn."""
+"""Number of bars in the waveform of a recording."""
 
 Numbers = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Small = dict[str, object]
-"""An example, small enough for a page, by what it is: a `picture` or a `wave`."""
+"""A thumbnail of an example, as `picture` or `wave`, with further keys for the page."""
 
 
 def thumbnails(
     small: Callable[[int], Small], shares_NC: Numbers, labels_N: Labels, names: Sequence[str]
 ) -> dict[str, list[Small]]:
-    """Confused pairs of classes with examples, and single answers, as the report shows them;
-    `small` makes one of a row."""
+    """Confused pairs of classes with examples, and single predictions, for the report. `small`
+    makes the thumbnail of a row."""
     guesses_N, sure_N = shares_NC.argmax(1), shares_NC.max(1)
 
     def shown(row: int) -> Small:
@@ -77,7 +77,8 @@ def thumbnails(
 def described(
     small: Callable[[int], Small], references: Sequence[Sequence[str]], outputs: Sequence[str]
 ) -> list[Small]:
-    """Some examples with what was written about them: half of them such as nobody wrote it."""
+    """Some examples with their references and generated texts. Up to half of them are texts that
+    match no reference."""
     found = list(zip(range(len(outputs)), references, outputs, strict=True))
     wrong = [one for one in found if one[2] not in one[1]][: DESCRIBED // 2]
     right = [one for one in found if one[2] in one[1]][: DESCRIBED - len(wrong)]
@@ -88,7 +89,7 @@ def described(
 
 
 def _pairs(labels_N: Labels, guesses_N: Labels, wrong: Labels) -> list[tuple[int, int, list[int]]]:
-    """The most frequent mistakes, the surest examples of each first."""
+    """The most frequent confusions, each with its examples, the most confident first."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in wrong.tolist():
         pairs.setdefault((int(labels_N[row]), int(guesses_N[row])), []).append(row)
@@ -97,7 +98,8 @@ def _pairs(labels_N: Labels, guesses_N: Labels, wrong: Labels) -> list[tuple[int
 
 
 def _spread(rows: Labels, labels_N: Labels, n: int) -> list[int]:
-    """One of each class first, then a second: else the easiest class would be all there is."""
+    """The first `n` rows in round-robin order over the classes, so that the easiest class does not
+    fill the list."""
     seen: dict[int, int] = {}
     turns = []
     for place, row in enumerate(rows.tolist()):
@@ -107,8 +109,7 @@ def _spread(rows: Labels, labels_N: Labels, n: int) -> list[int]:
 
 
 def data_uri(x_TCYX: ArrayLike) -> str:
-    """A PNG inside an address, for pages that need no other file; of a video the frame in its
-    middle."""
+    """A PNG as a data URI, for pages without external files. A video becomes its middle frame."""
     from PIL import Image
 
     x_TCYX = np.asarray(x_TCYX)
@@ -126,7 +127,7 @@ def data_uri(x_TCYX: ArrayLike) -> str:
 
 
 def wave(x_T: ArrayLike) -> list[int]:
-    """How far a recording swings in each of many moments, in percent of its largest swing."""
+    """The waveform of a recording: peak amplitudes of short sections, in percent of the largest."""
     size_T = np.abs(np.asarray(x_T, np.float32))
     parts = np.array_split(size_T, min(MOMENTS, len(size_T)) or 1)
     swing = np.array([part.max(initial=0.0) for part in parts])

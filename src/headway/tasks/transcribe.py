@@ -1,4 +1,4 @@
-"""Speech to text: a decoder, CTC, or both, that learn from recordings with their words."""
+"""Speech recognition with a decoder, CTC, or both, trained on recordings with transcripts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from headway.tasks.write_scores import evaluate_transcripts
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
-"""Recordings between two looks at whether to stop."""
+"""Recordings per batch of an evaluation; a stop request is checked after each batch."""
 
 
 class Transcribe(Write):
-    """From recordings."""
+    """The task of transcribing audio."""
 
     samples = 8
 
@@ -81,20 +81,20 @@ class Transcribe(Write):
         check_rows(settings, prepared)
 
     def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
-        """What the model cannot hear at once is no example for training."""
+        """Training items; recordings longer than the model reads at once are left out."""
         return WriteItems.of(
             intake_of(settings).cut(data), data["text"], words.target,
             most_rows=_front(settings).most_rows, spoken=True,
         )  # fmt: skip
 
     def plan(self, items: WriteItems, tokens: int, seed: int, pool: int | None = None) -> StepPlan:
-        """By what is heard alone: there are far more rows of sound than words."""
+        """A plan by the length of the audio alone, which has far more positions than the text."""
         rows = items.lengths[:, 0]
         return StepPlan.of_lengths(rows, max(tokens, int(rows.max(initial=1))), seed, pool)
 
     def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
-        """Recordings that the model can hear at once, and their texts as the tokenizer knows
-        them."""
+        """Recordings that the model can read at once, and their references as the tokenizer
+        decodes them."""
         rows, known = items.owner.tolist(), prepared.valid_examples
         texts = [items.text(row).strip() for row in rows]
         names = [str(known[row]["place"]) for row in rows if row < len(known)]
@@ -114,7 +114,8 @@ class Transcribe(Write):
         exam: Exam,
         on_progress: OnProgress,
     ) -> Iterator[str]:
-        """Recordings of like length are heard together."""
+        """Transcribe recordings in batches of similar length; yield the texts in the given
+        order."""
         tokenizer = prepared.words.target
         recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
         ear = Transcriber(recognizer, tokenizer, decode, _front(settings), guard=False)

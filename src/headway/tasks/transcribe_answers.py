@@ -1,4 +1,4 @@
-"""Transcripts as answers to files: text, words with times, subtitles."""
+"""Prediction of transcripts: text, words with times, or subtitles."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from headway.tasks.media_inputs import Given, check_kind, found_file
 from headway.tasks.task import Use
 
 BLOCK_S = 4.0
-"""Seconds of a file that are decoded at a time."""
+"""Seconds of an audio file that are decoded at once."""
 
 FORMATS = ("text", "srt", "vtt")
 
 
 @dataclass(frozen=True)
 class Named:
-    """One recording to be transcribed."""
+    """One recording to transcribe."""
 
     name: str
     blocks: Iterable[Samples]
-    """Read when they are taken; what cannot be read says so then."""
+    """Blocks of samples, read when they are iterated; reading errors are raised then."""
 
 
 @dataclass
@@ -105,14 +105,14 @@ def named_recordings(
     shape: SoundSettings,
     settings: RunSettings,
 ) -> Iterator[Named]:
-    """What each line names: a file, however long; a folder of files; a list of paths. A name that
-    is no file but lies in `folder`, the run's, is taken from there."""
+    """The recordings that each line names: an audio file of any length, a folder, or a list of
+    paths. Names that are not found are looked up in `folder`, the folder of the run."""
     form = Form.of("sounds", shape)
     for line in listed(lines):
         if isinstance(line, Given):
             yield Named(line.name, _whole(line))
             continue
-        if isinstance(line, Example):  # of a list or a folder that was opened before
+        if isinstance(line, Example):  # from a list or folder that is already open
             name, items = line.place, [line]
         else:
             name = line.strip()
@@ -136,7 +136,7 @@ def named_recordings(
 
 
 def _whole(given: Given) -> Iterator[Samples]:
-    """What was read already."""
+    """The samples of an input that is already in memory, as one block."""
     if given.values is None:
         raise DataError(given.error)
     yield given.values
@@ -148,7 +148,7 @@ def _reading(path: Path, shape: SoundSettings) -> Iterator[Samples]:
 
 
 def _opening(item: Example, form: Form) -> Iterator[Samples]:
-    """A part of a file, or an array: it is read as a whole."""
+    """The samples of a part of a file or of an array, as one block."""
     yield item.medium.read(form).values
 
 
@@ -227,7 +227,7 @@ def facts_of(name: str, found: Transcript) -> Facts:
 
 
 def _segment_facts(part: SpokenWindow) -> Facts:
-    """What is known about one window; keys without a value are left out."""
+    """JSON of one segment; keys without a value are left out."""
     heard = part.heard
     facts: Facts = {
         "start": round(part.start, 3),

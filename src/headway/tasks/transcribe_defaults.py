@@ -16,7 +16,7 @@ from headway.tasks.media_format import item_rows
 from headway.tasks.parent_run import model_named, origin_of
 
 MIN_ROWS = 16
-"""Shortest window in rows, so that tiny datasets work."""
+"""Shortest window in positions, so that tiny datasets work."""
 
 
 def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposal:
@@ -34,7 +34,7 @@ def propose(settings: RunSettings, facts: Facts, device: DeviceFacts) -> Proposa
         settings,
         facts,
         device,
-        f"{facts.n:,} recordings of {facts.n_tokens:,} rows",
+        f"{facts.n:,} recordings of {facts.n_tokens:,} positions",
         n_rows=facts.n_tokens,
         longest=facts.longest,
         epochs=epochs_for(facts.n_tokens),
@@ -82,7 +82,7 @@ def weight_of(settings: RunSettings, begun: ModelSettings | None) -> float:
 
 
 def shape_for(n_rows: int, device: DeviceFacts, alone: bool) -> dict[str, object]:
-    """Layers and widths for this number of rows per epoch."""
+    """Layers and widths for this number of audio positions per epoch."""
     small = {"n_layers": 4, "d_model": 128, "n_heads": 4, "d_ff": 512}
     middle = {"n_layers": 6, "d_model": 256, "n_heads": 4, "d_ff": 1024}
     large = {"n_layers": 12, "d_model": 512, "n_heads": 8, "d_ff": 2048}
@@ -99,13 +99,13 @@ def epochs_for(n_rows: int) -> int:
 
 
 def room_for(device: DeviceFacts) -> int:
-    """Batch size in decoding: rows times beam size."""
+    """Batch size in decoding: positions times beam size."""
     return 8192 if device.is_cpu else 131_072
 
 
 def check_rows(settings: Resolved, prepared: Prepared) -> None:
     """Raise DataError if no recording is short enough to be read at once, or if many have more
-    tokens than rows: CTC outputs at most one token per row."""
+    tokens than positions: CTC outputs at most one token per position."""
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)

@@ -1,4 +1,4 @@
-"""Translation: pairs of sentences, an encoder-decoder, BLEU and chrF on the validation set."""
+"""Translation of texts with an encoder-decoder, trained on pairs of sentences."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ PAPER = {
     "transformer-base": {"batch_tokens": 25_000, "steps": 100_000, "average": 5},
     "transformer-big": {"batch_tokens": 25_000, "steps": 300_000, "average": 20, "keep": 20},
 }
-"""What belongs to a preset beside its shape."""
+"""Published training settings of presets."""
 
 EPOCHS = ((20_000, 60), (100_000, 40), (1_000_000, 20))
-"""Training pairs up to so many, and epochs for them; 10 beyond."""
+"""Number of epochs for training sets of up to this many pairs; larger ones get 10."""
 
 SMALL_DATA_MODEL = {"wiring": "pre", "dropout": 0.1}
 SMALL_DATA_TRAINING = {"optimizer": "muon", "schedule": "linear", "lr": 8e-3, "clip": 1.0}
-"""Strong defaults where nobody asked for the paper's, found by trying (docs/results/results.md):
-after 500 steps they are where the paper's optimiser and wiring are after several thousand."""
+"""Defaults if no published preset is requested. They were found by experiments
+(docs/results/results.md): after 500 steps they reach the loss that the paper's optimiser and block
+layout reach after several thousand."""
 
 
 def preset_for(n_pairs: int, device: DeviceFacts) -> str:
@@ -67,7 +68,7 @@ def batch_tokens(n_pairs: int, device: DeviceFacts) -> int:
 
 
 class Translate(Write):
-    """From texts."""
+    """The task of translating texts."""
 
     samples = 5
 
@@ -94,7 +95,7 @@ class Translate(Write):
         vocab, lengths = prepared.words, prepared.train["target"].lengths
         return Facts(
             n=prepared.train.n,
-            n_tokens=int(lengths.sum()) + len(lengths),  # of the target, with its end tokens
+            n_tokens=int(lengths.sum()) + len(lengths),  # target tokens, including end tokens
             vocab_size=vocab.target.vocab_size,
             source_vocab_size=0 if vocab.joint else vocab.source.vocab_size,
             begun=origin_of(settings),
@@ -112,7 +113,7 @@ class Translate(Write):
         elif settings.model is None and not settings.distil.teacher:
             others |= because(begins(settings, amount, device), "train", SMALL_DATA_TRAINING)
         needs: dict[str, object] = {"tie": "target-softmax"} if facts.source_vocab_size else {}
-        # A model that is named by its family has its own length.
+        # A model that is given explicitly, without a preset, has its own maximum length.
         longest = settings.data.max_len + 1 + settings.decode.extra_len
         named = settings.model is None or "model.preset" in settings.asked
         return Proposal(
@@ -133,7 +134,7 @@ class Translate(Write):
         )
 
     def check(self, settings: Resolved, prepared: Prepared) -> None:
-        """Learned positions end somewhere; a run that this one starts from says where."""
+        """Raise DataError if a pair is longer than the learned positions of the model."""
         model = settings.model
         if model.positions != "learned":
             return

@@ -1,6 +1,8 @@
-"""Tasks that write: translate, caption, transcribe. A source of any kind and the text about it, an
-encoder and a decoder, or CTC alone. What a kind of source has of its own is in `translate.py`,
-`caption.py` and `transcribe.py`."""
+"""Shared parts of the tasks translate, caption and transcribe: text generated from a source.
+
+The model has an encoder and a decoder, or an encoder with CTC. Code for one kind of source is in
+`translate.py`, `caption.py` and `transcribe.py`.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +52,19 @@ from headway.tasks.write_scores import commonest, measured
 from headway.tokens.tokenizer import Vocabularies
 
 AT_ONCE = 8192
-"""Rows of a validation batch at most."""
+"""Largest number of tokens in a validation batch."""
 
 COUNTED = 100_000
-"""Training texts among which the most frequent one is looked for."""
+"""Number of first training texts in which the most frequent one is searched."""
 
 
 Stored = NDArray[np.uint8] | NDArray[np.int16]
-"""Pixels or samples."""
+"""Pixels or audio samples."""
 
 
 @dataclass(frozen=True)
 class Some(Sequence[Stored]):
-    """Stored examples by their numbers, each read when it is its turn."""
+    """Stored examples by index, read on access."""
 
     store: PictureStore | SoundStore
     rows: Sequence[int]
@@ -89,24 +91,24 @@ def no_labels(stream: Input) -> Tensor:
 
 @dataclass(frozen=True)
 class Exam:
-    """What is to be written about, and what would be right."""
+    """Sources to generate texts from, with their references."""
 
     sources: Sequence[Any]
     references: Sequence[str] | Sequence[Sequence[str]]
-    """One for each source, or several of which each is right."""
+    """One reference per source, or several equally correct ones."""
 
     names: Sequence[str]
-    """Of the sources, for people."""
+    """Names of the sources, for people."""
 
     def first(self, n: int) -> Exam:
         return Exam(self.sources[:n], self.references[:n], self.names[:n])
 
 
 class Write(Task):
-    """What is abstract here, each kind of source has of its own."""
+    """Base class of the tasks that generate text from a source."""
 
     samples: ClassVar[int]
-    """Examples of an evaluation that are shown."""
+    """Number of examples to show in an evaluation."""
 
     @property
     def scores(self) -> tuple[str, ...]:
@@ -116,30 +118,31 @@ class Write(Task):
         return Writing(settings, self, prepared)
 
     def items(self, data: Columns, words: Vocabularies, settings: Resolved) -> WriteItems:
-        """Of one split, or of any other examples."""
+        """Items for a split, or for any other examples."""
         return WriteItems.of(intake_of(settings).cut(data), data["text"], words.target)
 
     def plan(self, items: WriteItems, tokens: int, seed: int, pool: int | None = None) -> StepPlan:
-        """Steps of so many tokens or rows."""
+        """A plan of steps with at most this many tokens or positions."""
         source, target = items.lengths.T
         return StepPlan.of_pairs(source, target, tokens, seed, pool)
 
     def varies(self, settings: Resolved) -> Vary:
-        """How a source is changed by chance, as `[augment]` says."""
+        """Function that augments a source at random, by the settings `[augment]`."""
         intake = intake_of(settings)
         return lambda model, stream: intake.vary(model, stream, no_labels(stream))[0]
 
     def hide(self, settings: Resolved) -> float:
-        """The share of its own words that the decoder does not get to read while it learns."""
+        """Fraction of the decoder's input tokens that are masked in training."""
         return 0.0
 
     @abstractmethod
     def exam(self, prepared: Prepared, items: WriteItems) -> Exam:
-        """Of the validation set."""
+        """Sources and references of the validation set."""
 
     @abstractmethod
     def quick(self, decode: DecodeSettings, items: WriteItems) -> DecodeSettings:
-        """For looks on the way: greedy, and hardly longer than what is right for any of these."""
+        """Settings for evaluations during training: greedy search, limited to about the length of
+        the longest reference."""
 
     def written(
         self,
@@ -150,30 +153,29 @@ class Write(Task):
         exam: Exam,
         on_progress: OnProgress,
     ) -> Iterator[str]:
-        """What the model writes about each, in order."""
+        """Yield the generated text for each source, in order."""
         assert isinstance(model, Seq2Seq)
-        # No pair is longer than what the run was trained on: none is to be split.
+        # No source is longer than in training, so none has to be split.
         writer = Writer([model], prepared.words, decode, max_len=None)
         for found in writer.write(exam.sources, on_progress=on_progress):
             yield found.text
 
     def trivial(self, exam: Exam, usual: Callable[[], str]) -> tuple[str, list[str]]:
-        """What one can write who knows nothing, and its name. `usual`: what is written most often
-        in training."""
+        """Name and outputs of the baseline. `usual` returns the most frequent training text."""
         return "most frequent text", [usual()] * len(exam.references)
 
     def notes(self, train: WriteItems, valid: WriteItems) -> list[str]:
-        """What whoever trains should know before it begins."""
+        """Notes to print before training."""
         return []
 
     @abstractmethod
     def shown(self, example: int, prepared: Prepared) -> dict[str, object]:
-        """A source of training that something went wrong with."""
+        """Description of a training source, for reports about steps that failed."""
 
 
 @dataclass
 class Writing(Objective[Words]):
-    """How examples become steps, what they cost, and how good the texts are."""
+    """Objective of the tasks that generate text: steps, losses and scores."""
 
     kind: Write
     prepared: Prepared
@@ -192,7 +194,7 @@ class Writing(Objective[Words]):
         self.readout = readout_of(self.settings)
         self.vary_source = self.kind.varies(self.settings)
         self.writes = self.readout != EachRow("ctc")
-        """Whether there is a decoder; else CTC is all."""
+        """Whether the model has a decoder; otherwise it has only CTC."""
 
     def notes(self) -> list[str]:
         return self.kind.notes(self.train_items, self.valid_items)
@@ -203,7 +205,7 @@ class Writing(Objective[Words]):
         return self.kind.plan(items, train.batch_tokens, train.seed, train.pool)
 
     def vary(self, model: nn.Module, batch: Batch[Words]) -> Batch[Words]:
-        """The source changed a little, and words that the decoder does not get to read."""
+        """The batch with an augmented source and masked decoder input."""
         source, target = batch.streams
         source = self.train_items.source.shown(source)
         if model.training:
@@ -212,7 +214,8 @@ class Writing(Objective[Words]):
         return replace(batch, streams=(source, target))
 
     def _hidden(self, read_N: Tensor) -> Tensor:
-        """The words that the decoder reads, some of them unknown; the start token never is."""
+        """Decoder input in which some tokens are replaced by the unknown token, but never the start
+        token."""
         share = self.kind.hide(self.settings)
         if not share:
             return read_N
@@ -220,7 +223,8 @@ class Writing(Objective[Words]):
         return read_N.masked_fill(hidden_N & (read_N != self.tokenizer.bos), self.tokenizer.unk)
 
     def read(self, model: nn.Module, given: Batch[Words]) -> Read:
-        """Rows of the source, where they speak, count as much in all as the words do."""
+        """Run the model. The weights of source positions, which CTC reads, add up to the number of
+        decoder positions."""
         source, target = given.streams
         n_rows, n_words = source.layout.n_rows, target.layout.n_rows
         even_M = target.values.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
@@ -247,7 +251,8 @@ class Writing(Objective[Words]):
         return TaskLoss(read.share * written.sum + ctc, written.nll)
 
     def _ctc(self, read: Read, batch: Batch[Words]) -> Tensor:
-        """Of the texts that the rows have room for, summed; the others say nothing."""
+        """CTC loss, summed over the texts. Texts that do not fit into the source positions are
+        ignored."""
         scores_MV, words = read.scores(read.x_RD), batch.targets
         assert words.heard_K is not None
         assert words.heard is not None
@@ -256,7 +261,7 @@ class Writing(Objective[Words]):
         return ctc_loss(scores_MV, layout, words.heard_K, words.heard, blank).nll_B.sum()
 
     def _described(self, exam: Exam, outputs: Sequence[str]) -> dict[str, list[Small]]:
-        """Pictures and recordings with what was written about them, for the report."""
+        """Thumbnails of images and audio with generated texts and references, for the report."""
         sources = exam.sources
         if not isinstance(sources, Some):
             return {}
@@ -321,14 +326,15 @@ class Writing(Objective[Words]):
         )
 
     def frequencies(self) -> Frequencies | None:
-        if not self.writes:  # CTC says blanks too
+        if not self.writes:  # CTC also outputs blanks
             return None
         train, valid = self.train_items.texts, self.valid_items.texts
         return text_frequencies(train, valid, self.tokenizer)
 
     @torch.no_grad()
     def _valid_loss(self, asked: Pass) -> float:
-        """Nats a target token, without smoothing: of the decoder, or of CTC where that is all."""
+        """Loss in nats per target token, without label smoothing: of the decoder, or of CTC if
+        there is no decoder."""
         items, train, most = self.valid_items, self.settings.train, asked.most
         plan = self.kind.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
         rows = np.arange(len(items)) if most is None else np.flatnonzero(items.owner < most)

@@ -1,4 +1,4 @@
-"""Texts as answers, to lines and to files: who writes them, and how they are shown."""
+"""Prediction of translations and captions, and the format in which they are printed."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ LONG = ("split", "cut", "error")
 
 @dataclass(frozen=True)
 class Texts:
-    """Outputs as they are printed: lines, and facts for programs."""
+    """Outputs for one input, printed as lines or as JSON."""
 
     outputs: Sequence[Output]
     about: Facts = field(default_factory=dict)
-    """What is said of the input ..."""
+    """JSON keys about the input, before the outputs."""
 
     after: Facts = field(default_factory=dict)
-    """... and behind the outputs."""
+    """JSON keys after the outputs."""
 
     best: str = ""
-    """The name under which the best text stands once more, if it does."""
+    """JSON key that repeats the best text, such as `caption`; empty: none."""
 
     digits: int | None = None
-    """Behind the point."""
+    """Decimal places of scores in JSON; None: all."""
 
     def lines(self, show: Show, number: int) -> str:
-        """A line an output; with scores the score before it, with alignments these behind it. With
-        several outputs an input, each has the number of its input in front."""
+        """One line per output: the score first if requested, the alignments last if requested.
+        With several outputs per input, each line begins with the number of its input."""
         return "\n".join(self._line(output, show, number) for output in self.outputs)
 
     def _line(self, output: Output, show: Show, number: int) -> str:
@@ -62,7 +62,7 @@ class Texts:
         return "\t".join(text.replace("\t", " ") for text in line) if len(line) > 1 else line[0]
 
     def text(self, output: Output) -> str:
-        """As it stands in an answer."""
+        """Text of an output in an answer."""
         return output.text
 
     def facts(self) -> Facts:
@@ -91,7 +91,8 @@ class Texts:
 
 
 def answer_of(printed: Texts, **common: Any) -> TextAnswer:
-    """The best output, and the others behind it. `common`: what is said of each of them."""
+    """The answer with the best output; `rest` has the others. `common`: fields that all of them
+    share."""
     best, *rest = (
         TextAnswer(
             text=printed.text(output),
@@ -131,7 +132,7 @@ def _look_facts(look: Look) -> Facts:
 
 
 class TranslationPredictor:
-    """Lines in, translations out."""
+    """Predictor of translations."""
 
     def __init__(self, use: Use) -> None:
         options = use.options
@@ -181,7 +182,8 @@ def writer_of(
     align: bool = False,
     detail: bool = False,
 ) -> Writer:
-    """A writer of opened runs; how they decode is what the first says, if not given."""
+    """A writer for opened runs, which must be of this task. `settings`: decoding settings; None:
+    those of the first run."""
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if run.task != task or not isinstance(run.model, Seq2SeqSettings):
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
@@ -213,7 +215,7 @@ def _wishes(prefix: str | None, constraints: str | None) -> Iterator[TextWish] |
     )
     if prefix is None:
         return (TextWish(**words) for words in asked)
-    both = zip(open_lines(prefix), asked, strict=False)  # too few are noticed further on
+    both = zip(open_lines(prefix), asked, strict=False)  # `next_wishes` reports too few
     return (TextWish(**{"prefix": line, **words}) for line, words in both)
 
 
@@ -238,7 +240,7 @@ def _constraint(line: str, where: str) -> dict[str, Any]:
 
 
 class CaptionPredictor:
-    """Files in, captions out."""
+    """Predictor of captions for image and video files."""
 
     def __init__(self, use: Use) -> None:
         self.use, self.n_given, self.n_failed = use, 0, 0

@@ -1,4 +1,4 @@
-"""Examples of tasks that write: a source of any kind, and the text that is to be written of it."""
+"""Items of tasks that generate text: a source of any kind and its target text."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from headway.tasks.items import Batch, Draw, Unit
 from headway.tokens.tokenizer import Tokenizer
 
 ROOM = 1.1
-"""Target tokens that a step has room for, beyond what its pictures bring on average."""
+"""Room for target tokens in a step, as a multiple of the average for its images."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """What is to be written in a batch."""
+    """Target texts of a batch."""
 
     said_N: Tensor
-    """By each row of the decoder: the text, then the end token."""
+    """Target of each decoder position: the text, then the end token."""
 
     heard_K: Tensor | None = None
-    """The tokens of the texts alone, side by side: what CTC should say, where there is one ..."""
+    """CTC targets: the tokens of all texts, concatenated, without end tokens."""
 
     heard: Layout | None = None
-    """... and which recording they are of."""
+    """Layout of the CTC targets: the recording that each token belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PicturePlan(StepPlan):
-    """Steps of so many rows of pictures, and the texts that come with them."""
+    """Plan whose steps are sized by the patches of images, with the texts that belong to them."""
 
     equal: bool
-    """Whether all pictures are of one size."""
+    """Whether all images have the same size."""
 
     @classmethod
     def of(
@@ -61,8 +61,9 @@ class PicturePlan(StepPlan):
         pictures, words = lengths.T
         rows = max(rows, int(pictures.max()))
         if pool == 1:
-            # Mixed steps are made even by what a plan calls its targets. That is the pictures here:
-            # they are most of the rows, and a fixed form of them has no room to spare for words.
+            # Steps without bucketing are balanced by the targets of the plan. Here these are the
+            # images: they have most of the positions, and a fixed form of them leaves no spare room
+            # for texts.
             plan = cls(
                 source_lengths=words, target_lengths=pictures, source_tokens=0, target_tokens=rows,
                 seed=seed, pool=pool, equal=equal,
@@ -87,23 +88,23 @@ class PicturePlan(StepPlan):
         return int(self.pictures.max())
 
     def room(self, rows: int) -> int:
-        """Target tokens for so many rows of pictures: never less than the longest has."""
+        """Limit of target tokens for this number of image positions; at least the longest text."""
         share = self.words.sum() / self.pictures.sum()
         return max(int(ROOM * share * rows) + 1, int(self.words.max()))
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Rows of pictures and tokens of texts in one part: never less than one needs."""
+        """Limits of image positions and text tokens in a micro-batch; at least one example fits."""
         largest = self.largest
         if not self.is_mixed:
             rows = min(max(micro_tokens, largest), self.source_tokens)
             return rows, min(self.room(rows), self.target_tokens)
         rows = super().part_limits(micro_tokens)[1]
         if self.equal:
-            # Pictures of one size are dealt out to parts that differ by one of them at most.
+            # Images of one size are distributed over micro-batches that differ by at most one.
             most = self.step_limit // largest
             n_parts = -(-most // max(1, micro_tokens // largest))
             rows = -(-most // n_parts) * largest
-        # A step that is one part may have had a little more room, for less than a picture.
+        # A step that is one micro-batch may have had a little more room, less than one image.
         return rows, rounded(self.source_limit(rows + largest))
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
@@ -114,7 +115,7 @@ class PicturePlan(StepPlan):
         return int(self.pictures[rows].sum())
 
     def fixed(self, micro_tokens: int) -> Fixed | None:
-        """The form of every part; None where pictures differ in size."""
+        """The fixed form of all micro-batches; None if images differ in size."""
         if not self.equal:
             return None
         rows, tokens = self.limits(micro_tokens)
@@ -130,17 +131,17 @@ class PicturePlan(StepPlan):
 
 @dataclass(frozen=True)
 class WriteItems:
-    """Sources and their texts. What is too long for the model to read is no item."""
+    """Sources and their texts; sources that are too long for the model are left out."""
 
     source: Cuts
     texts: TokenStore
     tokenizer: Tokenizer
-    """Of the texts."""
+    """Tokenizer of the texts."""
 
     lengths: NDArray[np.int64]
     owner: Rows
     spoken: bool = False
-    """Whether rows of the source can say the text themselves, in its order, as CTC has it."""
+    """Whether source positions are in the order of the text, so that CTC can predict it."""
 
     draw: Draw | None = None
 
@@ -154,7 +155,8 @@ class WriteItems:
         most_rows: int | None = None,
         spoken: bool = False,
     ) -> WriteItems:
-        """`most_rows`: of a source that the model can read; longer ones are left out."""
+        """Items for sources and texts. Sources with more than `most_rows` positions are left
+        out."""
         more = 1 if tokenizer.target_begin is None else 2
         words = np.asarray(texts.lengths, dtype=np.int64) + more
         lengths = np.stack([source.lengths, words], axis=1)
@@ -202,8 +204,8 @@ class WriteItems:
 
 
 def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
-    """Where texts of these lengths lie, and a weight for each row: zero for those that only fill a
-    fixed form, behind all texts or behind each."""
+    """Layout of texts with these lengths, and the weight of each position: zero for the padding of
+    a fixed form, which follows all texts or each text."""
     if fixed is None or fixed.longest_target is None:
         layout = layout_of(lengths, fixed)
         return layout, loss_weights(lengths.tolist(), layout.n_rows)
@@ -214,7 +216,7 @@ def written_rows(lengths: Rows, fixed: Fixed | None) -> tuple[Layout, Tensor]:
 
 
 def _filled(tokens: Rows, n_rows: int, weights_N: Tensor) -> Tensor:
-    """The tokens in the rows that count, and zeros in the others."""
+    """The tokens at the positions with weight, and zeros at the others."""
     if len(tokens) == n_rows or bool(weights_N[: len(tokens)].all()):
         return filled(tokens, n_rows)
     empty_N = torch.zeros(n_rows, dtype=torch.long)
@@ -222,15 +224,17 @@ def _filled(tokens: Rows, n_rows: int, weights_N: Tensor) -> Tensor:
 
 
 def rounded(n_rows: int) -> int:
-    """As many rows as a fixed form has that holds these."""
+    """Round up to a multiple of 128, the granularity of fixed forms."""
     return -(-n_rows // 128) * 128
 
 
 def stretched(lengths: Rows, n_rows: int, longest: int) -> Rows:
-    """The lengths with dummy rows behind them, `n_rows` in all: from the last sequence back, and
-    none beyond `longest`. So every dummy has a picture to look at (attention to nothing is no work
-    for the kernels of long sequences), and none is there for dummies alone. Words do not look
-    ahead: no real one sees what stands behind it."""
+    """Increase the lengths to a total of `n_rows` with padding after the texts, from the last
+    sequence backwards and up to `longest` each.
+
+    In this way every padding position has an image to attend to (kernels for long sequences do not
+    support attention to nothing), and no image is needed for padding alone. Causal attention hides
+    padding from the real tokens before it."""
     room = (longest - lengths)[::-1]
     taken = np.cumsum(room) - room
     return lengths + np.clip(n_rows - lengths.sum() - taken, 0, room)[::-1]

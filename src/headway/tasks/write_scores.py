@@ -1,5 +1,5 @@
-"""How good texts are that a model wrote, by the metrics that a task names, beside what one gets for
-nothing: on validation data (`measured`), and on a test set of pairs, pictures or recordings."""
+"""Scores of generated texts: on validation data (`measured`), and with baselines on test sets of
+translations, captions and transcripts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WORST = 5
 NEAR_S = (0.05, 0.1)
 
 Truth = tuple[str, float, float]
-"""A word, and the seconds at which it begins and ends."""
+"""A word with its start and end in seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,14 @@ class Judged:
     outputs: Sequence[str]
     references: Sequence[Reference]
     corpus: Sequence[Reference]
-    """In which it is counted how rare words are: all that were written, also about others."""
+    """References in which CIDEr counts how rare words are: those of the whole set, also if only
+    some examples are scored."""
 
     lowercase: bool = False
 
     @property
     def only(self) -> list[str]:
-        """References, where there is one for each."""
+        """All references as one list, for metrics with one reference per output."""
         return [one for of_one in self.references for one in several(of_one)]
 
 
@@ -89,13 +90,13 @@ def measured(
     *,
     lowercase: bool = False,
 ) -> dict[str, float]:
-    """Those of these metrics that are about texts; shares in percent."""
+    """Values of those of the named metrics that compare texts; rates in percent."""
     judged = Judged(outputs, references, references if corpus is None else corpus, lowercase)
     return {name: MEASURES[name](judged) for name in names if name in MEASURES}
 
 
 def commonest(texts: Iterable[str]) -> str:
-    """Of equally frequent ones the first."""
+    """The most frequent text; the first one if several are equally frequent."""
     [(text, _)] = Counter(texts).most_common(1)
     return text
 
@@ -103,7 +104,7 @@ def commonest(texts: Iterable[str]) -> str:
 def loss_of(
     writer: Writer, pairs: Iterable[tuple[Any, str]], n: int, progress: Progress, unit: str
 ) -> float | None:
-    """Nats a token of the texts, the end counted; None of an engine, which searches and no more."""
+    """Loss in nats per token, including end tokens; None with an engine, which only decodes."""
     if not writer.models:
         return None
     total, count = 0.0, 0
@@ -126,17 +127,17 @@ def texts_of(
 
 @dataclass(frozen=True)
 class System:
-    """What one writes about a test set."""
+    """Outputs of one system for a test set."""
 
     outputs: list[str]
     loss: float | None = None
     rate: float | None = None
-    """Tokens a second."""
+    """Tokens per second."""
 
 
 @dataclass(frozen=True)
 class PairTest:
-    """Pairs to be scored on; the sources may be unknown where nothing is translated."""
+    """Test set of translation. Sources may be empty if existing translations are scored."""
 
     sources: list[str]
     targets: list[str]
@@ -145,7 +146,7 @@ class PairTest:
     progress: Progress
 
     def system(self, opened: Opened | None, file: str | None) -> System:
-        """Outputs of runs, or from a file."""
+        """Outputs that are translated by runs or read from a file."""
         loss, writer = None, None
         if opened is not None:
             if not self.sources:
@@ -168,7 +169,7 @@ class PairTest:
 
 
 def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Sources and targets, or targets alone."""
+    """Sources and targets of a test set; sources are empty if only references are given."""
     sources: list[str] = []
     if data.source or data.pairs:
         pairs = list(read_pairs(data.source, data.target, data.pairs, data))
@@ -178,7 +179,10 @@ def pairs_of_test(data: DataSettings, references: Sequence[str]) -> tuple[list[s
     else:
         raise UserError("no test set. Give --source FILE --target FILE, or --pairs FILE.")
     if not targets:
-        raise UserError("the test set is empty.")
+        raise UserError(
+            "the test set is empty: no texts in "
+            f"{', '.join(dict.fromkeys([*data.source, *data.target, *data.pairs, *references]))}."
+        )
     return sources, targets
 
 
@@ -189,11 +193,11 @@ def evaluate_translations(
     options: Mapping[str, Any],
     progress: Progress = SILENT,
 ) -> Scores:
-    """BLEU and chrF with their signatures, loss, two systems compared.
+    """BLEU and chrF with their signatures, the loss, and a comparison of two systems.
 
-    Options: `target`, the references; `hypotheses`, a file of outputs to score instead of those
-    of the runs, which then need not be; `against` or `against_runs`, another system: a file of its
-    outputs, or what was opened."""
+    Options: `target`, reference files; `hypotheses`, a file of outputs to score, in which case
+    `opened` may be None; `against` or `against_runs`, the second system, as a file of its outputs
+    or as opened runs."""
     sources, targets = pairs_of_test(data, options.get("target") or ())
     test = PairTest(sources, targets, data.encoding, decode, progress)
     first = test.system(opened, options.get("hypotheses"))
@@ -276,8 +280,8 @@ def _write(out: str, lines: Sequence[str]) -> None:
 
 
 def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
-    """The row of every picture, once, and all that is written about it: a manifest names a picture
-    as often as it has captions."""
+    """The first row and all captions of each image; a manifest has one line per caption, and so may
+    contain an image several times."""
     found: dict[int, tuple[int, list[str]]] = {}
     for row, (key, text) in enumerate(zip(items.hashes.tolist(), texts, strict=True)):
         found.setdefault(key, (row, []))[1].append(text)
@@ -285,7 +289,7 @@ def by_picture(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[li
 
 
 def evaluate_captions(use: Use, files: DataSettings) -> Scores:
-    """Scores on described pictures, beside one caption for all of them."""
+    """Scores on images or videos with captions; the baseline is one caption for all of them."""
     settings = use.settings
     writer = writer_of(use.opened, settings.decode, task="caption")
     shape = front_of(settings)
@@ -343,7 +347,8 @@ def evaluate_captions(use: Use, files: DataSettings) -> Scores:
 
 
 def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The caption that is written most often about the training pictures, or about these."""
+    """The most frequent caption of the training data, or of the test set if the run's data is
+    missing, with a remark for the table."""
     where = "in the training data"
     try:
         prepared = load_prepared(folder)
@@ -361,16 +366,17 @@ def _usual_caption(folder: Path, references: Sequence[Sequence[str]]) -> tuple[s
 
 @dataclass(frozen=True)
 class Boundaries:
-    """How far the borders of words are from the truth, of recordings whose words are all right."""
+    """Errors of predicted word boundaries, in recordings whose words are all correct."""
 
     n_words: int
     median_s: float
     shares: tuple[float, ...]
-    """Of borders that are within `NEAR_S`."""
+    """Fractions of the boundaries whose error is at most each of `NEAR_S`."""
 
 
 def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
-    """Option: `plain`, so that case and punctuation do not count."""
+    """WER and CER on recordings with transcripts, with a baseline and, if the files have word
+    times, errors of word boundaries."""
     settings = with_files(use.settings, files)
     shape: SoundSettings = settings.model.sound  # type: ignore[union-attr]
     truths = true_words(files.media)
@@ -407,6 +413,8 @@ def evaluate_transcripts(use: Use, files: DataSettings) -> Scores:
 def scored(
     references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
 ) -> tuple[list[Row], dict[str, Any]]:
+    """Table rows and facts of word and character error rates. `places`: the recordings, for the
+    list of the worst transcripts."""
     of_words, of_characters = (
         word_errors(references, outputs),
         character_errors(references, outputs),
@@ -454,7 +462,8 @@ def scored(
 
 
 def true_words(paths: Sequence[str]) -> list[list[Truth]] | None:
-    """The `words` of JSONL lists, for each recording in order; None if not all have them."""
+    """The `words` of JSONL lists with their times, for each recording in order; None if a file or
+    line lacks them."""
     found: list[list[Truth]] = []
     for path in paths:
         if Path(path).suffix.lower() != ".jsonl":
@@ -473,7 +482,7 @@ def true_words(paths: Sequence[str]) -> list[list[Truth]] | None:
 def boundary_errors(
     answered: Sequence[Sequence[Word]], truths: Sequence[Sequence[Truth]]
 ) -> Boundaries:
-    """Of the borders of words, in recordings in which the right words were found."""
+    """Errors of word boundaries in the recordings whose words are all correct."""
     gaps: list[float] = []
     n_words = 0
     for said, truth in zip(answered, truths, strict=True):
