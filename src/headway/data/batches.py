@@ -22,8 +22,8 @@ Rows = NDArray[np.int64]
 
 POOL = 32
 """Number of steps whose pairs are sorted by length together. Attention on a CPU is cheapest among
-pairs of similar length; the order of pools stays random. With 1, steps are mixed: all have about the
-same composition, so that they fit the fixed shapes of a CUDA graph."""
+pairs of similar length; the order of pools stays random. With 1, steps are mixed: all have about
+the same composition, so that they fit the fixed shapes of a CUDA graph."""
 
 ROOM = 1.05
 """Room for source tokens in a step of sorted pairs, relative to the average per target token."""
@@ -269,8 +269,8 @@ def fixed_shapes(plan: StepPlan, source_tokens: int, target_tokens: int, longest
 def fed(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the decoder input (start token and target), the expected output (target and end token),
-    and their lengths. `begin` is a token that every target begins with."""
+    """Return the decoder input (start token and target), the expected output (target and end
+    token), and their lengths. `begin` is a token that every target begins with."""
     said, longer = with_ends(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]

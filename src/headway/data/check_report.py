@@ -146,8 +146,8 @@ class Report:
 def _tokens(sizes: Mapping[str, float], n_pairs: int) -> str:
     sides = [
         f"{side} {sizes[f'{side}_tokens'] / max(n_pairs, 1):.1f} tokens per line, "
-        f"{sizes[f'{side}_characters'] / max(sizes[f'{side}_tokens'], 1):.1f} characters per token, "
-        f"vocabulary {sizes[f'{side}_vocabulary']:,.0f}"
+        f"{sizes[f'{side}_characters'] / max(sizes[f'{side}_tokens'], 1):.1f} characters per "
+        f"token, vocabulary {sizes[f'{side}_vocabulary']:,.0f}"
         for side in ("source", "target")
     ]
     return "; ".join(sides)

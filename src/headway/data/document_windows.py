@@ -30,7 +30,7 @@ class Cut:
 
 
 def cut_documents(lengths: Numbers, context: int, phase: Numbers) -> Cut:
-    """Cut documents into windows; those that fit stay whole, others are cut at their phase first."""
+    """Cut long documents into windows, at their phase and then every `context` tokens."""
     phase = np.where(lengths > context, phase, 0)
     has_first = phase > 0
     counts = has_first + -(-(lengths - phase) // context)

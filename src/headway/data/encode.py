@@ -135,7 +135,7 @@ def all_for_validation(
 
 class Encoded(NamedTuple):
     kept: NDArray[np.bool_]
-    """Which items have text; all other fields cover only these."""
+    """Whether each item has text; all other fields cover only items with text."""
 
     columns: dict[str, Flat]
     characters: dict[str, NDArray[np.int64]]
@@ -215,7 +215,7 @@ class Given(NamedTuple):
     texts: dict[str, list[str]]
     goes_on: NDArray[np.bool_]
     whole: NDArray[np.bool_]
-    """Which items are whole examples, not pieces of a document."""
+    """Whether each item is a whole example, not a piece of a document."""
 
     words: list[Sequence[str]]
 
@@ -281,7 +281,7 @@ class Encoder:
         folder: Path,
         known: tuple[Facts, Facts] | None = None,
     ) -> None:
-        """Start, or resume from `known`: the count and the files that an earlier attempt recorded."""
+        """Start, or resume from `known`: the count and the files of an interrupted attempt."""
         self.source = source
         self.pairs = source.kind == "pairs"
         self.labels = {name: i for i, name in enumerate(labels)}
@@ -425,7 +425,7 @@ class Encoder:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
     def _fitting(self, kept: Routed, lengths: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:
-        """Return which pairs are neither too long nor too uneven; validation pairs may be uneven."""
+        """Return which pairs are neither too long nor too uneven (allowed in validation data)."""
         data, dropped = self.source.settings.data, self.count.dropped
         both = np.stack(list(lengths.values()))
         longer, shorter = both.max(axis=0), both.min(axis=0)

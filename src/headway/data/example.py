@@ -68,7 +68,7 @@ class Example(NamedTuple):
     """File and line, for messages."""
 
     problem: str = ""
-    """Why the example could not be read, if it is left out (`data.bad`); its texts are empty then."""
+    """Why the example could not be read and is left out (`data.bad`); its texts are then empty."""
 
     ends: bool = True
     """False for a piece of a document that continues with the next example."""
@@ -146,7 +146,7 @@ class Bound:
                 yield raw, example
 
     def _checked(self, raw: Raw, rest: Iterator[Raw]) -> Example | None:
-        """Return the example of a row. If bad rows are errors, raise one that counts all of them."""
+        """Return the example of a row. If bad rows are errors, raise one error that counts them."""
         example = self.example(raw)
         if example is not None and example.problem and self.bad == "error":
             others = (one.problem for one in map(self.example, rest) if one is not None)
@@ -291,7 +291,7 @@ def media_tables(
     paths: Sequence[str], data: DataSettings, what: What, target: Target = "none",
     answers: str = "label",
 ) -> Iterator[Bound]:  # fmt: skip
-    """Open files, folders and lists, each with its columns bound; `answers` is the kind of label."""
+    """Open files, folders and lists and bind their columns; `answers` is the kind of label."""
     kind = SEEN_AS[what]
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
     columns = [Column(kind, kind, "path_field", tuple(names))]
@@ -379,7 +379,7 @@ class Source:
 
     @property
     def in_arrays(self) -> bool:
-        """Whether all media are rows of arrays. Their files exist: they were opened for counting."""
+        """Whether all media are rows of arrays. Their files exist: they were opened."""
         tables = [one.table for one in self._opened]
         known = all(one.n is not None and one.named is None for one in tables)
         return bool(tables) and known

@@ -91,7 +91,7 @@ def mixed(numbers: Hashes) -> Hashes:
 
 
 def fold_hashes(texts: Texts, folded: Texts | None = None) -> Hashes:
-    """Hash texts without case and punctuation; texts of nothing but punctuation are hashed whole."""
+    """Hash texts without case and punctuation; texts of only punctuation are hashed whole."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0

@@ -211,7 +211,8 @@ def given(
 
 def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
     """Return settings of `data` from keywords when no data is given. Keywords name files; those
-    that cannot be files name columns, and so do texts next to `media` and `pairs`, which are tables.
+    that cannot be files name columns, and so do texts next to `media` and `pairs`, which are
+    tables.
     """
     needs = {name: one for name, one in needs.items() if one is not None}
     table = "media" in needs or "pairs" in needs

@@ -119,7 +119,7 @@ class Hider:
     span: int
 
     def count(self, n_rows: int) -> int:
-        """Return how many of `n_rows` positions are hidden: at least one, but not all of several."""
+        """Return how many of `n_rows` positions to hide: at least one, but not all of several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def of_pictures(self, items: Numbers, grid: tuple[int, int, int], draws: Draws) -> Numbers:

@@ -156,7 +156,7 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
 
 
 def _row_of(raw: Raw, names: Sequence[str], table: Table) -> Mapping[str, object]:
-    """Return all cells of a row in the order of the table; `names` are the columns of its values."""
+    """Return all cells of a row in table order; `names` are the columns of its values."""
     if raw.row is not None:
         return raw.row
     found = dict(zip(dict.fromkeys(names), raw.values or (), strict=False))

@@ -2,9 +2,9 @@
 
 The result is the folder `data/`. It is built beside it and moved there when complete; if the
 process is killed at any moment, the next one resumes the work. The folder has checksums of itself
-and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores, and
-memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the check
-and for their tokens; media are read once, and the check uses facts stored about them.
+and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all cores,
+and memory for a few blocks of text and about 100 bytes per example. Texts are read twice, for the
+check and for their tokens; media are read once, and the check uses facts stored about them.
 """
 
 from __future__ import annotations
@@ -90,8 +90,9 @@ def prepare(
     """Check, split and tokenise the data, or reuse the result if it is up to date. A tokenizer is
     trained unless one is given.
 
-    `specials` are tokens that no text produces, such as `<mask>`. If the given tokenizer lacks them,
-    they get new ids after all others. `media` gives the form and target of images, videos and audio.
+    `specials` are tokens that no text produces, such as `<mask>`. If the given tokenizer lacks
+    them, they get new ids after all others. `media` gives the form and target of images, videos and
+    audio.
     """
     _check_asked(kind, settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -399,8 +400,9 @@ def _for_training(source: Source, router: Router) -> Iterator[example.Example]:
 def evaluation_set(
     kind: TextKind, settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> tuple[Columns, list[Facts]]:
-    """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in memory,
-    and the examples as in the files. A label not among `labels` raises an error with its place."""
+    """Load the files of `data.text` (or `data.pairs`) for evaluation: the encoded columns in
+    memory, and the examples as in the files. A label not among `labels` raises an error with its
+    place."""
     _check_asked(kind, settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
@@ -437,7 +439,8 @@ def evaluation_media(
     progress: Progress = SILENT,
 ) -> EvaluationMedia:
     """Load everything in `data.media` for evaluation. An item that cannot be read, has no target or
-    a label not among `labels` raises an error with its place: leaving it out would change the score.
+    a label not among `labels` raises an error with its place, because leaving it out would change
+    the score.
 
     Texts are tokenised if a tokenizer is given.
     """
@@ -488,6 +491,6 @@ def _check_scorable(seen: Survey, labels: Sequence[str]) -> None:
     for name in seen.names.counts:
         if name not in labels:
             raise DataError(
-                f"{seen.names.places[name]}: the label {name!r} is unknown to this run. Its labels: "
-                f"{listed(labels, 20)}."
+                f"{seen.names.places[name]}: the label {name!r} is unknown to this run. Its labels "
+                f"are: {listed(labels, 20)}."
             )

@@ -1,5 +1,5 @@
-"""Token sequences that a model reads from labelled examples: texts between special tokens, long ones
-in overlapping windows.
+"""Token sequences that a model reads from labelled examples: texts between special tokens, and
+overlapping windows of long ones.
 
 A text is read as `<s> a </s>`, or with the special tokens of its published tokenizer; a pair as
 `<s> a </s> b </s>` (with two end tokens in the middle for tokenizers such as RoBERTa's). A reading

@@ -179,7 +179,7 @@ def _names_of(data: Any) -> Any:
 
 
 def table_of(data: object) -> Table | None:
-    """Return the data as a table, or None if it names files; a `DataError` lists what is accepted."""
+    """Return the data as a table, or None if it names files; other types raise a `DataError`."""
     if isinstance(data, str | PathLike):
         return None
     if isinstance(data, Mapping):
@@ -199,8 +199,9 @@ def table_of(data: object) -> Table | None:
     if isinstance(data, Iterable) and not isinstance(data, bytes | np.ndarray):
         return _of_rows(data)
     raise DataError(
-        f"{type(data).__name__} cannot be used as data. Pass the path of a file, a list of mappings "
-        '([{"text": …, "label": …}, …]), a mapping of lists, or a table with named columns.'
+        f"{type(data).__name__} cannot be used as data. Pass the path of a file, a list of "
+        'mappings ([{"text": …, "label": …}, …]), a mapping of lists, or a table with named '
+        "columns."
     )
 
 
@@ -336,8 +337,8 @@ def _mappings(rows: Iterable[object]) -> Iterator[Row]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {number:,} of the data is {str(row)[:40]!r}, but must be a mapping of columns "
-                'to values: {"text": …, "label": …}.'
+                f"row {number:,} of the data is {str(row)[:40]!r}, but must be a mapping of "
+                'columns to values: {"text": …, "label": …}.'
             )
         yield row
 

@@ -2,7 +2,7 @@
 
 BIO (also IOB2): `B-` begins every span, `I-` continues it, `O` is outside. IOB1: spans are all
 `I-`, and `B-` begins one only directly after another of its type. BIOES: `E-` ends a span of
-several words, `S-` is a span of one; BILOU writes `L-` and `U-` for those. Plain tags mark no spans.
+several words, `S-` is a span of one; BILOU writes `L-` and `U-` instead. Plain tags mark no spans.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Detection:
             before = letter, kind
 
     def scheme(self) -> Scheme:
-        """Return the scheme that fits all tags; raise a `DataError` that shows both of a mixture."""
+        """Return the scheme that fits all tags; raise a `DataError` if two schemes are mixed."""
         seen = self.evidence
         if not seen:
             return "bio"

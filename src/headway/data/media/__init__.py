@@ -1,1 +1,1 @@
-"""Pictures, videos and recordings: files to stores of pixels and samples."""
+"""Read images, videos and audio files into stores of pixels and samples."""

@@ -1,7 +1,7 @@
-"""Pictures and videos that lie together in one file: `.npy` stacks and the IDX files of MNIST.
+"""Images and videos in one file: `.npy` stacks and the IDX files of MNIST.
 
-Both are mapped, not read, so that an item costs what it holds; only IDX files that are compressed
-are unpacked into memory, up to a limit.
+Both are memory-mapped, so that only the requested items are read. Only compressed IDX files are
+unpacked into memory, up to a limit.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from headway.data.media.pixels import Pixels, to_frames
 from headway.errors import DataError
 
 MAX_UNPACKED = 2_000_000_000
-"""Bytes of a compressed IDX file."""
+"""Most bytes that a compressed IDX file may unpack to."""
 
 _UBYTE = 8
 _GZIP = b"\x1f\x8b"
 
 
 def open_npy(path: str) -> NDArray[Any]:
-    """A mapped array. Its header must fit the file, and it must hold numbers, not objects."""
+    """Memory-map an array of numbers; raise a `DataError` if its header does not fit the file."""
     return _mapped(path, *_state(path))
 
 
 def _state(path: str | Path) -> tuple[int, int]:
-    """Tells a file from what it was before."""
+    """Return the modification time and the size, by which a changed file is recognised."""
     try:
         state = Path(path).stat()
     except FileNotFoundError as error:
-        raise DataError(f"there is no file {path}.") from error
+        raise DataError(f"file not found: {path}.") from error
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}.") from error
     if not S_ISREG(state.st_mode):
@@ -49,17 +49,17 @@ def _state(path: str | Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _mapped(path: str, *state: int) -> NDArray[Any]:
-    """Kept open for the next item, as long as the file is what it was."""
+    """Map an array. The map is cached for later items until the file changes."""
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):
-            raise ValueError("it holds several arrays")
+            raise ValueError("it contains several arrays")
     except Exception as error:  # a damaged header makes numpy raise nearly anything
         raise DataError(
             f"{path} cannot be read as an .npy array of numbers: {str(error).rstrip('.')}."
         ) from error
     if not values.size:
-        raise DataError(f"{path} is an array without numbers: its shape is {values.shape}.")
+        raise DataError(f"{path} contains an empty array of shape {values.shape}.")
     return values
 
 
@@ -68,7 +68,7 @@ def _opened(path: str) -> NDArray[Any]:
 
 
 def stack_item(path: str, index: int | None) -> NDArray[Any]:
-    """The whole array, or one of the stack."""
+    """Return the whole array, or one item of the stack."""
     values = _opened(path)
     if index is None:
         return values
@@ -78,7 +78,7 @@ def stack_item(path: str, index: int | None) -> NDArray[Any]:
 
 
 def stack_items(path: str, indices: Sequence[int], most: int) -> Iterator[NDArray[Any]]:
-    """Some of the stack, as many at once as have so many bytes."""
+    """Yield items of the stack in blocks of at most `most` bytes."""
     values = _opened(path)
     for index in (min(indices), max(indices)):
         _check_index(path, index, len(values))
@@ -89,27 +89,30 @@ def stack_items(path: str, indices: Sequence[int], most: int) -> Iterator[NDArra
 
 def _check_index(path: str, index: int, n: int) -> None:
     if not 0 <= index < n:
-        raise DataError(f"{path} has {n:,} items; there is no item {index} from 0 on.")
+        raise DataError(f"{path} has no item {index}: it has {n:,} items, counted from 0.")
 
 
 def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
-    """T C Y X of a picture Y X [C] or a video T Y X [C]."""
+    """Convert an image Y X [C] or a video T Y X [C] to T C Y X."""
     frames: Pixels = stack_frames(values[None], moving, channels, where)[0]
     return frames
 
 
 def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> Pixels:
-    """N T C Y X of several that are alike: pictures N Y X [C] or videos N T Y X [C]."""
+    """Convert images N Y X [C] or videos N T Y X [C] of one shape to N T C Y X."""
     n, *shape = values.shape
     axes = "T Y X [C]" if moving else "Y X [C]"
     n_axes = len(shape) - moving
     if n_axes not in (2, 3):
         raise DataError(
-            f"{where} has the shape {tuple(shape)}; a {'video' if moving else 'picture'} has the "
-            f"axes {axes}, and a stack of them one more in front, whose item `index` names."
+            f"{where} has the shape {tuple(shape)}, but {'a video' if moving else 'an image'} must "
+            "have "
+            f"the axes {axes}. A stack has one more axis in front; `index` selects its item."
         )
     if prod(shape) > 4 * MAX_PIXELS:
-        raise DataError(f"{where} has {prod(shape):,} numbers: too many for one item.")
+        raise DataError(
+            f"{where} has {prod(shape):,} numbers; an item can have at most {4 * MAX_PIXELS:,}."
+        )
     t = shape[0] if moving else 1
     one = (*shape[moving:], 1) if n_axes == 2 else tuple(shape[moving:])
     frames = to_frames(np.asarray(values).reshape(n * t, *one), channels, where)
@@ -118,13 +121,13 @@ def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) 
 
 @lru_cache(maxsize=64)
 def is_idx(path: str | Path) -> bool:
-    """By its name, as MNIST has it."""
+    """Whether the name is that of an IDX file, such as `train-images-idx3-ubyte.gz` of MNIST."""
     name = Path(path).name.lower()
     return name.endswith("ubyte") or ("idx" in name and Path(name).suffix in ("", ".gz", ".idx"))
 
 
 def open_idx(path: Path) -> NDArray[np.uint8]:
-    """The array of an IDX file; what its header says must be what is there."""
+    """Open the array of an IDX file; raise a `DataError` if its header does not fit its size."""
     return _idx(path, *_state(path))
 
 
@@ -139,7 +142,7 @@ def _idx(path: Path, *state: int) -> NDArray[np.uint8]:
         start = 4 + 4 * len(shape)
         size = path.stat().st_size - start
         if not prod(shape):
-            raise DataError(f"{path} is an IDX file without any items.")
+            raise DataError(f"{path} is an IDX file without items.")
         if size != prod(shape):
             raise _wrong_size(path, shape, size)
         return np.memmap(path, np.uint8, "r", start, shape)
@@ -153,12 +156,15 @@ def _unpacked(path: Path) -> NDArray[np.uint8]:
             shape = _idx_shape(file.read(4), file, path)
             if prod(shape) > MAX_UNPACKED:
                 raise DataError(
-                    f"{path} would take {prod(shape):,} bytes of memory. Unpack it first: an IDX "
-                    "file that is not compressed is not read as a whole."
+                    f"{path} needs {prod(shape):,} bytes of memory; the limit is {MAX_UNPACKED:,}. "
+                    "Unpack "
+                    "it first: uncompressed IDX files are memory-mapped."
                 )
             values = file.read(prod(shape) + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} cannot be unpacked: {error}. Is it cut short?") from error
+        raise DataError(
+            f"{path} cannot be unpacked: {error}. The file may be truncated."
+        ) from error
     if len(values) != prod(shape):
         raise _wrong_size(path, shape, len(values))
     return np.frombuffer(values, np.uint8).reshape(shape)
@@ -166,16 +172,18 @@ def _unpacked(path: Path) -> NDArray[np.uint8]:
 
 def _idx_shape(magic: bytes, file: Any, path: Path) -> tuple[int, ...]:
     if len(magic) < 4 or magic[:2] != b"\0\0" or not magic[3]:
-        raise DataError(f"{path} is no IDX file: it does not begin as one does.")
+        raise DataError(f"{path} is not an IDX file: its first bytes are {magic!r}.")
     if magic[2] != _UBYTE:
-        raise DataError(f"{path} holds numbers of type {magic[2]:#04x}; only bytes (0x08) can be.")
+        raise DataError(
+            f"{path} contains numbers of type {magic[2]:#04x}; only bytes (0x08) are supported."
+        )
     sizes = file.read(4 * magic[3])
     if len(sizes) < 4 * magic[3]:
-        raise DataError(f"{path} is cut short within its header.")
+        raise DataError(f"{path} is truncated: its header is incomplete.")
     return tuple(int(n) for n in np.frombuffer(sizes, ">u4"))
 
 
 def _wrong_size(path: Path, shape: tuple[int, ...], size: int) -> DataError:
     said = " × ".join(map(str, shape))
     more = "more" if size > prod(shape) else f"{size:,}"
-    return DataError(f"{path} should hold {said} bytes by its header, but holds {more}.")
+    return DataError(f"{path}: the header declares {said} bytes, but the file contains {more}.")

@@ -1,8 +1,7 @@
-"""Recordings from files: one channel of samples, and no surprises.
+"""Read audio files as mono samples, with limits on memory.
 
-What a header says is judged before anything is decoded and never decides how much memory is
-taken: files are read in blocks, up to a limit. Whatever is wrong with a file is a `DataError`
-that names it.
+The header is checked before decoding, but never trusted for memory: files are read in blocks, up to
+a limit. Every problem with a file raises a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -23,29 +22,30 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_S = 3600.0
-"""Seconds of a recording that is read as a whole: 230 MB at 16 kHz."""
+"""Most seconds of audio that are read as a whole: 230 MB at 16 kHz."""
 
 BLOCK = 1 << 16
-"""Samples that are decoded at once."""
+"""Number of samples decoded at once."""
 
 SILENT = 1e-4
-"""A recording that nowhere goes further from zero has nothing to hear: 80 dB below the top."""
+"""Peak amplitude below which audio counts as silent: 80 dB below full scale."""
 
 LOUDEST = 2.0**31
-"""No sample goes further from zero, not even where 32-bit numbers were written as floats. Squares
-of more than that leave the range of fp32 on their way to frames."""
+"""Largest magnitude of a sample, reached by 32-bit integers stored as floats. Sums of larger
+squares
+overflow fp32 when frames are computed."""
 
 INEXACT = ("MP3", "OGG")
-"""Formats in which seeking lands somewhere near: these are decoded from their beginning."""
+"""Formats in which seeking is inexact; they are decoded from the start."""
 
 
 class SoundInfo(NamedTuple):
-    """What the header says."""
+    """Contents of the header of an audio file."""
 
     rate: int
     channels: int
     seconds: float | None
-    """None where only decoding would tell."""
+    """Duration; None if only decoding would reveal it."""
 
 
 def sound_info(path: str | Path) -> SoundInfo:
@@ -65,10 +65,10 @@ def read_sound(
     npy_rate: int | None = None,
     index: int | None = None,
 ) -> Samples:
-    """Samples from −1 to 1 at this rate, channels averaged; from `start` to `end` in seconds.
+    """Return mono samples from −1 to 1, resampled to `rate`, from `start` to `end` in seconds.
 
-    An `.npy` file holds samples (int16, or floats from −1 to 1) taken at `npy_rate`, or at `rate`
-    where that is not given; of a stack of them `index` names the row.
+    An `.npy` file contains samples (int16, or floats from −1 to 1) at `npy_rate`, by default at
+    `rate`; `index` is the row of a stack.
     """
     samples_S, own = read_samples(path, start, end, npy_rate=npy_rate or rate, index=index)
     return resample(samples_S, own, rate)
@@ -82,7 +82,7 @@ def read_samples(
     npy_rate: int | None = None,
     index: int | None = None,
 ) -> tuple[Samples, int]:
-    """The same at the recording's own rate, and that rate."""
+    """Return mono samples at the sampling rate of the file, and that rate."""
     if Path(path).suffix.lower() == ".npy":
         return _from_npy(str(path), start, end, npy_rate, index)
     with opened(path) as file:
@@ -103,15 +103,16 @@ def read_samples(
 def stream_windows(
     path: str | Path, rate: int, window_s: float, overlap_s: float = 0.0
 ) -> Iterator[tuple[float, Samples]]:
-    """Windows of a recording of any length, each with its start in seconds, the last one shorter.
+    """Yield windows of an audio file, each with its start in seconds; the last may be shorter.
 
-    Each begins `window_s − overlap_s` after the one before. Only a window of it is ever held.
+    Windows start every `window_s − overlap_s` seconds. Only one window is in memory at a time.
     """
     size, step = round(window_s * rate), round((window_s - overlap_s) * rate)
     if not 0 < step <= size:
         raise DataError(
-            f"windows of {window_s:g} s that overlap by {overlap_s:g} s do not move on: the "
-            "overlap must be 0 or more, and less than the window."
+            f"windows of {window_s:g} s cannot overlap by {overlap_s:g} s: the overlap must be 0 "
+            "or "
+            "more, and less than the window."
         )
     held_S, place, given = np.zeros(0, np.float32), 0, 0
     for block_S in _resampled(path, rate):
@@ -125,7 +126,7 @@ def stream_windows(
 
 
 def is_silent(samples_S: Samples) -> bool:
-    """Whether there is nothing to hear. That is no error, but one should know."""
+    """Whether the samples are silent, which is reported but is not an error."""
     return float(np.abs(samples_S).max(initial=0.0)) < SILENT
 
 
@@ -142,7 +143,8 @@ def _resampled(path: str | Path, rate: int) -> Iterator[Samples]:
 
 
 def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterator[Samples]:
-    """One channel of samples `first` up to `last`, in blocks; all of them, or an error."""
+    """Yield mono samples `first` up to `last` in blocks; raise a `DataError` if some are
+    missing."""
     import soundfile
 
     place = 0
@@ -154,7 +156,7 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
             n = len(file.read(out=block_SC))
         except soundfile.SoundFileError:
             n = 0
-            if file.frames >= UNKNOWN:  # the end, here; what was decoded is in its place
+            if file.frames >= UNKNOWN:  # end of the file; the decoded samples are in place
                 n = int((~np.isnan(block_SC[:, 0])).sum())
         if n:
             yield one_channel(block_SC[max(0, first - place) : n], path)
@@ -163,20 +165,21 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
             break
     if place < last and file.frames < UNKNOWN:
         raise DataError(
-            f"{path} is cut short or damaged: its header promises "
-            f"{lasting(file.frames / file.samplerate)}, but after "
-            f"{lasting(place / file.samplerate)} nothing more can be decoded."
+            f"{path} is truncated or damaged: its header declares "
+            f"{lasting(file.frames / file.samplerate)}, but only "
+            f"{lasting(place / file.samplerate)} can be decoded."
         )
 
 
 def _part(
     path: str | Path, start: float | None, end: float | None, seconds: float, rate: int
 ) -> tuple[int, int]:
-    """First and last sample of what is wanted. The end may be wrong by 10 ms, as people round."""
+    """First and last sample of the part. The end may exceed the file by 10 ms, for rounded
+    values."""
     begin, stop = 0.0 if start is None else start, seconds if end is None else end
     if not (0.0 <= begin < stop <= seconds + 0.01):
         raise DataError(
-            f"{path} lasts {lasting(seconds)}: there is nothing from {begin:g} s to {stop:g} s."
+            f"{path} lasts {lasting(seconds)}, so it has no part from {begin:g} s to {stop:g} s."
         )
     return round(begin * rate), min(round(stop * rate), round(seconds * rate))
 
@@ -185,22 +188,22 @@ def _from_npy(
     path: str, start: float | None, end: float | None, rate: int | None, index: int | None
 ) -> tuple[Samples, int]:
     if rate is None:
-        raise DataError(f"{path} does not say its sampling rate: give it as `rate`.")
+        raise DataError(f"{path} is an array without a sampling rate. Give it as `rate`.")
     values: Any = stack_item(path, index)
     if values.ndim not in (1, 2) or values.dtype.kind not in "if" or values.dtype.itemsize == 1:
         raise DataError(
-            f"{path} holds {values.dtype} of shape {values.shape}; samples are int16 or float32, "
-            "along one axis, or along the first of two where there are channels."
+            f"{path} contains {values.dtype} of shape {values.shape}. Samples must be int16 or "
+            "float32, with the axes (samples) or (samples, channels)."
         )
     if values.ndim == 2 and values.shape[1] > MOST_CHANNELS:
         raise DataError(
-            f"{path} has the shape {values.shape}: a stack of recordings needs an `index`, and of "
-            f"channels, which come second, there are at most {MOST_CHANNELS}."
+            f"{path} has the shape {values.shape}, which exceeds {MOST_CHANNELS} channels on the "
+            "second axis. If it is a stack of recordings, give the `index` of one."
         )
     first, last = _part(path, start, end, len(values) / rate, rate)
     if last - first > MOST_S * rate:
         raise _too_long(path, (last - first) / rate)
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+    with np.errstate(over="ignore"):  # too large values become infinite and raise an error below
         part = np.asarray(values[first:last]).astype(np.float32)
     if not len(part):
         raise no_samples(path)
@@ -210,23 +213,23 @@ def _from_npy(
 
 
 def one_channel(samples_SC: Samples, path: str | Path) -> Samples:
-    """The mean of all channels, of samples that can be some."""
+    """Average the channels; raise a `DataError` for samples that are not valid."""
     if not samples_SC.size:
         return np.zeros(0, np.float32)
     furthest = np.abs(samples_SC).max()
     if np.isfinite(furthest) and furthest > LOUDEST:
         raise DataError(
-            f"{path} holds a sample of {furthest:.3g}: samples go from −1 to 1, so its numbers are "
-            "damaged or of another kind."
+            f"{path} contains a sample of {furthest:.3g}, but samples range from −1 to 1. The file "
+            "is damaged or does not contain audio."
         )
     if not np.isfinite(furthest):
         n = int((~np.isfinite(samples_SC)).sum())
-        raise DataError(f"{path} holds {n:,} samples that are no numbers (NaN or infinite).")
+        raise DataError(f"{path} contains {n:,} samples that are NaN or infinite.")
     return samples_SC.mean(1)
 
 
 def _too_long(path: str | Path, seconds: float) -> DataError:
     return DataError(
-        f"{path} lasts {lasting(seconds)}; up to {lasting(MOST_S)} are read as a whole. Cut it "
-        "into parts, or name a part by `start` and `end`."
+        f"{path} lasts {lasting(seconds)}, more than the limit of {lasting(MOST_S)}. Split it into "
+        "parts, or select a part with `start` and `end`."
     )

@@ -1,4 +1,4 @@
-"""Sound files opened with care: what they are, and whether they hold what they promise."""
+"""Open audio files and check that they are complete."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ MOST_CHANNELS = 32
 RATES = (1_000, 768_000)
 
 LARGEST_PAGE = 27 + 255 + 255 * 255
-"""Bytes of a page of an Ogg file."""
+"""Largest size of an Ogg page in bytes."""
 
 UNKNOWN = 1 << 48
-"""More samples than any file has: what the decoder says where the header says nothing."""
+"""Number of samples above which the length is unknown: the decoder reports such values for headers
+without a length."""
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[SoundFile]:
-    """Decides by what a file holds, not by its name."""
+    """Open an audio file. Its format is detected from its contents, not from its name."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
-        raise UserError(f"Sound needs `pip install soundfile` ({error}).") from error
+        raise UserError(f"Reading audio needs `pip install soundfile` ({error}).") from error
     try:
         if not Path(path).is_file():
             raise DataError(f"{path} is {'a folder' if Path(path).is_dir() else 'not a file'}.")
         if not Path(path).stat().st_size:
-            raise DataError(f"{path} is empty: it has no bytes.")
-    except OSError as error:  # a name that is too long, say
+            raise DataError(f"{path} is empty (0 bytes).")
+    except OSError as error:  # such as a name that is too long
         raise DataError(f"cannot read {str(path)[:200]}: {error.strerror or error}.") from error
     try:
         _check_whole(Path(path))
@@ -45,14 +46,15 @@ def opened(path: str | Path) -> Iterator[SoundFile]:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
     except (soundfile.SoundFileError, TypeError) as error:
         raise DataError(
-            f"{path} cannot be read as sound: it is damaged, cut short, or of another kind. "
-            "Known: wav, flac, ogg, mp3, aiff, au, and .npy."
+            f"{path} cannot be read as audio: it is damaged, truncated, or in another format. "
+            "Supported formats: wav, flac, ogg, mp3, aiff, au, and .npy."
         ) from error
     with file:
         if file.channels > MOST_CHANNELS or not RATES[0] <= file.samplerate <= RATES[1]:
             raise DataError(
-                f"{path} says that it has {file.channels:,} channels of {file.samplerate:,} "
-                f"samples a second; up to {MOST_CHANNELS} and {RATES[0]:,} to {RATES[1]:,} can be."
+                f"{path} has {file.channels:,} channels at {file.samplerate:,} Hz by its header. "
+                f"At most {MOST_CHANNELS} channels at {RATES[0]:,} to {RATES[1]:,} Hz are "
+                "supported."
             )
         if not file.frames:
             raise no_samples(path)
@@ -64,13 +66,14 @@ CHUNKS = {
     (b"FORM", b"AIFF"): ("AIFF", ">4sI", b"SSND"),
     (b"FORM", b"AIFC"): ("AIFF", ">4sI", b"SSND"),
 }
-"""Formats of chunks, by how a file begins: its name, how a chunk does, and the one of samples."""
+"""Chunked formats by the first bytes of a file: name, layout of a chunk header, chunk of
+samples."""
 
 
 def _check_whole(path: Path) -> None:
-    """The samples of a WAV, AIFF, AU or Ogg file must be all there: the decoder would not tell.
+    """Raise a `DataError` if a WAV, AIFF, AU or Ogg file is truncated, which the decoder ignores.
 
-    Programs that write to a pipe do not know the size and write the largest, which says nothing.
+    Programs that write to a pipe store the largest size, which is therefore not checked.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -86,9 +89,7 @@ def _check_whole(path: Path) -> None:
         for _ in range(100 if kind else 0):
             name_size = file.read(8)
             if len(name_size) < 8:
-                raise DataError(
-                    f"{path} is cut short: its header says {kind}, but no sound follows."
-                )
+                raise DataError(f"{path} is truncated: it has a {kind} header but no samples.")
             name, said = struct.unpack(chunk, name_size)
             if name == wanted:
                 _check_size(path, said, size - file.tell())
@@ -97,26 +98,26 @@ def _check_whole(path: Path) -> None:
 
 
 def _check_end(path: Path, file: BinaryIO, size: int) -> None:
-    """The last page of an Ogg file says that it is the last, and is all there."""
+    """Check that an Ogg file ends with a complete page that is marked as the last."""
     file.seek(max(0, size - LARGEST_PAGE))
     tail = file.read()
     page = tail[tail.rfind(b"OggS") :]
     n_parts = page[26] if len(page) > 26 else 0
     whole = len(page) >= 27 + n_parts and len(page) >= 27 + n_parts + sum(page[27 : 27 + n_parts])
     if not whole or not page[5] & 4:
-        raise DataError(f"{path} is cut short: the page that ends an Ogg file is not there.")
+        raise DataError(f"{path} is truncated: it has no complete last Ogg page.")
 
 
 def _check_size(path: Path, said: int, there: int) -> None:
     if there < said < 0x7FFFF000:
         raise DataError(
-            f"{path} is cut short: its header promises {said:,} bytes of sound, "
-            f"{max(0, there):,} are there."
+            f"{path} is truncated: its header declares {said:,} bytes of samples, but the file "
+            f"contains {max(0, there):,}."
         )
 
 
 def no_samples(path: str | Path) -> DataError:
-    return DataError(f"{path} has no samples: it lasts 0 s.")
+    return DataError(f"{path} contains no samples (0 s).")
 
 
 def lasting(seconds: float) -> str:

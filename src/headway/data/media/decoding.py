@@ -1,8 +1,8 @@
-"""All media of some examples, read once, in files: what they hold, and a few facts about each.
+"""Decode all media of a dataset once, into files of values and of a few facts about each item.
 
-Several threads read at once, and the results are written in the order of the items, so that the
-files are the same however many there are. Work that was interrupted goes on behind the last item
-that is known to be on the disk.
+Several threads decode, and the results are written in the order of the items, so that the files do
+not depend on the number of threads. Interrupted work resumes after the last item that is known to
+be on disk.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RECORD = "decoded.json"
 
 FACT = np.dtype([("hash", "<u8"), ("height", "<i4"), ("width", "<i4"), ("marks", "u1")])
 UNREADABLE, FLAT = 1, 2
-"""Marks: it is not stored; it is of one colour, or silent."""
+"""Bits of `marks`: the item could not be read and is not stored; it has one colour or is silent."""
 
 TASK_BYTES = 4_000_000
 MOST_ITEMS = 64
-"""Of one block; no more than `TASK_BYTES`, if they are large."""
+"""Most items in a block; fewer if they are large and exceed `TASK_BYTES`."""
 
 RECORD_SECONDS = 2.0
 
@@ -48,20 +48,20 @@ Facts = NDArray[np.void]
 
 class Outcome(NamedTuple):
     values: NDArray[Any] | None
-    """None if it could not be read."""
+    """Pixels or samples; None if the item could not be read."""
 
     fact: tuple[int, int, int, int]
     problem: str = ""
 
 
 class Decoder:
-    """Writes the items behind those that are done, of each example those of its columns."""
+    """Decode the media of all examples into files, starting after the items that are done."""
 
     def __init__(
         self, examples: Sequence[Example], media: WantedMedia, folder: Path,
         place: Workplace | None = None,
     ) -> None:  # fmt: skip
-        """`place` is told now and then what is safe on the disk, and knows it afterwards."""
+        """`place` regularly records how much is safely on disk, so that work can be resumed."""
         self.items = [(one, name) for one in examples for name in media.names]
         self.form = media.form
         self.place = place
@@ -94,7 +94,8 @@ class Decoder:
             self.place.record({"items": self.done}, self.files.sync(), RECORD)
 
     def read(self, items: Sequence[tuple[Example, str]]) -> list[Outcome]:
-        """Rows of an array together; one by one where that fails, so that it is said of which."""
+        """Decode items; rows of an array are decoded together, or one by one to find the bad
+        one."""
         media = [_medium(*item) for item in items]
         found: dict[int, Outcome] = {}
         for path, rows in rows_of_arrays(media, self.form).items():
@@ -114,7 +115,7 @@ class Decoder:
         return self._outcomes(reading._replace(values=reading.values[None]))[0]
 
     def _outcomes(self, reading: Reading) -> list[Outcome]:
-        """Of items that are alike."""
+        """Outcomes of items of one shape, with a hash and marks for each."""
         values_N, height, width = reading
         if self.form.what == "sounds":
             flat = [is_silent(values) for values in values_N]
@@ -142,7 +143,7 @@ class Decoder:
 
 
 def _medium(example: Example, name: str) -> Medium | None:
-    """None where the row names none."""
+    """Return the medium of an example in a column, or None if the cell names no file."""
     found = example.values.get(name)
     return found if isinstance(found, Medium) else None
 
@@ -154,7 +155,7 @@ def items_a_block(form: Form) -> int:
 
 
 def check_room(folder: Path, n: int, form: Form) -> None:
-    """Said now, not after an hour."""
+    """Raise a `DataError` before decoding if the disk has too little free space."""
     if form.size is None:
         return
     needed, free = (
@@ -163,8 +164,8 @@ def check_room(folder: Path, n: int, form: Form) -> None:
     )
     if needed > free:
         raise DataError(
-            f"{n:,} {UNITS[form.what]} of {form.size[1]} × {form.size[0]} pixels take "
-            f"{needed / 1e9:,.1f} GB on the disk of {folder}, where {free / 1e9:,.1f} GB are free."
+            f"{n:,} {UNITS[form.what]} of {form.size[1]} × {form.size[0]} pixels need "
+            f"{needed / 1e9:,.1f} GB, but the disk of {folder} has only {free / 1e9:,.1f} GB free."
         )
 
 
@@ -173,6 +174,6 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_problems(folder: Path) -> dict[int, str]:
-    """Why items could not be read, by their numbers."""
+    """Return the reasons why items could not be read, by item number."""
     lines = (folder / PROBLEMS).read_text(encoding="utf-8").split("\n")[:-1]
     return {one["row"]: one["why"] for one in map(json.loads, lines)}

@@ -1,6 +1,6 @@
 """File name endings of images, videos and audio: the one list that binding and reading share.
 
-Nothing heavy is imported, so that columns can be judged without torch.
+No heavy imports, so that columns can be bound without torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
 ARRAY = ".npy"
-"""An array of pixels or of samples: only its shape tells."""
+"""Array of pixels or of samples. Only its shape tells which."""
 
 ENDINGS: dict[What, frozenset[str]] = {
     "pictures": IMAGES | {ARRAY},
     "videos": MOVING | {ARRAY},
     "sounds": AUDIO,
 }
-"""`open_item.register` adds those of other packages."""
+"""File name endings by modality. `open_item.register` adds those of other packages."""
 
 
 def is_audio(path: str | PathLike[str]) -> bool:
@@ -36,7 +36,8 @@ def is_audio(path: str | PathLike[str]) -> bool:
 
 
 def is_visual(path: str | PathLike[str]) -> bool:
-    """Whether it is an image or a video by its name; arrays may be anything."""
+    """Whether the file name is that of an image or a video; False for arrays, which may be
+    either."""
     ending = Path(path).suffix.lower()
     return ending != ARRAY and ending in ENDINGS["pictures"] | ENDINGS["videos"]
 
@@ -45,4 +46,6 @@ def check_is_text(path: str | PathLike[str]) -> None:
     """Raise a `DataError` if a file that is to be read as text is media by its name."""
     if is_audio(path) or is_visual(path):
         kind = "audio" if is_audio(path) else "an image or a video"
-        raise DataError(f"{path} is {kind} by its name, and text is read here. Give text files.")
+        raise DataError(
+            f"{path}: the file ending is that of {kind}, but text files are expected here."
+        )

@@ -1,7 +1,7 @@
-"""Pictures and videos from files: pixels as they should be seen, and no surprises.
+"""Read images and videos from files as upright pixels.
 
-What a header says is judged before anything is decoded, so that a small file that unfolds into
-gigabytes is refused at once. Whatever is wrong with a file is a `DataError` that names it.
+The header is checked before decoding, so that a small file that would decode to gigabytes is
+rejected at once. Every problem with a file raises a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""What is tried, whatever the name says. Others of Pillow start programs, or are rare."""
+"""Formats tried regardless of the file ending. Others of Pillow start programs or are rare."""
 
 MAX_PIXELS = 80_000_000
-"""Of one picture. Cameras make up to 50 million or so; a bomb has billions."""
+"""Most pixels of an image. Cameras produce up to about 50 million; a decompression bomb has
+billions."""
 
 MAX_VIDEO_PIXELS = 4_000_000_000
-"""Of all frames of a video, which must be decoded one after another."""
+"""Most pixels in all frames of a video, which must be decoded in order."""
 
 LARGE = 16_000_000
-"""Pictures with more pixels are decoded one at a time, whatever the number of threads."""
+"""Images with more pixels are decoded one at a time, whatever the number of threads."""
 
 Size = tuple[int, int]
 """Height and width."""
@@ -44,35 +45,35 @@ _one_large = threading.Lock()
 
 
 class Reading(NamedTuple):
-    """What came out of a file, and how large it was there."""
+    """Decoded contents of a file, with their size in the file."""
 
     values: NDArray[Any]
     """Pixels T C Y X, or samples."""
 
     height: int
-    """Or samples, of a recording."""
+    """Height in pixels; the number of samples for audio."""
 
     width: int
 
 
 def n_frames(path: str | Path) -> int:
-    """That a file holds."""
+    """Number of frames in an image file."""
     with _opened(path) as image:
         return int(getattr(image, "n_frames", 1))
 
 
 def read_picture(path: str | Path, channels: int = 3, size: Size | None = None) -> Pixels:
-    """C Y X, turned as the camera was held, over white where it is transparent, the first frame of
-    several; brought to `size`, if that is given."""
+    """Return the (first) frame of an image as C Y X, upright by its EXIF orientation, transparent
+    pixels over white, resized to `size` if given."""
     return picture_reading(path, channels, size).values[0]
 
 
 def picture_reading(path: str | Path, channels: int = 3, size: Size | None = None) -> Reading:
-    """The same as T C Y X with one frame, and the size before."""
+    """Read an image as T C Y X with one frame, with its size before resizing."""
     with _opened(path) as image:
         height, width = image.height, image.width
         if size is not None:
-            # JPEG can be decoded at a half, a quarter, an eighth; twice what is needed is kept.
+            # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size; keep twice what is needed.
             image.draft(None, (2 * max(size), 2 * max(size)))
         if _is_turned(image):
             height, width = width, height
@@ -84,7 +85,7 @@ def picture_reading(path: str | Path, channels: int = 3, size: Size | None = Non
 def video_reading(
     path: str | Path, frames: int, channels: int = 3, size: Size | None = None
 ) -> Reading:
-    """T C Y X: so many frames, evenly over the whole; of an animation or a folder of pictures."""
+    """Read `frames` evenly spaced frames of an animation or a folder of images, as T C Y X."""
     if Path(path).is_dir():
         return _from_folder(Path(path), frames, channels, size)
     with _opened(path) as image:
@@ -93,8 +94,8 @@ def video_reading(
         if n_frames * area > MAX_VIDEO_PIXELS:
             raise DataError(
                 f"{path} has {n_frames:,} frames of {image.width:,} × {image.height:,} pixels, "
-                f"{n_frames * area / 1e9:,.1f} billion in all; at most "
-                f"{MAX_VIDEO_PIXELS / 1e9:g} billion are read. Make it smaller or shorter."
+                f"{n_frames * area / 1e9:,.1f} billion in total. The limit is "
+                f"{MAX_VIDEO_PIXELS / 1e9:g} billion: make the video smaller or shorter."
             )
         wanted = sampled(n_frames, frames)
         _check_held(len(wanted), area, size, path)
@@ -109,21 +110,21 @@ def video_reading(
 
 
 def frame_files(folder: Path) -> list[Path]:
-    """The pictures of a folder in the order of the numbers in their names: 2 before 10."""
+    """Image files of a folder, sorted by the numbers in their names: 2 before 10."""
     found = [p for p in folder.iterdir() if p.suffix.lower() in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 
 def sampled(n: int, frames: int) -> list[int]:
-    """Which of n frames are taken: the middle one of each of so many equal parts. Where there are
-    fewer than wanted, some come twice."""
+    """Return the indices of `frames` of n frames: the middle of each of `frames` equal parts. Some
+    occur twice if n is smaller."""
     return [(2 * i + 1) * n // (2 * frames) for i in range(frames)]
 
 
 def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) -> Reading:
     files = frame_files(folder)
     if not files:
-        raise DataError(f"{folder} has no pictures that could be the frames of a video.")
+        raise DataError(f"{folder} contains no images to be used as the frames of a video.")
     wanted = sampled(len(files), frames)
     kept: dict[int, Reading] = {}
     for number in sorted(set(wanted)):
@@ -131,8 +132,8 @@ def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) ->
         _check_held(len(set(wanted)), one.height * one.width, size, folder)
         if one.values.shape != kept[min(kept)].values.shape:
             raise DataError(
-                f"{files[number]} has {one.width:,} × {one.height:,} pixels, other frames of "
-                "the same video have not. Give frames of one size."
+                f"{files[number]} has {one.width:,} × {one.height:,} pixels, unlike other frames "
+                "of the same video. All frames must have the same size."
             )
     first = kept[min(kept)]
     stacked = np.concatenate([kept[number].values for number in wanted])
@@ -142,15 +143,15 @@ def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) ->
 def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> None:
     if size is None and frames * area > MAX_PIXELS:
         raise DataError(
-            f"{frames} frames of {path} at their own size have {frames * area:,} pixels; at most "
-            f"{MAX_PIXELS:,} are held at once. Make them smaller."
+            f"{frames} frames of {path} at their original size have {frames * area:,} pixels. The "
+            f"limit is {MAX_PIXELS:,}: make them smaller."
         )
 
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Image]:
-    """An image whose header has been read and judged. All that goes wrong here or in what is done
-    with it becomes a `DataError`: damaged files make Pillow raise nearly anything."""
+    """Open an image and check its header. Every error here and in the body of the `with` becomes a
+    `DataError`, because damaged files make Pillow raise almost anything."""
     pillow = _pillow()
     try:
         if (trouble := _no_file(Path(path))) is not None:
@@ -165,20 +166,20 @@ def _opened(path: str | Path) -> Iterator[Image]:
         raise
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as error:
         raise DataError(
-            f"{path} unfolds into more than the {MAX_PIXELS:,} pixels that are read. "
-            "Make it smaller, or take it away."
+            f"{path} decodes to more than the limit of {MAX_PIXELS:,} pixels. Make it smaller, or "
+            "remove it."
         ) from error
     except pillow.UnidentifiedImageError as error:
         known = ", ".join(FORMATS)
         raise DataError(
-            f"{path} is no picture of a kind that is read ({known}), or its beginning is damaged."
+            f"{path} is not an image in a supported format ({known}), or its header is damaged."
         ) from error
     except MemoryError as error:
         raise DataError(f"{path} does not fit into memory.") from error
     except Exception as error:
         raise DataError(
-            f"{path} cannot be read: {_said(error)}. Is it damaged or cut short? "
-            "Fetch it again, or take it away."
+            f"{path} cannot be read: {_said(error)}. It may be damaged or truncated: download it "
+            "again, or remove it."
         ) from error
 
 
@@ -193,22 +194,22 @@ def _no_file(path: Path) -> str | None:
 def _check_size(width: int, height: int, path: str | Path) -> None:
     if width * height > MAX_PIXELS:
         raise DataError(
-            f"{path} says that it has {width:,} × {height:,} pixels; at most {MAX_PIXELS:,} are "
-            "read. Make it smaller, or take it away."
+            f"{path} has {width:,} × {height:,} pixels by its header. The limit is {MAX_PIXELS:,}: "
+            "make it smaller, or remove it."
         )
     if not width * height:
         raise DataError(f"{path} has no pixels: {width} × {height}.")
 
 
 def _pixels(image: Image, channels: int, path: str | Path) -> Pixels:
-    """C Y X of the frame that the image stands at."""
+    """Return the current frame as C Y X."""
     pillow = _pillow()
     if image.mode == "F":
-        raise DataError(f"{path} holds floating-point numbers. Save it with 8 or 16 bits.")
+        raise DataError(f"{path} contains floating-point numbers. Save it with 8 or 16 bits.")
     if image.mode.startswith("I"):
         values_YX = np.asarray(image)
         if values_YX.min() < 0 or values_YX.max() > 0xFFFF:
-            raise DataError(f"{path} holds 32-bit numbers. Save it with 8 or 16 bits.")
+            raise DataError(f"{path} contains 32-bit numbers. Save it with 8 or 16 bits.")
         return to_pixels(values_YX.astype(np.uint16)[:, :, None], channels, str(path))
     mode = "L" if channels == 1 else "RGB"
     if image.has_transparency_data:
@@ -246,8 +247,8 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UserError(f"Reading pictures needs `pip install pillow` ({error}).") from error
-    # What is too large is refused here, in words of its own. Once for all threads:
-    # `catch_warnings` around each picture would take the filters from the others.
+        raise UserError(f"Reading images needs `pip install pillow` ({error}).") from error
+    # `_check_size` reports images that are too large. The filter is set once for all threads:
+    # `catch_warnings` around each image would reset the filters of the others.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

@@ -1,4 +1,4 @@
-"""Pictures, videos and recordings that have no file: written down as some."""
+"""Write images, videos and audio in memory to files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from headway.data.table import is_missing, shown_value
 from headway.errors import DataError
 
 HELD = 1 << 26
-"""Bytes of arrays that are held before they are written as one stack."""
+"""Bytes of arrays kept in memory before they are written as one stack."""
 
 CHANNELS = 32
-"""Of a recording; where one axis of two is not longer, it is theirs."""
+"""Most channels of audio; a first axis of at most this size is taken for channels."""
 
 ENDINGS = {
     b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp",
     b"II*\0": ".tif", b"MM\0*": ".tif", b"fLaC": ".flac", b"OggS": ".ogg", b"ID3": ".mp3",
     b"FORM": ".aiff", b".snd": ".au", b"\x93NUMPY": ".npy",
 }  # fmt: skip
-"""By how files begin. Readers look at the same, but for .npy."""
+"""File endings by the first bytes of a file. Readers detect formats the same way, except .npy."""
 
 
 class Loose:
-    """A folder of such files. Arrays of one shape become stacks: a file each would be many."""
+    """Writer of media files to a folder. Arrays of one shape are stacked to limit the number of
+    files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -36,10 +37,10 @@ class Loose:
         self.held: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
 
     def put(self, value: object, what: str, where: str, name: str) -> dict[str, Any]:
-        """What a line of a manifest says about it: where it is, in the column `name`, and which
-        part of that."""
+        """Write a value and return its fields for a manifest: the path in the column `name`, and
+        which part of that file it is."""
         if is_missing(value) or (isinstance(value, str) and not value):
-            raise DataError(f"{where} names nothing to read.")
+            raise DataError(f"{where} is empty. Give a path, bytes, or an array.")
         if isinstance(value, str | PathLike):
             return {name: str(Path(value).absolute())}
         if isinstance(value, bytes | bytearray | memoryview):
@@ -59,12 +60,13 @@ class Loose:
     def _mapping(
         self, value: Mapping[str, Any], what: str, where: str, name: str
     ) -> dict[str, Any]:
-        """As datasets have them: bytes or a path that nobody has decoded, or samples."""
+        """Write a value of a Hugging Face dataset: undecoded bytes, a path, or an array of
+        samples."""
         if value.get("array") is not None and what == "audio":
             return self.put((value["array"], value.get("sampling_rate")), what, where, name)
         inner = value.get("bytes") or value.get("path")
         if inner is None:
-            raise DataError(f"{where} has neither `bytes` nor `path`, nor `array`.")
+            raise DataError(f"{where} has none of the fields `bytes`, `path` and `array`.")
         return self.put(inner, what, where, name)
 
     def _next(self, ending: str) -> Path:
@@ -73,7 +75,7 @@ class Loose:
         return self.folder / f"{self.n:06}{ending}"
 
     def _said(self, path: Path) -> str:
-        """Relative to the list, which lies beside the folder."""
+        """Path relative to the manifest, which is next to the folder."""
         return f"{self.folder.name}/{path.name}"
 
     def _bytes(self, value: bytes) -> str:
@@ -101,15 +103,16 @@ def pixels_of(value: Any, what: str, where: str) -> NDArray[Any]:
     if what == "video" and isinstance(value, list | tuple):
         frames = [pixels_of(one, "image", where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:
-            raise DataError(f"{where}: the frames of a video must have one size.")
+            raise DataError(f"{where}: the frames of a video must all have the same size.")
         return np.stack(frames)
-    if hasattr(value, "getbands"):  # Pillow's; an animation for a video
+    if hasattr(value, "getbands"):  # a Pillow image, possibly an animation
         return _image(value) if what == "image" else _animation(value)
     return _numbers(value, where)
 
 
 def _image(image: Any) -> NDArray[Any]:
-    """As it should be seen: turned as the camera was held, colours as such."""
+    """Pixels of a Pillow image, upright by its EXIF orientation, with palettes converted to
+    colours."""
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)
@@ -133,19 +136,19 @@ def _animation(image: Any) -> NDArray[Any]:
 
 
 def samples_of(value: Any, where: str) -> tuple[NDArray[Any], int]:
-    if hasattr(value, "get_all_samples"):  # what datasets decode sound with
+    if hasattr(value, "get_all_samples"):  # the audio decoder of Hugging Face datasets
         samples = value.get_all_samples()
         value = (samples.data, samples.sample_rate)
     pair = isinstance(value, list | tuple) and len(value) == 2
     rate = value[1] if pair else None
     if not isinstance(rate, int | float | np.integer | np.floating) or rate < 1 or rate % 1:
         raise DataError(
-            f"{where} holds {shown_value(value)}: samples come with their rate, as "
-            "(samples, 16000)."
+            f"{where} is {shown_value(value)}, but audio must be given with its sampling rate, as "
+            "in (samples, 16000)."
         )
     samples = _numbers(value[0], where)
     if samples.ndim == 2 and samples.shape[0] <= CHANNELS < samples.shape[1]:
-        samples = samples.T  # torchaudio has channels first
+        samples = samples.T  # torchaudio puts channels first
     if samples.dtype == np.float64:
         samples = samples.astype(np.float32)
     return np.ascontiguousarray(samples), int(rate)
@@ -155,13 +158,15 @@ def _numbers(value: Any, where: str) -> NDArray[Any]:
     try:
         found = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where} holds {shown_value(value)}: {error}.") from error
+        raise DataError(
+            f"{where} is {shown_value(value)}, which cannot be read as an array: {error}."
+        ) from error
     if isinstance(value, list) and found.dtype == np.int64 and found.size:
         whole = found.min() >= 0 and found.max() <= 255
         found = found.astype(np.uint8) if whole else found
     if found.dtype.kind not in "buif" or not found.size:
         raise DataError(
-            f"{where} holds {shown_value(value)}; a path, bytes, a picture of Pillow or an array "
-            "of numbers can be read, and of sound (samples, rate)."
+            f"{where} is {shown_value(value)}. Give a path, bytes, a Pillow image, an array of "
+            "numbers, or (samples, rate) for audio."
         )
     return found

@@ -1,4 +1,4 @@
-"""One picture, video or recording from its file, brought to the form that a model reads."""
+"""Read one image, video or audio item from its file in the format that a model reads."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from headway.settings.vision import PictureSettings
 
 Shape = PictureSettings | SoundSettings
 
-UNITS: dict[What, str] = {"pictures": "pictures", "videos": "videos", "sounds": "recordings"}
+UNITS: dict[What, str] = {"pictures": "images", "videos": "videos", "sounds": "recordings"}
 
 SHEET_BYTES = 64_000_000
-"""What decoded sheets may take, whose parts are items."""
+"""Most bytes of cached sheets: decoded images whose regions are items."""
 
 ROWS_BYTES = 4_000_000
-"""Of an array that are brought to the form at once."""
+"""Bytes of an array that are converted at once."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What items are brought to."""
+    """Format that items are converted to."""
 
     what: What
     channels: int = 3
     frames: int = 1
     size: Size | None = None
-    """None: as large as they come."""
+    """Height and width; None keeps the original size."""
 
     rate: int = 16_000
 
@@ -61,24 +61,24 @@ class Form:
 
 
 class Part(NamedTuple):
-    """What of a file is the item; all of it, if nothing is said."""
+    """Part of a file that is an item; by default the whole file."""
 
     box: tuple[int, int, int, int] | None = None
-    """Left, top, right, bottom of a part of a sheet, in pixels; the latter two are outside."""
+    """Left, top, right and bottom of a region in pixels; right and bottom are exclusive."""
 
     start: float | None = None
-    """Seconds of a recording."""
+    """Start of the part in seconds of audio."""
 
     end: float | None = None
-    index: int | None = None  # type: ignore[assignment] # no one looks for a value in it
-    """Of an item of a stack (.npy, IDX), from 0 on."""
+    index: int | None = None  # type: ignore[assignment] # shadows tuple.index, unused
+    """Index of an item of a stack (.npy, IDX), counted from 0."""
 
     rate: int | None = None
-    """Of an .npy array of samples."""
+    """Sampling rate of an .npy array of samples."""
 
     @property
     def is_row(self) -> bool:
-        """Whether its number is all that says what it is."""
+        """Whether the item is determined by its index alone."""
         return self.box is None and self.start is None and self.end is None
 
     @property
@@ -89,45 +89,45 @@ class Part(NamedTuple):
 WHOLE = Part()
 
 OPENERS: dict[str, Callable[[str, Form], Reading]] = {}
-"""How files of other packages' formats are read, by their ending."""
+"""Reading functions of other packages, by file ending."""
 
 
 def register(ending: str, what: What, read: Callable[[str, Form], Reading]) -> None:
-    """Another kind of file, and how one is opened: as what the fronts of `what` read, in the form
-    that a run has (its rate, its size). A `DataError` names what cannot be read."""
+    """Register a file format by its ending. `read` returns an item of the modality `what` in the
+    format of a run (sampling rate, size), and raises a `DataError` for a bad file."""
     ENDINGS[what] |= {ending}
     OPENERS[ending] = read
 
 
 class Medium(NamedTuple):
-    """A picture, a video or a recording that has not been read yet: a value of a table."""
+    """Reference to an image, video or audio item that has not been read yet: a value of a table."""
 
     path: str
     part: Part = WHOLE
 
     def read(self, form: Form) -> Reading:
-        """Now, with how large it was; a `DataError` names the file if that fails."""
+        """Read the item, with its original size; raise a `DataError` that names a bad file."""
         return read_media(self.path, form, self.part)
 
 
 def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
-    """The item in the wanted form; a `DataError` that names the file if that cannot be."""
+    """Read an item in a format; raise a `DataError` that names a bad file."""
     ending = Path(path).suffix.lower()
     stacked = ending == ".npy" or (part.index is not None and is_idx(path))
     if not stacked and leads_nowhere(Path(path)):
-        raise DataError(f"{path} leads nowhere: it links to {Path(path).readlink()}.")
+        raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
     if (read := OPENERS.get(ending)) is not None:
         return read(path, form)
     if form.what == "sounds":
         return _sound(path, form, part)
     if part.start is not None or part.end is not None:
-        raise DataError(f"{path}: `start` and `end` are for recordings.")
+        raise DataError(f"{path}: `start` and `end` apply only to audio.")
     if stacked:
         where = path if part.index is None else f"{path}, item {part.index}"
         values, height, width = _stacked(stack_item(path, part.index)[None], form, where)
         return Reading(values[0], height, width)
     if part.index is not None:
-        raise DataError(f"{path}: `index` is for stacks in .npy files.")
+        raise DataError(f"{path}: `index` applies only to stacks (.npy, IDX).")
     if part.box is not None:
         return _cut_out(path, form, part.box)
     if form.what == "videos":
@@ -136,7 +136,7 @@ def read_media(path: str, form: Form, part: Part = WHOLE) -> Reading:
 
 
 def rows_of_arrays(media: Sequence[Medium | None], form: Form) -> dict[str, dict[int, int]]:
-    """Of each file that is an array which of these are rows of it, with their indices."""
+    """Map each array file to its items: their numbers among `media` and their rows in the array."""
     found: dict[str, dict[int, int]] = {}
     for number, one in enumerate(media):
         if one is not None and (index := one.part.index) is not None and one.part.is_row:
@@ -146,8 +146,8 @@ def rows_of_arrays(media: Sequence[Medium | None], form: Form) -> dict[str, dict
 
 
 def read_rows(path: str, indices: Sequence[int], form: Form) -> Reading:
-    """Items of one array in the wanted form, N T C Y X, all as large as one another. A `DataError`
-    says that one of them cannot be read, not which."""
+    """Read items of one array in a format as N T C Y X. A `DataError` means that one of them cannot
+    be read, but not which."""
     parts = [_stacked(some, form, path) for some in stack_items(path, indices, ROWS_BYTES)]
     values = [one.values for one in parts]
     return parts[0]._replace(values=np.concatenate(values) if len(values) > 1 else values[0])
@@ -177,7 +177,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """A folder may be a video. Devices and pipes are nothing to read media from."""
+    """Whether a file or a folder exists, which may be a video; False for devices and pipes."""
     return is_file(path) or path.is_dir()
 
 
@@ -193,7 +193,7 @@ def leads_nowhere(path: Path) -> bool:
 
 
 def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:
-    """Pixels that have the right channels and frames, brought to the size."""
+    """Resize pixels that have the right channels and frames."""
     height, width = pixels_TCYX.shape[-2:]
     if form.size is not None:
         pixels_TCYX = resized(pixels_TCYX, *form.size)
@@ -202,7 +202,7 @@ def in_form(pixels_TCYX: Pixels, form: Form) -> Reading:
 
 def _sound(path: str, form: Form, part: Part) -> Reading:
     if part.box is not None:
-        raise DataError(f"{path}: `box` is for pictures.")
+        raise DataError(f"{path}: `box` applies only to images.")
     samples = read_sound(
         path, form.rate, part.start, part.end, npy_rate=part.rate, index=part.index
     )
@@ -211,20 +211,21 @@ def _sound(path: str, form: Form, part: Part) -> Reading:
 
 def _cut_out(path: str, form: Form, box: tuple[int, int, int, int]) -> Reading:
     if form.what != "pictures":
-        raise DataError(f"{path}: `box` is for pictures.")
+        raise DataError(f"{path}: `box` applies only to images.")
     sheet_CYX = SHEETS.read(path, form.channels)
     left, top, right, bottom = box
     height, width = sheet_CYX.shape[1:]
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise DataError(
-            f"{path} has {width:,} × {height:,} pixels; the box {list(box)} (left, top, right, "
-            "bottom) does not lie in it, or is empty."
+            f"{path} has {width:,} × {height:,} pixels, but the box {list(box)} (left, top, right, "
+            "bottom) is empty or exceeds it."
         )
     return in_form(sheet_CYX[None, :, top:bottom, left:right], form)
 
 
 class Sheets:
-    """Decoded sheets, the latest few: their items mostly come one after another."""
+    """Cache of the most recently decoded sheets; items of one sheet are usually read in
+    sequence."""
 
     def __init__(self, limit: int = SHEET_BYTES) -> None:
         self.limit = limit
@@ -232,7 +233,7 @@ class Sheets:
         self._lock = threading.Lock()
 
     def read(self, path: str, channels: int) -> Pixels:
-        """C Y X. Threads that want the same sheet wait for the one that decodes it."""
+        """Return a sheet as C Y X. Threads wait while one of them decodes it."""
         with self._lock:
             try:
                 key = (path, Path(path).stat().st_mtime_ns, channels)

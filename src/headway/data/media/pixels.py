@@ -1,4 +1,4 @@
-"""Arrays of pixels: 8 bits, the wanted channels, the wanted size."""
+"""Convert arrays of pixels to 8 bits and to the required channels and size."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ WHITE = 255
 
 
 def resized(x_TCYX: Pixels, height: int, width: int, crop: bool = True) -> Pixels:
-    """Brought to the size: the largest part in the middle that has its proportions, or with `crop`
-    off everything, stretched.
+    """Resize the largest central part with the new aspect ratio, or all of it, stretched, if `crop`
+    is off.
 
-    Each new pixel is a mean over the old ones that it covers, so that nothing fine gets lost.
+    Resampling is antialiased: each new pixel averages the old pixels that it covers.
     """
     old_height, old_width = x_TCYX.shape[-2:]
     if (old_height, old_width) == (height, width):
         return x_TCYX
     if crop:
-        # Before the work, not behind it: a line of a million pixels would become a giant first.
+        # Crop before resizing: a row of a million pixels would become a huge image first.
         factor = max(height / old_height, width / old_width)
         x_TCYX = _middle(x_TCYX, round(height / factor), round(width / factor))
     x_TCYX = np.ascontiguousarray(x_TCYX)
-    # torch warns of arrays that may not be written to, such as those of a mapped file.
+    # torch warns of read-only arrays, such as those of a mapped file.
     pixels = torch.from_numpy(x_TCYX if x_TCYX.flags.writeable else x_TCYX.copy())
     size = (height, width)
     return F.interpolate(pixels, size=size, mode="bilinear", antialias=True).numpy()
@@ -44,18 +44,18 @@ def _middle(x_TCYX: Pixels, height: int, width: int) -> Pixels:
 
 
 def to_pixels(values_YXC: NDArray[Any], channels: int, where: str) -> Pixels:
-    """C Y X from any array of a picture: 16 bits and 0–1 become 8 bits, four channels are laid over
-    white, grey and colours become each other."""
+    """Convert an image array to 8-bit C Y X from 16 bits or floats in 0–1. Transparency is put over
+    white, and grey and colour are converted to each other."""
     return to_frames(values_YXC[None], channels, where)[0]
 
 
 def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> Pixels:
-    """The same for several frames: T C Y X."""
+    """Convert several frames as `to_pixels` does, to T C Y X."""
     n = values_TYXC.shape[-1]
     if n not in (1, 3, 4):
         raise DataError(
-            f"{where} has {n} channels in its last axis; 1 (grey), 3 (colours) or 4 (with "
-            "transparency) can be read."
+            f"{where} has {n} channels in its last axis, but must have 1 (grey), 3 (colour) or 4 "
+            "(with transparency)."
         )
     x_TYXC = _eight_bits(values_TYXC, where)
     if n == 4:
@@ -65,7 +65,7 @@ def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> Pixels:
     if x_TYXC.shape[-1] == 1 and channels == 3:
         x_TYXC = np.repeat(x_TYXC, 3, axis=-1)
     elif x_TYXC.shape[-1] == 3 and channels == 1:
-        # ITU-R 601, in whole numbers as Pillow does it.
+        # ITU-R 601 weights in integer arithmetic, as in Pillow.
         weights = np.array([19595, 38470, 7471], np.uint32)
         x_TYXC = ((x_TYXC @ weights + 0x8000) >> 16).astype(np.uint8)[..., None]
     return np.ascontiguousarray(x_TYXC.transpose(0, 3, 1, 2))
@@ -79,13 +79,13 @@ def _eight_bits(values: NDArray[Any], where: str) -> Pixels:
     if values.dtype == np.uint16:
         return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     if values.dtype.kind == "f":
-        if not (values.min() >= 0 and values.max() <= 1):  # nor for NaN
+        if not (values.min() >= 0 and values.max() <= 1):  # also False for NaN
             raise DataError(
-                f"{where} holds numbers that are not between 0 and 1, as pixels must be that are "
-                "no whole numbers."
+                f"{where} contains {values.dtype} numbers outside 0 to 1. Floating-point pixels "
+                "must be between 0 and 1."
             )
         return np.rint(values * 255).astype(np.uint8)
     raise DataError(
-        f"{where} holds {values.dtype} numbers; pixels are uint8, uint16, bool, or floating-point "
-        "between 0 and 1."
+        f"{where} contains {values.dtype} numbers. Pixels must be uint8, uint16, bool, or "
+        "floating-point between 0 and 1."
     )

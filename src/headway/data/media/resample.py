@@ -1,4 +1,4 @@
-"""From one sampling rate to another: a windowed sinc, whole or block by block."""
+"""Resample audio with a windowed sinc filter, as a whole or block by block."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from headway.errors import DataError
 Samples = NDArray[np.float32]
 
 LOBES = 50
-"""Zero crossings of the sinc to each side, at the lower of the two rates ..."""
+"""Zero crossings of the sinc filter on each side, at the lower of the two rates."""
 
 BETA = 7.86
-"""... under a Kaiser window that leaves 80 dB less of what is stopped ..."""
+"""Shape parameter of the Kaiser window, for a stop-band attenuation of 80 dB."""
 
 CUTOFF = 0.95
-"""... by a filter that falls from 0.9 to 1.0 of the lower Nyquist frequency."""
+"""Cutoff relative to the lower Nyquist frequency; the transition band is 0.9 to 1.0 of it."""
 
 MOST_PHASES = 1000
-"""Rates with no common divisor are brought to a ratio of numbers up to this, which is wrong by a
-few millionths at most."""
+"""Largest numerator and denominator of the ratio of rates. Other ratios are approximated, with an
+error of a few millionths at most."""
 
 FEWEST_PHASES = 32
-"""Samples that are made at once, as a product of matrices; one at a time would be slow."""
+"""Samples computed at once as a matrix product; one at a time would be slow."""
 
 
 def resample(samples_S: Samples, from_rate: int, to_rate: int) -> Samples:
-    """The same sound with ⌈n × to / from⌉ samples; silence is thought before and after it."""
+    """Resample audio to ⌈n × to / from⌉ samples, assuming silence before and after it."""
     resampler = Resampler(from_rate, to_rate)
     return np.concatenate([resampler.push(samples_S), resampler.finish()])
 
 
 class Resampler:
-    """Takes a recording block by block and gives back what `resample` gives for the whole."""
+    """Streaming resampler: its blocks add up to the result of `resample` for the whole."""
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
         if min(from_rate, to_rate) < 1:
@@ -55,7 +55,7 @@ class Resampler:
         self._taken = self._given = 0
 
     def push(self, samples_S: Samples) -> Samples:
-        """What can be said now: the filter looks ahead, so the end comes later."""
+        """Take a block; return the samples that are ready. The filter looks ahead, so they lag."""
         self._taken += len(samples_S)
         if self._step == self._phases:
             return samples_S.astype(np.float32, copy=False)
@@ -65,7 +65,7 @@ class Resampler:
         return made
 
     def finish(self) -> Samples:
-        """The rest."""
+        """Return the remaining samples."""
         if self._step == self._phases:
             return np.zeros(0, dtype=np.float32)
         left = -(-self._taken * self._phases // self._step) - self._given
@@ -74,7 +74,8 @@ class Resampler:
         return self._made()[:left]
 
     def _made(self) -> Samples:
-        """A step of the kernel reads `_step` samples on and gives one sample for each phase."""
+        """Apply the kernel. Each step advances by `_step` samples and yields one sample per
+        phase."""
         n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step
         if n_steps < 1:
             return np.zeros(0, dtype=np.float32)
@@ -92,7 +93,7 @@ def _near(ratio: Fraction) -> Fraction:
 
 @lru_cache(maxsize=32)
 def _kernel(step: int, phases: int) -> tuple[Tensor, int]:
-    """A filter for each phase (P 1 K), and how many samples it looks back."""
+    """Return a filter per phase (P 1 K), and the number of samples that it looks back."""
     lower = min(1.0, phases / step)
     width = math.ceil(LOBES / lower)
     phase_P1 = torch.arange(phases, dtype=torch.float64)[:, None] * step / phases
@@ -100,5 +101,5 @@ def _kernel(step: int, phases: int) -> tuple[Tensor, int]:
     along_PK = (time_PK * lower / LOBES).clamp(-1.0, 1.0)
     window_PK = torch.special.i0(BETA * (1.0 - along_PK.square()).sqrt()) * (along_PK.abs() < 1.0)
     kernel_PK = torch.special.sinc(CUTOFF * lower * time_PK) * window_PK
-    # Each phase sums to 1, so that a constant stays one.
+    # Each filter sums to 1, so that a constant signal stays constant.
     return (kernel_PK / kernel_PK.sum(1, keepdim=True)).float()[:, None], width

@@ -1,7 +1,7 @@
-"""Pixels and samples on disk, mapped into memory: of any size, of which only what is read costs.
+"""Stores of pixels and samples, memory-mapped from disk, so that only what is read takes memory.
 
-The numbers of all items lie one after another in one file; where each begins and how large it is
-is known. A split is a choice of items, not a copy.
+The values of all items are concatenated in one file, with the start and size of each item. A split
+is a selection of items, not a copy.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from torch import Tensor
 from headway.data.media.pixels import Pixels
 
 ON_DEVICE = 8_000_000_000
-"""Bytes that a copy on a device may take."""
+"""Most bytes of a copy on a device."""
 
 Rows = NDArray[np.integer[Any]]
 PictureShape = tuple[int, int, int, int]
-"""T C Y X."""
+"""Sizes of T C Y X."""
 
 
 class PictureStore:
-    """Item i is `store[i]`: uint8 T C Y X. A picture has one frame."""
+    """Store of images and videos: `store[i]` is uint8 T C Y X. An image has one frame."""
 
     def __init__(
         self, pixels: Pixels, starts: NDArray[np.int64], shapes: NDArray[np.int64],
         copy: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """`pixels` is flat; `shapes` has a row a picture."""
+        """`pixels` is flat; `shapes` has one row per item."""
         self.pixels = pixels
         self.starts = starts
         self.shapes = shapes
         self.copy = copy
-        """Of all items in their order, on the device that gathers them."""
+        """Copy of all items in order, on the device on which batches are gathered."""
 
     @classmethod
     def of(cls, items: Sequence[Pixels]) -> PictureStore:
-        """Of arrays in memory."""
+        """Create a store from arrays in memory."""
         shapes = np.array([item.shape for item in items], np.int64).reshape(len(items), 4)
         flat = [item.reshape(-1) for item in items]
         pixels = np.concatenate(flat) if flat else np.zeros(0, np.uint8)
@@ -50,34 +50,34 @@ class PictureStore:
 
     @classmethod
     def open(cls, path: Path, shape: PictureShape) -> PictureStore:
-        """Of a file with pictures of one shape."""
+        """Open a file of items of one shape."""
         pixels = _mapped(path, "u1")
         n = len(pixels) // prod(shape)
         shapes = np.broadcast_to(np.array(shape, np.int64), (n, 4))
         return cls(pixels, np.arange(n, dtype=np.int64) * prod(shape), shapes)
 
     def rows(self, rows: Rows) -> PictureStore:
-        """Some of the items, in this order."""
+        """Select items, in this order."""
         return PictureStore(self.pixels, self.starts[rows], self.shapes[rows])
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, i: int) -> Pixels:
-        """A copy, so that it may be written to."""
+        """Return a writable copy of an item."""
         start, shape = int(self.starts[i]), self.shapes[i]
         return np.array(self.pixels[start : start + int(shape.prod())]).reshape(shape)
 
     @property
     def equal(self) -> PictureShape | None:
-        """The shape that all have; None if they differ or there are none."""
+        """The common shape of all items; None if shapes differ or there are no items."""
         if not len(self) or (self.shapes != self.shapes[0]).any():
             return None
         t, c, y, x = self.shapes[0].tolist()
         return t, c, y, x
 
     def gather(self, rows: Rows) -> Tensor:
-        """B T C Y X of items that have one shape, on the device of the copy if there is one."""
+        """Gather items of one shape as B T C Y X, on the device of the copy if there is one."""
         if self.copy is not None:
             return self.copy[torch.as_tensor(rows, device=self.copy.device)]
         shape = self.shapes[rows[0]]
@@ -89,8 +89,8 @@ class PictureStore:
         return torch.from_numpy(np.ascontiguousarray(items[self.starts[rows] // size]))
 
     def on(self, device: torch.device | str, most: int = ON_DEVICE) -> PictureStore:
-        """The same with a copy on the device, if all have one shape and it does not take more than
-        `most` bytes; else just the same."""
+        """Return the store with a copy on the device if all items have one shape and need at most
+        `most` bytes; otherwise return the store itself."""
         device = torch.device(device)
         shape = self.equal
         if device.type == "cpu" or shape is None or len(self) * prod(shape) > most:
@@ -104,7 +104,7 @@ class PictureStore:
 
 
 class SoundStore:
-    """Item i is `store[i]`: int16 samples."""
+    """Store of audio: `store[i]` is an array of int16 samples."""
 
     def __init__(
         self, samples: NDArray[np.int16], starts: NDArray[np.int64], lengths: NDArray[np.int64],
@@ -117,7 +117,7 @@ class SoundStore:
 
     @classmethod
     def of(cls, items: Sequence[NDArray[np.int16]], rate: int) -> SoundStore:
-        """Of arrays in memory."""
+        """Create a store from arrays in memory."""
         lengths = np.array([len(item) for item in items], np.int64)
         samples = np.concatenate(items) if items else np.zeros(0, np.int16)
         return cls(samples, _starts(lengths), lengths, rate)
@@ -127,25 +127,25 @@ class SoundStore:
         return cls(_mapped(path, "<i2"), _starts(lengths), lengths, rate)
 
     def rows(self, rows: Rows) -> SoundStore:
-        """Some of the items, in this order."""
+        """Select items, in this order."""
         return SoundStore(self.samples, self.starts[rows], self.lengths[rows], self.rate)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, i: int) -> NDArray[np.int16]:
-        """A copy, so that it may be written to."""
+        """Return a writable copy of an item."""
         start = int(self.starts[i])
         return np.array(self.samples[start : start + int(self.lengths[i])])
 
     @property
     def seconds(self) -> float:
-        """Of all together."""
+        """Total duration in seconds."""
         return float(self.lengths.sum()) / self.rate
 
 
 def to_int16(samples_S: NDArray[np.float32]) -> NDArray[np.int16]:
-    """What is louder than it can be is cut."""
+    """Convert samples from −1 to 1 to 16 bits; values outside are clipped."""
     return np.rint(np.clip(samples_S * 32768.0, -32768, 32767)).astype(np.int16)
 
 

@@ -1,1 +1,1 @@
-"""Readers of files: one for each format. They give tables and know nothing of tasks."""
+"""Readers of file formats. Each returns a table and is independent of the task."""

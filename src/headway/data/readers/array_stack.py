@@ -1,5 +1,5 @@
-"""Pictures and videos that lie together in one file: `.npy` stacks, and IDX files as of MNIST with
-their labels in another file beside them."""
+"""Tables of images and videos in one file: `.npy` stacks, and IDX files such as MNIST, whose labels
+are in a second file next to them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ CHANNELS = (1, 3, 4)
 
 
 def open_stack(path: Path) -> Table:
-    """All items of an .npy stack, without labels."""
+    """Return a table of all items of an .npy stack, without labels."""
     return _table(path, len(open_npy(str(path))))
 
 
 def is_stack(path: Path, *, moving: bool) -> bool:
-    """Whether an .npy file has several pictures, or several videos."""
+    """Whether an .npy file contains several images, or several videos if `moving`."""
     shape = open_npy(str(path)).shape
     one = 3 if moving else 2
     return len(shape) > one + 1 or (len(shape) == one + 1 and shape[-1] not in CHANNELS)
 
 
 def open_mnist(path: Path, *, labelled: bool) -> Table:
-    """An IDX file of pictures; that of the labels is found beside it."""
+    """Return a table of an IDX file of images; the labels are read from the file next to it."""
     pictures = open_idx(path)
     if pictures.ndim not in (3, 4):
         raise DataError(
-            f"{path} has {pictures.ndim} axes; pictures have the axes N Y X [C]. "
-            "Give the file of pictures; that of the labels is found beside it."
+            f"{path} has {pictures.ndim} axes, but images have the axes N Y X [C]. Give the file "
+            "of images; the file of labels next to it is found automatically."
         )
     if not labelled:
         return _table(path, len(pictures))
@@ -42,7 +42,7 @@ def open_mnist(path: Path, *, labelled: bool) -> Table:
     labels = open_idx(beside)
     if labels.shape != (len(pictures),):
         raise DataError(
-            f"{path} has {len(pictures):,} pictures, but {beside} has {len(labels):,} labels."
+            f"{path} has {len(pictures):,} images, but {beside} has {len(labels):,} labels."
         )
     return _table(path, len(pictures), list(map(str, labels.tolist())))
 
@@ -64,13 +64,16 @@ def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:
 
 
 def idx_in_folder(folder: Path) -> Path | None:
-    """The file of training pictures, or the only one."""
+    """Return the IDX file of training images, or the only one of images; None if there is none."""
     found = sorted(p for p in folder.iterdir() if is_idx(p) and "images" in p.name)
     training = [p for p in found if p.name.startswith("train")] or found
-    # The same file may lie there packed and unpacked.
+    # The folder may contain the same file compressed and uncompressed.
     names = {p.name.removesuffix(".gz") for p in training}
     if len(names) > 1:
-        raise DataError(f"{folder} has several IDX files: {', '.join(sorted(names))}. Name one.")
+        raise DataError(
+            f"{folder} contains several IDX files: {', '.join(sorted(names))}. Give "
+            "the path of one."
+        )
     return training[0] if training else None
 
 
@@ -82,4 +85,4 @@ def labels_beside(path: Path) -> Path:
     for found in (path.with_name(name), path.with_name(f"{name}.gz")):
         if found.is_file() and name != path.name.removesuffix(".gz"):
             return found
-    raise DataError(f"{path} has no labels beside it: {name} or {name}.gz is missing.")
+    raise DataError(f"{path} has no file of labels next to it: {name} or {name}.gz is missing.")

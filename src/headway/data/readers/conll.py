@@ -1,4 +1,4 @@
-"""Sentences with a word a line and columns beside it, as CoNLL has them."""
+"""Read CoNLL files: one word per line with its columns, and empty lines between sentences."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from headway.data.table import SAMPLE, Raw, Row, Table
 DOCUMENT = "-DOCSTART-"
 
 ENDINGS = frozenset({".conll", ".bio", ".bioes", ".iob", ".iob2", ".iobes"})
-"""Names of files with a word a line end so, where blanks stand between columns."""
+"""File endings of CoNLL files with columns separated by spaces or tabs."""
 
 UNIVERSAL = ".conllu"
-"""CoNLL-U: words in column 2, parts of speech in column 4, comments before sentences, and lines of
-several words together (`1-2`) or of words that are not there (`1.1`)."""
+"""File ending of CoNLL-U: words in column 2, parts of speech in column 4, comments before
+sentences, and lines of multiword tokens (`1-2`) and of empty nodes (`1.1`), which are skipped."""
 
 
 def open_conll(path: str, encoding: str) -> Table:
-    """A row is a sentence, and a column of it has a text for each word; columns are numbered."""
+    """Return a table with one row per sentence. A column, named by its number, lists one text per
+    word."""
     how = _Conll(path, encoding)
     width = how.width()
     columns = tuple(str(i) for i in range(1, width + 1))
@@ -37,16 +38,16 @@ def open_conll(path: str, encoding: str) -> Table:
         means = {"words": "2", "tags": "4"}
     return Table(
         columns, sample, lambda names: how.read(columns, names), name=shown(path),
-        form=f"a word a line, {width} column{'s' * (width != 1)}", header=False, means=means,
+        form=f"one word per line, {width} column{'s' * (width != 1)}", header=False, means=means,
     )  # fmt: skip
 
 
 SPAN = re.compile(r"O|[BIESLU]-\S+")
-"""Marks of spans; words are hardly so, and never all of them."""
+"""Pattern of span tags. Words rarely match it, and never all of them."""
 
 
 def _marks(sample: Sequence[Row], column: str) -> bool:
-    """Whether a column has marks of spans and nothing else."""
+    """Whether a column of the sample contains only span tags, not all of them `O`."""
     found = {str(one) for row in sample for one in cast(Sequence[object], row[column])}
     return found > {"O"} and all(map(SPAN.fullmatch, found))
 
@@ -57,12 +58,12 @@ class _Conll:
         self.universal = UNIVERSAL in {end.lower() for end in Path(path).suffixes}
 
     def width(self) -> int:
-        """Of the first line of a sentence."""
+        """Number of columns in the first line of a sentence."""
         lines = open_lines(self.path, self.encoding)
         return next((len(cells_of(line)) for line in lines if not self._is_beside(line)), 0)
 
     def read(self, columns: Sequence[str], names: Sequence[str]) -> Iterator[Raw]:
-        """With one bad line a sentence cannot be read."""
+        """Yield the sentences. A sentence with a bad line is yielded as a problem."""
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width = len(columns)
         found: list[list[str]] = [[] for _ in places]
@@ -96,17 +97,17 @@ class _Conll:
     def _wrong(
         self, cells: list[str], width: int, places: Sequence[int], line: str, number: int
     ) -> str:
-        """What is wrong with a line, if anything is."""
+        """Describe what is wrong with a line; empty if it is valid."""
         where = f"{shown(self.path)}, line {number:,}"
         if len(cells) <= max(places) and len(cells) < 2:
             return (
-                f"{where}: a word and its tag are needed, with a tab or blanks between them, and "
-                f"an empty line between sentences: {line[:60]!r}."
+                f"{where} must have a word and its tag, separated by a tab or spaces, with an "
+                f"empty line between sentences: {line[:60]!r}."
             )
         if len(cells) != width:
-            return f"{where} has {len(cells)} columns but the first has {width}: {line[:60]!r}."
+            return f"{where} has {len(cells)} columns, the first line has {width}: {line[:60]!r}."
         if max(places) >= width:
-            return f"{where} has {width} columns; column {max(places) + 1} is asked for."
+            return f"{where} has only {width} columns; column {max(places) + 1} is required."
         empty = next((i for i in places if not cells[i]), None)
         return "" if empty is None else f"{where}: column {empty + 1} is empty: {line[:60]!r}."
 

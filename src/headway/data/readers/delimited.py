@@ -1,5 +1,5 @@
-"""Tables of text: columns with tabs, commas or semicolons between, with a line that names them or
-without; and labels before texts, as fastText has them."""
+"""Read delimited text files: columns separated by tabs, commas or semicolons, with or without a
+header; and files with labels before texts, such as those of fastText."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from headway.data.table import ABSENT, SAMPLE, Raw, Table
 from headway.errors import DataError
 
 FASTTEXT = "__label__"
-"""Begins labels in the files of fastText, which stand before the text."""
+"""Prefix of the labels before each text in files of fastText."""
 
 BETWEEN = {"\t": "tab-separated", ",": "comma-separated", ";": "semicolon-separated"}
 UNITS = {"\t": "a tab", ",": "a comma", ";": "a semicolon"}
 
 Cells = list[str]
 IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
-"""Whether a first line names the columns, given the lines that follow."""
+"""Function from a first line and the lines after it to whether it is a header."""
 
 
 @dataclass(frozen=True)
 class Delimited:
-    """How a file is written."""
+    """Delimited file with its encoding and separator."""
 
     path: str
     encoding: str
     between: str
     ragged: bool = False
-    """Whether lines may have more cells than the first, or fewer, if those asked for are there."""
+    """Whether lines may have more or fewer cells than the first if all required columns are
+    there."""
 
     def rows(self) -> Iterator[tuple[Cells, int]]:
-        """Each with the number of its first line; of an empty line there are no cells."""
+        """Yield the cells and the first line number of each row. An empty line has no cells."""
         lines = open_lines(self.path, self.encoding)
         if self.between == "\t":
             for number, line in enumerate(lines, 1):
                 yield line.split("\t") if line.strip() else [], number
             return
-        csv.field_size_limit(MAX_LINE)  # the module's own is for all readers, and low
+        csv.field_size_limit(MAX_LINE)  # the default limit is low; this setting is global
         reader = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=self.between)
         number = 1
         try:
@@ -65,10 +66,10 @@ class Delimited:
                 yield Raw(None, number, self._wrong(cells, number, needed, width))
 
     def _wrong(self, cells: Cells, number: int, needed: int, width: int) -> str:
-        wanted = f"{needed} are needed" if self.ragged else f"the first has {width}"
+        wanted = f"needs {needed}" if self.ragged else f"the first line has {width}"
         return (
             f"{shown(self.path)}, line {number:,} has {len(cells)} column{'s' * (len(cells) != 1)} "
-            f"but {wanted}, with {UNITS[self.between]} between them: "
+            f"but {wanted}, separated by {UNITS[self.between]}: "
             f"{self.between.join(cells)[:60]!r}."
         )
 
@@ -76,7 +77,7 @@ class Delimited:
 def open_delimited(
     path: str, encoding: str, between: str, is_header: IsHeader, *, ragged: bool = False
 ) -> Table:
-    """A table whose first line may name its columns; else they are called 1, 2, …"""
+    """Return a table. Its columns are named by the header, or 1, 2, … without one."""
     how = Delimited(path, encoding, between, ragged)
     head = [cells for cells, _ in islice(how.rows(), SAMPLE + 1)]
     at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
@@ -95,7 +96,7 @@ def open_delimited(
 
 
 def _unlike(names: Sequence[str]) -> list[str]:
-    """Each name once: the first has it, others and those without a name their number."""
+    """Make column names unique: duplicates and empty names become the column number."""
     found: list[str] = []
     for number, name in enumerate(names, 1):
         found.append(name if name and name not in found else str(number))
@@ -105,8 +106,8 @@ def _unlike(names: Sequence[str]) -> list[str]:
 def between_of(
     path: str, head: Sequence[str], names: Sequence[str], *, ragged: bool = False
 ) -> str:
-    """What stands between columns; nothing where this looks like no table. In `ragged` lines, as of
-    pairs of sentences, tabs tell more than commas."""
+    """Return the column separator, or an empty string if the file does not look like a table. In
+    `ragged` files, such as sentence pairs, tabs count more than commas."""
     suffixes = {end.lower() for end in Path(path).suffixes}
     first = head[0] if head else ""
     if ".csv" in suffixes:
@@ -120,8 +121,8 @@ def between_of(
 
 
 def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
-    """Of a file that is not called so: its first line names the columns, or the second has as many
-    of them. A sentence with a comma makes no table."""
+    """Whether a file without the ending .csv is CSV: its first line names the columns, or the
+    second has the same number of cells. A sentence with a comma is not a table."""
     if "," not in first:
         return False
     header, cells = (next(csv.reader([line]), []) for line in (first, second))
@@ -131,7 +132,7 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class LabelForm:
-    """The way in which a file without columns writes a label before each text."""
+    """Format in which a file without columns writes a label before each text."""
 
     form: str
     columns: tuple[str, ...]
@@ -139,8 +140,8 @@ class LabelForm:
 
 
 def label_form(head: Sequence[str]) -> LabelForm | None:
-    """What the first lines have before their texts: `__label__x` (fastText), `LABEL:detail` (TREC),
-    or one of a few numbers; None if lines do not begin with labels."""
+    """Detect labels before the texts of the first lines: `__label__x` (fastText), `LABEL:detail`
+    (TREC), or one of a few numbers. None if lines do not start with labels."""
     if head and head[0].startswith(FASTTEXT):
         return LabelForm(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
     if head and all(map(_TREC.match, head)):
@@ -157,7 +158,7 @@ _NUMBERED = re.compile(r"-?\d{1,4}(?= +\S)")
 
 
 def open_labelled_lines(path: str, encoding: str, how: LabelForm) -> Table:
-    """A label before each text; a list of them where there are several."""
+    """Return a table of labels and texts. The label is a list if a line has several."""
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
         for number, line in enumerate(open_lines(path, encoding), 1):

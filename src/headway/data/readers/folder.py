@@ -1,4 +1,4 @@
-"""Folders whose folders are classes, or that just hold files; and single files."""
+"""Tables of folders with one subfolder per class, of folders of files, and of single files."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from headway.errors import DataError, one_line
 
 FILE, FOLDER = "(file)", "(folder)"
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
-"""Folders of such names hardly are classes."""
+"""Names of folders that are splits rather than classes."""
 
 
 def open_folder(folder: Path, what: What, *, labelled: bool) -> Table:
-    """A folder a class. Where no labels are wanted, files may lie in the folder itself."""
+    """Return a table of a folder with one subfolder per class, or, without labels, of all its
+    files."""
     classes = sorted((p for p in folder.iterdir() if _is_class(p)), key=lambda p: natural(p.name))
     entries: list[tuple[Path, str | None]] = []
     if labelled:
@@ -37,18 +38,19 @@ def _check_classes(folder: Path, classes: list[Path]) -> None:
     lost = [p for p in folder.iterdir() if leads_nowhere(p) and not p.suffix]
     if lost:
         raise DataError(
-            f"{lost[0]} leads nowhere: it links to {lost[0].readlink()}. A class would be missing; "
-            "put the folder there, or remove the link."
+            f"{lost[0]} is a broken link to {lost[0].readlink()}, so a class would be missing. Put "
+            "the folder there, or remove the link."
         )
     if classes and {p.name.lower() for p in classes} <= SPLITS:
         raise DataError(
-            f"{folder} has the folders {', '.join(p.name for p in classes)}, which are no classes. "
-            f"Give them apart: {_apart(classes)}"
+            f"{folder} has the folders {', '.join(p.name for p in classes)}, which are splits, not "
+            f"classes. Give them separately: {_apart(classes)}"
         )
 
 
 def open_text_folder(path: str, encoding: str) -> Table:
-    """Texts in a folder for each class: a file is an example, its folder the label."""
+    """Return a table of text files in one folder per class. A file is an example, its folder the
+    label."""
     folder = Path(path)
     _check_classes(folder, class_folders(folder))
     entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder)]
@@ -66,13 +68,13 @@ def open_text_folder(path: str, encoding: str) -> Table:
 
     return Table(
         ("label", "text"), [row(i) for i in range(0, len(entries), len(entries) // SAMPLE + 1)],
-        read, name=path, form="a folder for each class", unit="file", typed=False, n=len(entries),
+        read, name=path, form="one folder per class", unit="file", typed=False, n=len(entries),
         named=lambda line: str(entries[line - 1][0]),
     )  # fmt: skip
 
 
 def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What) -> Table:
-    """Files, each with the name of the folder that is its class, if there is one."""
+    """Return a table of media files, with the name of the class folder of each if there is one."""
     labelled = entries[0][1] is not None
 
     def row(i: int) -> Row:
@@ -84,15 +86,15 @@ def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: What
 
     return Table(
         (FILE, FOLDER) if labelled else (FILE,), [row(i) for i in range(min(SAMPLE, len(entries)))],
-        read, name=name, form="a folder a class" if labelled else "files",
+        read, name=name, form="one folder per class" if labelled else "files",
         unit=UNITS[what].removesuffix("s"), header=False, n=len(entries),
         named=lambda line: str(entries[line - 1][0]),
     )  # fmt: skip
 
 
 def _apart(splits: list[Path]) -> str:
-    """Which of these folders to train on and which to validate on; a test set is for later, or the
-    best checkpoint would be chosen on it."""
+    """Suggest commands for folders of splits. The test set is only for the final evaluation;
+    otherwise the best checkpoint would be chosen on it."""
     named = {path.name.lower(): path for path in splits}
     train = next((named[name] for name in ("train", "training") if name in named), None)
     valid, test = (
@@ -101,7 +103,7 @@ def _apart(splits: list[Path]) -> str:
     )
     words = f"headway train TASK {train or '…'}"
     words += f" --valid {valid}" if train and valid else ""
-    return f"{words} (and then, to score it: headway evaluate RUN {test})" if test else words
+    return f"{words} (and then, to evaluate it: headway evaluate RUN {test})" if test else words
 
 
 def _is_class(path: Path) -> bool:
@@ -109,11 +111,11 @@ def _is_class(path: Path) -> bool:
 
 
 def _below(folder: Path, what: What) -> list[Path]:
-    """Files with the right endings, however deep; for videos also folders of frames."""
+    """Files with the endings of a modality at any depth, and folders of frames for videos."""
     found: list[Path] = []
     for path in sorted(folder.iterdir(), key=lambda p: natural(p.name)):
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):
-            continue  # it leads back, and round and round
+            continue  # a link to a parent folder: a cycle
         if _is_class(path):
             frames = what == "videos" and bool(frame_files(path))
             found += [path] if frames else _below(path, what)
@@ -126,8 +128,7 @@ def _nothing(folder: Path, classes: list[Path], what: What, labelled: bool) -> s
     unit = UNITS[what]
     if labelled and not classes and _below(folder, what):
         return (
-            f"{folder} has {unit}, but no folders: the class of one is the name of the folder that "
-            "it lies in. Or give a manifest: a TSV, CSV or JSONL file with the columns path and "
-            "label."
+            f"{folder} contains {unit} but no class folders. Put them into one folder per class, "
+            "or give a manifest: a TSV, CSV or JSONL file with the columns path and label."
         )
-    return f"{folder} has no {unit} by the endings of their names, nor have its folders."
+    return f"{folder} and its subfolders contain no {unit} with a supported file ending."

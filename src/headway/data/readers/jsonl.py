@@ -1,4 +1,4 @@
-"""Lines of JSON: whether a file has them, the table that they are, and what stands in fields."""
+"""Read JSON Lines files: detect them, open them as tables, and convert the values of fields."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from headway.errors import DataError
 
 
 def open_jsonl(path: str, encoding: str) -> Table:
-    """Fields are columns; `translation.de` is the field `de` inside `translation`."""
+    """Return a table whose columns are the fields; `translation.de` is the field `de` of
+    `translation`."""
     sample, problem = [], ""
     for line, where in _lines(path, encoding):
         try:
             sample.append(parse_object(line, where))
         except DataError as error:
             if line.lstrip().startswith("["):
-                raise  # there are no lines at all
+                raise  # a JSON array, not JSON Lines
             problem = problem or str(error)
         if len(sample) == SAMPLE:
             break
@@ -60,8 +61,8 @@ def _deep(row: Mapping[str, Any], name: str, default: object) -> object:
 
 
 def is_json(path: str, first: str, *fields: str) -> bool:
-    """By its name, or because its first line looks like it; and has one of the fields, if any are
-    given."""
+    """Whether a file is JSON Lines by its name or its first line, which must have one of the fields
+    if any are given."""
     names = set(Path(path).suffixes)
     if names & {".jsonl", ".ndjson", ".json"}:
         return True
@@ -82,7 +83,7 @@ def parse_line(line: str, where: str) -> Any:
     except (ValueError, RecursionError) as error:
         if line.lstrip().startswith("[") and where.endswith((", line 1", ":1")):
             raise _array(where) from error
-        raise DataError(f"{where} is not a line of JSON: {error}.") from error
+        raise DataError(f"{where} is not valid JSON: {error}.") from error
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
@@ -91,24 +92,23 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
         raise _array(where)
     if not isinstance(values, dict):
         raise DataError(
-            f"{where} is {_kind(values)}, not an object with fields "
-            f'({{"text": …}}): {line.strip()[:40]!r}.'
+            f'{where} is {_kind(values)}, not a JSON object ({{"text": …}}): {line.strip()[:40]!r}.'
         )
     return values
 
 
 def _array(where: str) -> DataError:
     return DataError(
-        f"{where} begins a JSON array; what is read has an object on each line "
-        '({"text": …}). Make lines of it: '
+        f"{where} starts a JSON array, but one object per line is needed "
+        '({"text": …}). Convert it: '
         "python -c 'import json, sys; [print(json.dumps(x)) for x in json.load(sys.stdin)]' "
         "< FILE.json > FILE.jsonl"
     )
 
 
 def value_text(value: Any, name: str, where: str) -> str:
-    """A label or a short field as text: numbers and truth values as JSON writes them, lists of
-    texts with commas between; nothing for null."""
+    """Convert a label or a short field to text: numbers and booleans as in JSON, lists of texts
+    joined with commas, null as an empty text."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -117,12 +117,15 @@ def value_text(value: Any, name: str, where: str) -> str:
         return json.dumps(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return sound(", ".join(value), name, where)
-    raise DataError(f"{where}: field {name!r} is {json.dumps(value)[:40]}, not text.")
+    raise DataError(f"{where}: the field {name!r} is {json.dumps(value)[:40]}, not text.")
 
 
 def sound(text: str, name: str, where: str) -> str:
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
-        raise DataError(f"{where}: field {name!r} holds half of a surrogate pair.")
+        raise DataError(
+            f"{where}: the field {name!r} contains half of a surrogate pair, which is "
+            "not valid text."
+        )
     return text
 
 

@@ -1,7 +1,7 @@
-"""Plain text: documents of any size, which come in pieces that fit in memory; and aligned lines.
+"""Read plain text: documents of any size, in pieces that fit in memory; and aligned lines.
 
-A piece ends before a single blank between two words, where every tokenizer cuts anyway, so that
-the tokens of the pieces are the tokens of the document.
+A piece ends before a single space between two words, where every tokenizer splits, so that the
+tokens of the pieces are the tokens of the document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.data.table import SAMPLE, Raw, Table
 from headway.errors import DataError
 
 PIECE = 10_000
-"""Characters of a piece, about."""
+"""Approximate number of characters in a piece."""
 
 SEPARATOR = "<|endoftext|>"
 """The line between two documents of one file."""
@@ -31,7 +31,7 @@ _PLACES = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 
 Stream = Iterator[str | None]
-"""Text in parts of bounded size; None where a document ends."""
+"""Text in parts of bounded size, with None at the end of each document."""
 
 
 Unit = Literal["auto", "file", "paragraph", "line"]
@@ -45,8 +45,9 @@ class UnequalCounts(DataError):
 
 
 def open_plain(path: str, encoding: str, unit: Unit) -> Table:
-    """One column, whose rows are documents, or pieces of them: joined they are the document,
-    exactly. Their number is that of the document in its file; the line where it is a line."""
+    """Return a table of one column with documents or pieces of them, which join to the exact
+    document. The row number is that of the document in its file, or of the line if units are
+    lines."""
 
     def read(names: Sequence[str]) -> Iterator[Raw]:
         return _pieces(path, encoding, unit)
@@ -74,7 +75,7 @@ def _pieces(path: str, encoding: str, unit: Unit) -> Iterator[Raw]:
 
 
 def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> Table:
-    """Line n of one file belongs to line n of the others."""
+    """Return a table of aligned files: line n of one file belongs to line n of the others."""
 
     def read(asked: Sequence[str]) -> Iterator[Raw]:
         files = [open_lines(paths[names.index(name)], encoding) for name in asked]
@@ -82,7 +83,7 @@ def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> T
         try:
             for number, lines in enumerate(zip(*files, strict=True), 1):
                 yield Raw(lines, number)
-        except ValueError as error:  # of zip: ours are no ValueErrors
+        except ValueError as error:  # raised by zip; our own errors are not ValueErrors
             raise UnequalCounts(_unequal(paths[0], paths[1], encoding)) from error
 
     streams = any(is_stream(path) for path in paths)
@@ -90,25 +91,26 @@ def open_aligned(paths: Sequence[str], names: Sequence[str], encoding: str) -> T
     sample = [dict(zip(names, lines, strict=True)) for lines in zip(*heads, strict=False)]
     beside = " and ".join(Path(shown(path)).name for path in paths[1:])
     return Table(tuple(names), sample, read, name=shown(paths[0]), typed=False,
-                 form=f"lines, beside {beside}")  # fmt: skip
+                 form=f"lines, aligned with {beside}")  # fmt: skip
 
 
 def _unequal(source: str, target: str, encoding: str) -> str:
     names = f"{shown(source)} and {shown(target)}"
-    rule = "line n of one must translate line n of the other."
+    rule = "line n of one must be the translation of line n of the other."
     if is_stream(source) or is_stream(target):
         return f"{names} have different numbers of lines: {rule}"
     lengths = [
         np.fromiter((len(line) for line in open_lines(path, encoding)), np.float64)
         for path in (source, target)
     ]
-    counts = f"{shown(source)} has {len(lengths[0]):,} lines but {shown(target)} has "
+    counts = f"{shown(source)} has {len(lengths[0]):,} lines, but {shown(target)} has "
     counts += f"{len(lengths[1]):,}: {rule} "
     return counts + where_lines_slip(lengths[0], lengths[1], (source, target), encoding)
 
 
 def _place(text: str) -> int:
-    """Where to cut: before the last single blank of the first so many characters."""
+    """Return where to cut a text: before the last single space within the first `PIECE`
+    characters."""
     for start in (PIECE - 1_000, 1):
         found = [match.start() for match in _PLACES.finditer(text, start, PIECE + 1)]
         if found:
@@ -146,7 +148,7 @@ def _paragraphs(lines: Iterable[str]) -> Stream:
 
 
 def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
-    """A carriage return before a line feed goes."""
+    """Remove carriage returns before line feeds."""
     held = ""
     for chunk in chunks:
         text = held + chunk
@@ -159,11 +161,11 @@ def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def _separated(chunks: Iterable[str]) -> Stream:
-    """None in the place of each line that is the separator."""
+    """Replace each separator line by None."""
     held = ""
     for chunk in chain(chunks, [None]):
         text = held + (chunk or "")
-        # Whole lines, for a separator is one; but a line of many megabytes is none.
+        # Take whole lines, because a separator is one, except for lines of many megabytes.
         cut = len(text) if chunk is None or len(text) > MAX_LINE else text.rfind("\n") + 1
         text, held = text[:cut], text[cut:]
         first, *others = _SEPARATORS.split(text) if SEPARATOR in text else [text]
@@ -174,7 +176,7 @@ def _separated(chunks: Iterable[str]) -> Stream:
 
 
 def _trimmed(parts: Stream) -> Stream:
-    """Without the empty lines around separators. Without a separator all stays as it is."""
+    """Remove empty lines around separators. Text without a separator is unchanged."""
     feeds, inside, separated = "", False, False
     for part in parts:
         if part is None:

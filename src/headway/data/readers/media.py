@@ -1,5 +1,5 @@
-"""What pictures, videos and recordings come in: folders with a folder a class, lists of paths,
-stacks, IDX files, single files. All are tables, whose media are opened when they are needed."""
+"""Tables of images, videos and audio, from folders with one subfolder per class, manifests, stacks,
+IDX files and single files. The media themselves are opened only when they are needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.settings.data import DataSettings
 
 LISTS = frozenset({".tsv", ".csv", ".jsonl", ".ndjson", ".json", ".parquet"})
 PARTS = ("box", "start", "end", "index", "rate")
-"""Columns of a list that say what of a file the item is."""
+"""Columns of a manifest that select the part of a file."""
 
 
 def is_list(path: Path) -> bool:
@@ -30,36 +30,36 @@ def is_list(path: Path) -> bool:
 
 
 def open_media(name: str, data: DataSettings, columns: Sequence[Column], what: What) -> Table:
-    """`columns`: of the media, and of what must come with them."""
+    """Open media as a table. `columns`: the column of media, then those required with it."""
     path = Path(name)
     if name == STDIN:
         raise DataError(
-            "media are not read from standard input. Give a folder or a manifest by its name."
+            "media cannot be read from standard input. Give the path of a folder or a manifest."
         )
     if not is_there(path):
-        raise DataError(f"there is no file or folder {name}.")
+        raise DataError(f"file or folder not found: {name}.")
     if is_list(path):
         return open_table(name, data, columns)
     wanted = [one.name for one in columns[1:] if not one.optional]
     if "other" in wanted:
         raise DataError(
-            f"{name} is no list, so that nothing says what belongs together. Give a TSV, CSV or "
-            f"JSONL file with the columns {data.path_field} and {data.other_field}."
+            f"{name} is not a manifest, so it does not contain pairs. Give a TSV, CSV or JSONL "
+            f"file with the columns {data.path_field} and {data.other_field}."
         )
     labelled = bool(wanted) and "text" not in wanted
     idx = idx_in_folder(path) if path.is_dir() and what == "pictures" else None
     if idx is None and path.is_dir():
         if "text" in wanted:
             raise DataError(
-                f"{path} is a folder, and folders say nothing about texts. Give a manifest: a TSV, "
-                "CSV or JSONL file with the columns path and text."
+                f"{path} is a folder of media without texts. Give a manifest: a TSV, CSV or JSONL "
+                "file with the columns path and text."
             )
         return open_folder(path, what, labelled=labelled)
     if idx is not None or is_idx(path):
         if what != "pictures":
-            raise DataError(f"{path} is an IDX file of pictures; {what} are needed.")
+            raise DataError(f"{path} is an IDX file of images, but {UNITS[what]} are needed.")
         if "text" in wanted:
-            raise DataError(f"{path} is an IDX file: it comes with labels, not with texts.")
+            raise DataError(f"{path} is an IDX file, which has labels but no texts.")
         return open_mnist(idx or path, labelled=labelled)
     return _single(path, what, "label" if labelled else "".join(wanted))
 
@@ -69,14 +69,14 @@ def _single(path: Path, what: What, wanted: str) -> Table:
     if ending not in ENDINGS[what]:
         known = " ".join(sorted(ENDINGS[what]))
         raise DataError(
-            f"{path} is nothing that {UNITS[what]} can be read from by its name: a folder, a "
-            f"manifest (.tsv .csv .jsonl), or one of {known}."
+            f"{path}: {UNITS[what]} cannot be read from a file with this ending. Give a folder, a "
+            f"manifest (.tsv .csv .jsonl), or a file with one of the endings {known}."
         )
     if wanted:
         raise DataError(
-            f"{path} comes without a {wanted}. Give a folder with a folder a class, or a manifest: "
+            f"{path} has no {wanted}. Give a folder with one subfolder per class, or a manifest: "
             f"a TSV, CSV or JSONL file with the columns path and {wanted}"
-            f"{', and index of those of a stack, from 0 on' * (ending == '.npy')}."
+            f"{', and index (from 0) for the items of a stack' * (ending == '.npy')}."
         )
     if ending == ".npy" and is_stack(path, moving=what == "videos"):
         return open_stack(path)
@@ -84,22 +84,22 @@ def _single(path: Path, what: What, wanted: str) -> Table:
 
 
 def medium_of(value: object, name: str, where: str, table: Table) -> Medium:
-    """Of a path, which is relative to the list that it stands in."""
+    """Return the medium at a path, which is relative to the manifest that contains it."""
     if isinstance(value, Medium):
         return value
-    if isinstance(value, bytes | Mapping):  # as Parquet files of datasets have them
+    if isinstance(value, bytes | Mapping):  # as in Parquet files of Hugging Face datasets
         raise DataError(
-            f"{where}: {name!r} holds {shown_value(value)}, and the path of a file is needed. What "
-            "is in the table itself is taken in Python: headway.train(…, pandas.read_parquet(…))."
+            f"{where}: {name!r} is {shown_value(value)}, but must be the path of a file. To use "
+            "media inside the table, load it in Python: headway.train(…, pandas.read_parquet(…))."
         )
     path = value_text(value, name, where).strip()
     if not path:
-        raise DataError(f"{where} names no file ({name!r}).")
+        raise DataError(f"{where}: the path in the column {name!r} is empty.")
     return Medium(str(Path(table.name).parent / path))
 
 
 def part_of(medium: Medium, cells: Mapping[str, object], where: str) -> Medium:
-    """What columns of the list say that is meant of the file."""
+    """Restrict a medium to the part of the file that the columns of the manifest select."""
     found = {name: _VALUES[name](value, name, where) for name, value in cells.items()}
     return Medium(medium.path, Part(**found)) if found else medium
 
@@ -110,7 +110,7 @@ def _number(value: Any, name: str, where: str) -> float:
         if isinstance(value, bool) or not math.isfinite(number) or number < 0:
             raise ValueError
     except (TypeError, ValueError):
-        raise DataError(f"{where}: {name}={value!r} must be a number, 0 or more.") from None
+        raise DataError(f"{where}: {name}={value!r} must be a number of at least 0.") from None
     return number
 
 

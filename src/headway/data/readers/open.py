@@ -1,4 +1,4 @@
-"""The reader for a file, told by its first bytes, its name and its first lines."""
+"""Choose the reader for a file by its first bytes, its name and its first lines."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headway.errors import DataError
 from headway.settings.data import DataSettings
 
 HEAD = 50
-"""Lines by which a table is told from text."""
+"""Number of lines from which the format is detected."""
 
 Holds = Literal["table", "documents", "lines", "words"]
-"""What a file holds if nothing says otherwise: columns, plain text in documents or in lines, or a
-word a line."""
+"""Contents of a file whose format is not evident: columns, plain text as documents or lines, or one
+word per line."""
 
 TABLES = frozenset({".tsv", ".csv"})
 
@@ -37,11 +37,12 @@ TABLES = frozenset({".tsv", ".csv"})
 def open_table(
     path: str, data: DataSettings, columns: Sequence[Column], holds: Holds = "table"
 ) -> Table:
-    """`columns`: those that will be looked for, by which a first line is told from a header."""
+    """Open a text file as a table. `columns`: the expected columns, by which a header is
+    recognised."""
     if Path(path).is_dir():
         if holds == "table" and _has_label(columns):
             return open_text_folder(path, data.encoding)
-        raise DataError(f"{path} is a folder of folders. Give its files: '{path}/*/*.txt'")
+        raise DataError(f"{path} is a folder. Give its files instead, for example '{path}/*/*.txt'")
     if first_bytes(path).startswith(MAGIC):
         return open_parquet(path)
     encoding = data.encoding
@@ -78,7 +79,7 @@ PAIRS = (["source", "target"], ["source"])
 
 
 def _names(columns: Sequence[Column], holds: Holds) -> tuple[str, ...]:
-    """Fields of which a line of JSON must have one, where it could be text that looks like it."""
+    """Fields of which a first line must have one to be JSON; none are required of tables."""
     if holds == "table":
         return ()
     return tuple(name for one in columns for name in one.usual)

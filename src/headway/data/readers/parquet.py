@@ -1,4 +1,4 @@
-"""Parquet files: columns with names and types; only those that are asked for are read."""
+"""Read Parquet files as tables; only the required columns are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.errors import DataError, needs
 
 MAGIC = b"PAR1"
 ROWS = 1024
-"""Rows that are in memory at once."""
+"""Number of rows in memory at once."""
 
 
 def open_parquet(path: str) -> Table:
@@ -41,7 +41,7 @@ def _opened(path: str) -> Any:
     parquet = needs("pyarrow.parquet", "parquet")
     try:
         return parquet.ParquetFile(path)
-    except (OSError, ValueError) as error:  # what pyarrow raises is of these
+    except (OSError, ValueError) as error:  # the base classes of errors of pyarrow
         raise DataError(
             f"{path} cannot be read as a Parquet file: {str(error).rstrip('.')}."
         ) from error
