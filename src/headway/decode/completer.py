@@ -87,7 +87,7 @@ class Completer:
         """Yield one completion per prompt, in order. An empty prompt starts a new text.
 
         `on_token` receives the text of an output as it becomes certain; prompts are then processed
-        one by one. `shared`: a prefix of all prompts, computed once (within a batch it is detected).
+        one by one. `shared`: a prefix of all prompts, computed once (it is detected in a batch).
         `end`: the token that ends an output, instead of the end of text. `live`: do not wait for
         more prompts to fill a batch. `on_progress` is called after every batch of a window.
         """

@@ -96,7 +96,7 @@ class Engine:
         self._cannot("return cross-attention, which --alignments and decode.unknown=copy need")
 
     def model(self) -> Encoder | Decoder:
-        """A stand-in for our models, for classification, tagging, masked tokens and embeddings."""
+        """Adapter with the interface of our models, for tasks that read vectors or heads."""
         self._cannot("return a vector for each token")
 
     def _cannot(self, what: str) -> NoReturn:
@@ -106,8 +106,7 @@ class Engine:
 
 
 Read = Callable[[Tensor, Layout, Tensor | None], Tensor]
-"""Function from the tokens of a flat batch, its layout and segments to one vector per token (N
-D)."""
+"""Function from the tokens, layout and segments of a flat batch to one vector per token (N D)."""
 
 
 class BodyElsewhere(Encoder):

@@ -105,7 +105,10 @@ class Lines:
         if len(ids) <= self.room:
             return [self._part(number, 0, line, ids, wish)]
         room = int(self.room)
-        too_long = f"line {number + 1:,} has {len(ids):,} tokens, but this model translates at most {room:,}"
+        too_long = (
+            f"line {number + 1:,} has {len(ids):,} tokens, but this model translates at most "
+            f"{room:,}"
+        )
         if self.on_long == "error":
             raise UserError(
                 f"{too_long} at once. Split the line, or use --on-long split or --on-long cut."

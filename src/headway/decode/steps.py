@@ -253,8 +253,7 @@ def read_prompts(
     prefix: Cache | None = None,
 ) -> tuple[Cache, Tensor]:
     """Process all prompts in one flat batch. Returns a cache with room for more, and the hidden
-    state
-    of each last token.
+    state of each last token.
 
     `prefix` is the cache of a shared prefix; each prompt has at least one more token.
     """

@@ -1,1 +1,1 @@
-"""Searches, each under its own name: greedy, sample, beam, constrained, speculative, recorded."""
+"""Search algorithms: greedy, sampling, beam, constrained, speculative, and with CUDA graphs."""

@@ -1,4 +1,4 @@
-"""The loop of beam search: ask for scores, choose, let finished sources leave."""
+"""Beam search: compute scores, choose continuations, remove finished sources."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headway.decode.steps import Steps
 
 
 def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> list[list[Hypothesis]]:
-    """The search of `beam.py`; with several groups each is a beam of its own, which avoids what
-    the groups before it chose (Vijayakumar et al. 2016)."""
+    """Return the best outputs of each source. With several groups (diverse beam search), each has
+    its own beam and avoids the tokens that earlier groups chose (Vijayakumar et al. 2016)."""
     settings, eos = job.settings, job.specials.eos
     room, width = max(job.limits), settings.beam // settings.groups
     device = steps.device
@@ -75,7 +75,8 @@ def beam_search(steps: Steps, job: Job, observer: Observer | None = None) -> lis
 
 
 def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) -> Continuations:
-    """The 2W best of each source; a token's price is how often earlier groups chose it."""
+    """The 2W best continuations of each source; `price_BV` penalises tokens that earlier groups
+    chose."""
     width, vocab_size = scores_BWV.shape[1:]
     k = min(2 * width, vocab_size)
     if price_BV is None:
@@ -90,7 +91,7 @@ def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) ->
 
 
 def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypothesis]]:
-    """The outputs of the sources at these places."""
+    """The best outputs of the sources that leave."""
     index = torch.tensor(leaving, device=groups[0].done_B.device)
     taken = [beams.keep(index).cpu() for beams in groups]
     n_best = job.settings.n_best
@@ -104,7 +105,7 @@ def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypoth
 
 
 def _different(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Groups may find the same."""
+    """Remove duplicates, which several groups may find."""
     first: dict[tuple[int, ...], Hypothesis] = {}
     for h in found:
         first.setdefault((*h.tokens, h.finished), h)
@@ -112,19 +113,20 @@ def _different(found: list[Hypothesis]) -> list[Hypothesis]:
 
 
 class Coverage:
-    """What each source token has got from each hypothesis, where the penalty for it is on."""
+    """Attention of each hypothesis on each source token so far, for the coverage penalty."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.got_BWS: Tensor | None = None
 
     def add(self, steps: Steps) -> Tensor | None:
-        """Count the last step; the penalty of each hypothesis that would end now."""
+        """Add the attention of the last step; return the penalty for ending now (None if
+        disabled)."""
         if not self.weight:
             return None
         attention_BWS = steps.attention_BWS
         self.got_BWS = attention_BWS if self.got_BWS is None else self.got_BWS + attention_BWS
-        # Softmax gives every real token something; the cells behind the end have exactly nothing.
+        # Softmax gives every real token a positive weight; padding has exactly 0.
         return coverage_penalty(self.got_BWS, attention_BWS > 0, self.weight)
 
     def reorder(self, parents_BW: Tensor) -> None:
@@ -137,10 +139,10 @@ class Coverage:
 
 
 def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tensor:
-    """GNMT's: `weight` · Σ log min(what a source token got in all, 1); 0 when all got enough.
+    """Coverage penalty of GNMT: `weight` · Σ log min(attention on a source token, 1), at most 0.
 
     `attention_S` is summed over target tokens; `real_S` is True where there is a source token.
     """
-    # A token that got nothing at all would cost infinitely much.
+    # The clamp keeps the penalty of a token without attention finite.
     lack_S = attention_S.clamp(1e-9, 1.0).log().masked_fill(~real_S, 0.0)
     return weight * lack_S.sum(-1)

@@ -1,8 +1,9 @@
-"""Beam search as the paper's own code has it, on tensors: no loop over hypotheses.
+"""One step of beam search on tensors, as in the code of the Transformer paper.
 
-k hypotheses are alive. Each step takes the 2k best continuations; those that end go to a finished
-set of k, ranked by penalised score, and the k best others live on. A source is done when its best
-finished score beats what its best alive hypothesis could still reach: log P / lp(longest length).
+k hypotheses are alive. Each step takes the 2k best continuations. Those that end are added to a set
+of the k best finished ones, ranked by penalised score; the k best others stay alive. A source is
+done when its best finished score exceeds what its best alive hypothesis could still reach:
+log P / lp(longest length).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from headway.decode.search.length_penalty import Penalty
 
 @dataclass(frozen=True)
 class Beams:
-    """B sources, W hypotheses each, room for T tokens. A free place has log-probability -inf."""
+    """State of B sources with W hypotheses of up to T tokens. Unused slots have log-probability
+    -inf."""
 
     tokens_BWT: Tensor
     token_log_probs_BWT: Tensor
@@ -27,24 +29,24 @@ class Beams:
     ended_token_log_probs_BWT: Tensor
     ended_log_prob_BW: Tensor
     ended_score_BW: Tensor
-    """From the best down."""
+    """Scores of finished hypotheses, best first."""
 
     ended_length_BW: Tensor
-    """End token included."""
+    """Lengths of finished hypotheses, including the end token."""
 
     limit_B: Tensor
-    """Most tokens an output may have, end token included."""
+    """Maximum number of tokens of an output, including the end token."""
 
     done_B: Tensor
     length_B: Tensor
-    """Tokens of the alive hypotheses; stands still once the source is done."""
+    """Number of tokens of the alive hypotheses; fixed once the source is done."""
 
     @classmethod
     def start(cls, limit_B: Tensor, width: int, room: int) -> Beams:
         n_sources, device = len(limit_B), limit_B.device
         shape = (n_sources, width)
         log_prob_BW = torch.full(shape, -torch.inf, device=device)
-        log_prob_BW[:, 0] = 0.0  # all begin alike: one is enough
+        log_prob_BW[:, 0] = 0.0  # all start the same, so only one is alive
         nothing_BW = torch.full(shape, -torch.inf, device=device)
         return cls(
             tokens_BWT=torch.zeros(*shape, room, dtype=torch.long, device=device),
@@ -69,7 +71,7 @@ class Beams:
 
 @dataclass(frozen=True)
 class Continuations:
-    """The best continuations of each source, from the best down: 2W of them, C."""
+    """The C = 2W best continuations of each source, best first."""
 
     parent_BC: Tensor
     token_BC: Tensor
@@ -84,9 +86,9 @@ class Continuations:
         tokens_BWC: Tensor,
         price_BWC: Tensor | None,
     ) -> Continuations:
-        """`candidates_BWC` are the log-probabilities of each hypothesis's best next tokens.
+        """Choose the best of all candidates, the best next tokens of each hypothesis.
 
-        `price_BWC` is paid when the best are chosen, and forgotten then.
+        `price_BWC` is subtracted for the choice only, not from the stored log-probabilities.
         """
         n_candidates = candidates_BWC.shape[2]
         total_BN = (log_prob_BW[:, :, None] + candidates_BWC).flatten(1)
@@ -104,10 +106,10 @@ def grow(
     beams: Beams, found: Continuations, at_1: Tensor, *, eos: int, penalty: Penalty,
     bonus_BC: Tensor | None = None, stop_at: int = 1,
 ) -> tuple[Beams, Tensor]:  # fmt: skip
-    """One step: the new beams, and the hypothesis that each alive one grew from.
+    """Return the beams after one step, and the parent of each alive hypothesis.
 
     `at_1` is the number of tokens so far, on the device. `bonus_BC` is added to the score of a
-    continuation that ends. A source stops when its `stop_at` best finished ones are safe.
+    continuation that ends. A source stops when its `stop_at` best finished ones cannot be beaten.
     """
     going_B = ~beams.done_B
     ends_BC = (found.token_BC == eos) & found.log_prob_BC.isfinite() & going_B[:, None]
@@ -117,7 +119,7 @@ def grow(
     alive_BW = found.log_prob_BC.masked_fill(found.token_BC == eos, -torch.inf).gather(
         1, alive_index
     )
-    # Where rules leave no token at all, what was written so far is the answer.
+    # If the rules allow no token at all, the hypothesis so far is the output.
     stuck_B = alive_BW[:, 0].isneginf() & ended.ended_score_BW[:, 0].isneginf()
     going_B = going_B & ~stuck_B
     stays_BW = torch.arange(width, device=at_1.device).expand_as(beams.log_prob_BW)
@@ -155,8 +157,8 @@ def _ended(
     beams: Beams, found: Continuations, ends_BC: Tensor, at_1: Tensor, penalty: Penalty,
     bonus_BC: Tensor | None,
 ) -> Beams:  # fmt: skip
-    """The finished set with those that end now."""
-    if not ends_BC.is_cuda and not ends_BC.any():  # a GPU would have to wait for the answer
+    """Add the continuations that end now to the finished set."""
+    if not ends_BC.is_cuda and not ends_BC.any():  # on a GPU this check would synchronise
         return beams
     score_BC = found.log_prob_BC / penalty(at_1 + 1)
     if bonus_BC is not None:
@@ -187,9 +189,9 @@ def _ended(
 
 
 def _first_alive(found: Continuations, eos: int, width: int) -> Tensor:
-    """Where the first W continuations that do not end stand, in their order.
+    """Indices of the first W continuations that do not end, in order.
 
-    A tiny vocabulary may have fewer than W; then those that end, at -inf, fill the places.
+    With a tiny vocabulary there may be fewer than W; ended ones, at -inf, then fill the rest.
     """
     n_found = found.token_BC.shape[1]
     place_C = torch.arange(n_found, device=found.token_BC.device)
@@ -199,13 +201,13 @@ def _first_alive(found: Continuations, eos: int, width: int) -> Tensor:
 
 
 def _extended(past_BWT: Tensor, parent_BC: Tensor, new_BC: Tensor, at_1: Tensor) -> Tensor:
-    """The past of each parent with one more cell."""
+    """Copy the values of each parent and append one more."""
     index_BCT = parent_BC[:, :, None].expand(-1, -1, past_BWT.shape[2])
     return past_BWT.gather(1, index_BCT).index_copy_(2, at_1, new_BC[:, :, None])
 
 
 def hypotheses(beams: Beams, number: int, n_best: int, penalty: Penalty) -> list[Hypothesis]:
-    """The finished ones of a source from the best down, then alive ones if those are too few."""
+    """Best hypotheses of a source: finished ones first, then alive ones if there are too few."""
     found = []
     for w, score in enumerate(beams.ended_score_BW[number].tolist()):
         if score > -torch.inf:

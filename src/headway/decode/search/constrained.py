@@ -1,8 +1,9 @@
-"""Beam search whose outputs hold required phrases (after Post & Vilar 2018).
+"""Beam search with required phrases (after Post & Vilar 2018).
 
-Hypotheses stand in banks by how many required tokens they have, and every bank has its share of the
-beam: one that has begun a phrase need not compete with those that never will. The one that has most
-always has a place and a way on, so the phrases always come.
+Hypotheses are grouped into banks by the number of required tokens that they contain, and every bank
+gets a share of the beam. A hypothesis that started a phrase therefore does not compete with those
+without it. The hypothesis with the most required tokens always stays in the beam and can always
+continue, so every output contains the phrases.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from headway.settings.decode import DecodeSettings
 
 @dataclass(frozen=True)
 class Progress:
-    """What a hypothesis has of the phrases it needs."""
+    """Progress of a hypothesis towards its required phrases."""
 
     missing: tuple[Phrase, ...]
     tail: Phrase = ()
-    """Its last tokens, as far as they begin a missing phrase."""
+    """Last tokens of the hypothesis that are a prefix of a missing phrase."""
 
     @property
     def need(self) -> int:
-        """Tokens that it needs at least."""
+        """Number of required tokens that are still missing."""
         return sum(map(len, self.missing)) - len(self.tail)
 
     @property
     def wanted(self) -> set[int]:
-        """Tokens that go on with a phrase, or begin one."""
+        """Tokens that continue a started phrase or start one."""
         size = len(self.tail)
         begun = {p[size] for p in self.missing if p[:size] == self.tail}
         return begun | {p[0] for p in self.missing}
 
     def after(self, token: int) -> Progress:
-        """A phrase counts where its last token comes; no token counts for two phrases."""
+        """Progress after one more token. A phrase counts once complete; no token counts for two."""
         seen = (*self.tail, token)
         for start in range(len(seen)):
             if seen[start:] in self.missing:
@@ -57,7 +58,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Branch:
-    """One hypothesis on its way, or a continuation of one."""
+    """Unfinished hypothesis, or a continuation of one."""
 
     tokens: tuple[int, ...]
     token_log_probs: tuple[float, ...]
@@ -76,7 +77,7 @@ class Branch:
 
 
 class Beam:
-    """The hypotheses of one source."""
+    """Hypotheses of one source."""
 
     def __init__(self, job: Job, number: int, width: int) -> None:
         wish = job.wishes[number]
@@ -87,7 +88,7 @@ class Beam:
         self.done = False
 
     def grow(self, free_WV: Tensor, bound_WV: Tensor) -> None:
-        """One step, from log-probabilities as the model has them and as the rules leave them."""
+        """Advance by one step, given log-probabilities before and after the rules."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens) + 1
         found = list(self._continuations(free_WV, bound_WV))
         new = [self._hypothesis(branch) for branch in found if branch.tokens[-1] == eos]
@@ -103,7 +104,7 @@ class Beam:
         self.done = safe or n >= self.limit
 
     def _continuations(self, free_WV: Tensor, bound_WV: Tensor) -> Iterator[Branch]:
-        """The likeliest ones, and for each hypothesis those that further what it needs."""
+        """Most probable continuations, and those with a token that a hypothesis needs."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens)
         values_WC, tokens_WC = top_k(bound_WV, min(2 * self.width, bound_WV.shape[1]))
         rows = zip(self.alive, values_WC.tolist(), tokens_WC.tolist(), strict=False)
@@ -112,7 +113,7 @@ class Beam:
             if n >= len(self.prefix):
                 wanted = branch.progress.wanted or {eos}
                 more = {token: float(bound_WV[parent, token]) for token in wanted}
-                # What is required is allowed, whatever a rule says.
+                # Required tokens are allowed even if a rule forbids them.
                 chosen |= {
                     token: value
                     if value > -math.inf or token == eos
@@ -124,7 +125,8 @@ class Beam:
                     yield branch.grown(parent, token, value, eos=eos)
 
     def _share(self, branches: Iterator[Branch]) -> list[Branch]:
-        """The beam, given out in turns: the best of each bank, then the second best, ..."""
+        """Fill the beam in rounds: the best of each bank, then the second best of each, and so
+        on."""
         banks: dict[int, list[Branch]] = {}
         for branch in sorted(branches, key=lambda branch: -branch.log_prob):
             banks.setdefault(branch.progress.need, []).append(branch)
@@ -144,7 +146,7 @@ class Beam:
         return Hypothesis(list(tokens), branch.log_prob, score, values, finished)
 
     def result(self) -> list[Hypothesis]:
-        """Finished ones first; then, if they are too few, alive ones that have all they need."""
+        """Best hypotheses: finished ones first, then alive ones, if possible with all phrases."""
         n_best = self.job.settings.n_best
         whole = [branch for branch in self.alive if not branch.progress.need]
         rest = [self._hypothesis(branch, finished=False) for branch in whole or self.alive]
@@ -152,11 +154,11 @@ class Beam:
 
 
 MIN_WIDTH = 4
-"""A narrower beam would have to force phrases in at once."""
+"""Minimum beam width; a narrower beam would force phrases in too early."""
 
 
 def constrained_search(steps: Steps, job: Job, width: int) -> list[list[Hypothesis]]:
-    """The best outputs of each source that hold all its required phrases."""
+    """Return the best outputs of each source that contain all its required phrases."""
     beams = [Beam(job, number, width) for number in range(len(job.limits))]
     going, device = list(beams), steps.device
     tokens_BW = torch.full((len(beams), width), job.specials.bos, device=device)
@@ -190,7 +192,7 @@ def _past(beams: Sequence[Beam], width: int, device: torch.device) -> Tensor:
 
 
 def _filled(values: list[int], width: int) -> list[int]:
-    """Free places repeat the first hypothesis; nothing is read from them."""
+    """Fill unused slots with the first hypothesis; they are ignored."""
     return values + values[:1] * (width - len(values))
 
 
@@ -202,6 +204,6 @@ def check_constrainable(settings: DecodeSettings) -> None:
     }.items():
         if asked:
             raise ConfigError(
-                f"decode.{name} does not go together with required phrases, which need plain beam "
-                "search. Leave one of the two out."
+                f"decode.{name} cannot be combined with required phrases, which need plain beam "
+                "search. Remove one of the two."
             )

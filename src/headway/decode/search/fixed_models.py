@@ -1,4 +1,4 @@
-"""What a fixed search asks of a model: take sources in, then give vectors for new tokens."""
+"""Models in searches with fixed shapes: load sources, then compute hidden states of new tokens."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from headway.nn.positions import most_positions
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of everything that a recorded step touches."""
+    """Sizes of all tensors in the CUDA graph of a decoding step."""
 
     n_sources: int
     width: int
     source_room: int
-    """Rows of the longest source in the encoder's output, or tokens of the longest prompt."""
+    """Positions of the longest encoded source, or tokens of the longest prompt."""
 
     room: int
-    """Tokens of the longest output, end token included."""
+    """Tokens of the longest output, including the end token."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a batch begins, by source."""
+    """First tokens of a batch and their positions, by source."""
 
     tokens: list[int]
-    """The first to be read."""
+    """First token to process."""
 
     offsets: list[int]
-    """Their positions: what was read before is that long."""
+    """Position of that token: the number of tokens already processed."""
 
 
 class Body(Protocol):
     blocks: list[Any]
     front: int
-    """Cells of the cache before those of the outputs."""
+    """Number of cache entries before those of the outputs."""
 
     reach: int | None
-    """Positions that the model knows, if there is an end to them."""
+    """Maximum number of positions, or None if there is no limit."""
 
     def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> Start:
-        """Take a batch."""
+        """Process a batch of sources or prompts and fill the cache."""
 
     def vectors(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
 
     def per_source(self) -> list[Tensor]:
-        """What it holds of each source, beside the cache."""
+        """Tensors with one row per source, apart from the cache."""
 
 
 class Seq2SeqBody:
-    """The source is encoded, and its keys for cross attention are kept."""
+    """Encoder-decoder: sources are encoded, and their keys for cross-attention are cached."""
 
     def __init__(self, model: Seq2Seq, shape: Shape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
@@ -100,7 +100,8 @@ class Seq2SeqBody:
 
 
 class DecoderBody:
-    """The prompt's keys stand in front; its last token is the first to be read."""
+    """Language model: the keys of a prompt come first in the cache; its last token is the first to
+    be processed."""
 
     def __init__(self, model: Decoder, shape: Shape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device

@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling: each hypothesis goes its own way, a token at a time."""
+"""Greedy decoding and sampling, in which hypotheses are independent of each other."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from headway.decode.search.top_k import top_k
 from headway.decode.steps import Steps
 
 Pick = Callable[[Tensor, int, Sequence[int]], Tensor]
-"""From log-probabilities (R V), the number of tokens so far and the sources to a token a row."""
+"""Function from log-probabilities (R V), the number of tokens so far and the sources to one token
+per row."""
 
 Watch = Callable[[int, int, int], bool]
-"""From a source, the number of its hypothesis and the token just chosen to whether it ends here."""
+"""Function from a source, the number of its hypothesis and the chosen token to whether to stop
+it."""
 
 
 @dataclass(frozen=True)
 class Paths:
-    """B sources, W hypotheses each, room for T tokens."""
+    """State of B sources with W hypotheses of up to T tokens."""
 
     tokens_BWT: Tensor
     log_probs_BWT: Tensor
     length_BW: Tensor
-    """End token included; stands still once it came."""
+    """Number of tokens, including the end token; fixed after it."""
 
     done_BW: Tensor
     limit_B: Tensor
@@ -48,7 +50,7 @@ class Paths:
         return self.done_BW.all(1)
 
     def after(self, token_BW: Tensor, log_prob_BW: Tensor, at_1: Tensor, eos: int) -> Paths:
-        """One more token each. `at_1` is the number of tokens so far, on the device."""
+        """Append one token to each. `at_1` is the number of tokens so far, on the device."""
         length_BW = self.length_BW + ~self.done_BW
         ended_BW = (token_BW == eos) | (length_BW >= self.limit_B[:, None])
         self.tokens_BWT.index_copy_(2, at_1, token_BW[:, :, None])
@@ -58,7 +60,7 @@ class Paths:
     def watched(
         self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: Watch
     ) -> Paths:
-        """Shown to `watch`, but for those that were done before this token."""
+        """Call `watch` for the new tokens, except of hypotheses that were already done."""
         rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
         stop = [
             [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]
@@ -73,7 +75,7 @@ class Paths:
         return Paths(**{field.name: getattr(self, field.name).cpu() for field in fields(self)})
 
     def hypotheses(self, place: int, job: Job) -> list[Hypothesis]:
-        """Those of one source, from the best down."""
+        """Hypotheses of one source, best first."""
         rows = zip(
             self.length_BW[place].tolist(),
             self.tokens_BWT[place].tolist(),
@@ -87,9 +89,10 @@ class Paths:
 def walk(
     steps: Steps, job: Job, width: int, pick: Pick, watch: Watch | None = None
 ) -> list[list[Hypothesis]]:
-    """`width` hypotheses for each source. Each step adds the token that `pick` chooses.
+    """Generate `width` hypotheses for each source, adding the token that `pick` chooses in each
+    step.
 
-    `watch` sees every token as it comes, and may end a hypothesis with it.
+    `watch` is called for every new token and may end the hypothesis.
     """
     room, device = max(job.limits), steps.device
     sources = list(range(len(job.limits)))
@@ -133,5 +136,5 @@ def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesi
 
 
 def most_likely(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
-    """`Pick`: greedy decoding."""
+    """Choose the most probable token: the `Pick` of greedy decoding."""
     return top_k(scores_RV, 1)[1].squeeze(1)

@@ -1,4 +1,4 @@
-"""What a search is asked and what it answers, in tokens."""
+"""Inputs and outputs of a search, as tokens."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ class Specials(NamedTuple):
     eos: int
     unk: int
     target_begin: int | None = None
-    """The first token of every output about a source, which has no choice."""
+    """First token of every output, if the model fixes one."""
 
     banned: tuple[int, ...] = ()
-    """Tokens that no output has."""
+    """Tokens that never occur in an output."""
 
     never_first: tuple[int, ...] = ()
-    """Tokens that no output begins with, behind `target_begin`."""
+    """Tokens with which no output starts (after `target_begin`)."""
 
     writes_bos: bool = False
-    """Outputs may have `bos`, as `generate` lets published language models write it."""
+    """Whether outputs may contain `bos`, as in `generate` of Hugging Face Transformers."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, end: int | None = None) -> Specials:
-        """`end`: the token that ends an output instead of the text's end."""
+        """`end`: the token that ends an output instead of the end of text."""
         return cls(
             bos=tokenizer.bos,
             eos=tokenizer.eos if end is None else end,
@@ -40,16 +40,16 @@ class Specials(NamedTuple):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output. Tokens are without the end token; their log-probabilities count it last."""
+    """One output. `tokens` excludes the end token; `token_log_probs` includes it last."""
 
     tokens: list[int]
     log_prob: float
     score: float
-    """What outputs of one source are ranked by: log P with penalties."""
+    """Log P with penalties, by which the outputs of a source are ranked."""
 
     token_log_probs: list[float]
     finished: bool
-    """False where the length limit came before the end token."""
+    """False if the length limit was reached before the end token."""
 
 
 Phrase = tuple[int, ...]
@@ -57,20 +57,20 @@ Phrase = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What one line asks of its output."""
+    """Constraints on the output of one line."""
 
     prefix: Phrase = ()
-    """It begins with these tokens."""
+    """Tokens with which the output starts."""
 
     required: tuple[Phrase, ...] = ()
-    """Each of these comes in it, each in a place of its own."""
+    """Phrases that the output must contain, without overlap."""
 
     banned: tuple[Phrase, ...] = ()
-    """None of these comes in it."""
+    """Phrases that the output must not contain."""
 
     def __post_init__(self) -> None:
         if () in self.required or () in self.banned:
-            raise ValueError("a phrase without tokens is in every output and in none")
+            raise ValueError("required and banned phrases must have at least one token")
 
 
 NO_WISH = Wish()

@@ -1,4 +1,4 @@
-"""What log P is divided by, so that long outputs are not ranked last for being long."""
+"""Length penalty: the divisor of log P that keeps long outputs from being ranked too low."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from headway.settings.decode import DecodeSettings
 
 Penalty = Callable[[Tensor], Tensor]
-"""Numbers of tokens, end token included, to what log P is divided by."""
+"""Function from numbers of tokens, including the end token, to the divisors of log P."""
 
 
 def length_penalty(settings: DecodeSettings) -> Penalty:

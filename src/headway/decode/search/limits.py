@@ -1,4 +1,4 @@
-"""What every search is given besides the steps: limits, rules, penalties."""
+"""Parameters of a search: length limits, token rules, penalties and cancellation."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from headway.decode.search.length_penalty import Penalty, length_penalty
 from headway.settings.decode import DecodeSettings
 
 LEAVE_AT = 1 / 8
-"""Finished sources leave the batch when they are this share of it: moving the others has a cost."""
+"""Share of finished sources at which they are removed from the batch; moving the others has a
+cost."""
 
 LOOK_EVERY = 4
-"""Steps between looks at what is finished on a GPU, which would have to wait each time."""
+"""Steps between checks for finished sources on a GPU, because each check synchronises."""
 
 NEW_TOKENS = 256
-"""Most tokens of an output where neither a setting nor the model knows an end."""
+"""Maximum number of output tokens if neither a setting nor the model limits it."""
 
 
 GivenUp = Callable[[int], bool]
-"""From the number of a source to whether nobody waits for its outputs any more."""
+"""Function from the number of a source to whether its request was cancelled."""
 
 UNNUMBERED = -1
-"""Stands for the number of sources that have none: it is asked whether nobody waits for any."""
+"""Number of sources without one: `GivenUp` then returns whether all requests were cancelled."""
 
 
 def nothing() -> None:
@@ -54,16 +55,16 @@ class Job:
     settings: DecodeSettings
     specials: Specials
     limits: Sequence[int]
-    """Most tokens of each output, end token included."""
+    """Maximum number of tokens of each output, including the end token."""
 
     wishes: Sequence[Wish]
     filters: Filters
     penalty: Penalty
     prompts: Sequence[Sequence[int]] | None = None
-    """What the outputs go on from, where there is no source."""
+    """Prompts that the outputs continue, for language models."""
 
     given_up: GivenUp | None = None
-    """Whether nobody waits for the source at a place any more: it leaves at the next step."""
+    """Whether a source was cancelled; it is removed at the next step."""
 
     between_steps: Callable[[], None] = nothing
     """As in `Interruption`; every search calls it once per step."""
@@ -76,9 +77,9 @@ class Job:
         prompts: Sequence[Sequence[int]],
         context: int | None,
     ) -> Job:
-        """For models that go on with a prompt. `context`: the most tokens that they read.
+        """Job of a language model that continues prompts. `context`: maximum number of tokens.
 
-        The last token of an output is not read, so it may stand behind the context's end.
+        The last token of an output is never an input, so it does not count against the context.
         """
         limits = []
         for prompt in prompts:
@@ -97,7 +98,8 @@ class Job:
         wishes: Sequence[Wish],
         reach: int | None,
     ) -> Job:
-        """`reach`: the most positions that the model knows, if there is an end to them."""
+        """Job of an encoder-decoder. `reach`: maximum number of positions, or None without a
+        limit."""
         limits = []
         for length, wish in zip(lengths, wishes, strict=True):
             limit = length + settings.extra_len
@@ -110,7 +112,7 @@ class Job:
         return cls(settings, specials, limits, wishes, filters, length_penalty(settings))
 
     def pick(self, places: Sequence[int]) -> Job:
-        """The same for these sources alone."""
+        """The job restricted to these sources."""
         wishes = [self.wishes[place] for place in places]
         return replace(
             self,
@@ -125,7 +127,8 @@ class Job:
         return None if given_up is None else lambda place: given_up(places[place])
 
     def leaving(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
-        """The places of sources to take out now, if it is worth it; `sources`: who is there."""
+        """Indices of the sources to remove now, if it is worth it. `sources`: those in the
+        batch."""
         last, n_sources = at + 1 >= max(self.limits), len(sources)
         gone: set[int] = set()
         if self.given_up is not None:

@@ -1,4 +1,4 @@
-"""Someone who looks on while a search goes: sees every step, changes nothing."""
+"""Observers of a search, which receive every step and change nothing."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from headway.decode.search.greedy import Pick
 
 @dataclass(frozen=True)
 class Growth:
-    """One step of one group of a beam search, for all sources that are still in the batch."""
+    """One step of one group of a beam search, for all sources still in the batch."""
 
     at: int
-    """Tokens of the hypotheses before this step."""
+    """Number of tokens of the hypotheses before this step."""
 
     group: int
     sources: Sequence[int]
-    """Their numbers; a source that was done already comes along unchanged."""
+    """Numbers of the sources; those already done are included unchanged."""
 
     before: Beams
     scores_BWV: Tensor
-    """Log-probabilities of every next token, as the rules left them. The next step may write on
-    them: take from them what is needed at once."""
+    """Log-probabilities of every next token after the rules. The next step may overwrite them, so
+    copy what is needed."""
 
     price_BV: Tensor | None
-    """What a token costs because earlier groups chose it; it grows with every group."""
+    """Penalty of tokens that earlier groups chose; it grows with every group."""
 
     bonus_BC: Tensor | None
-    """What is added to the score of a continuation that ends."""
+    """Term added to the score of a continuation that ends."""
 
     found: Continuations
     after: Beams
 
 
 class Observer(Protocol):
-    """Handed to a search. Without one no search does anything more."""
+    """Interface of observers. A search without one does no extra work."""
 
     def grown(self, growth: Growth) -> None:
-        """A step of beam search."""
+        """Receive a step of beam search."""
         ...
 
     def picked(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
-        """A step of greedy decoding or drawing: the choice, and what it was made from."""
+        """Receive a step of greedy decoding or sampling: the scores and the chosen tokens."""
         ...
 
 
 def seen_by(observer: Observer | None, pick: Pick) -> Pick:
-    """The same choices, shown to the observer."""
+    """Wrap a `Pick` so that the observer receives its choices."""
     if observer is None:
         return pick
 

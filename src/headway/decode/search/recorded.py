@@ -1,10 +1,10 @@
-"""Fixed searches kept from batch to batch, their steps recorded as CUDA graphs and replayed.
+"""Search with CUDA graphs, which are captured once and reused for later batches.
 
-A step of a small batch is hundreds of kernels of a few microseconds each: the time goes into
-launching them. A recorded step is launched once. The host looks at the device only now and then.
+A step of a small batch is hundreds of kernels of a few microseconds each, so launching them
+dominates its time. A CUDA graph is launched at once. The host rarely synchronises with the device.
 
-`Job.between_steps` is not called here. A graph holds addresses of tables that another search may
-replace, and a recorded search takes well below a second.
+`Job.between_steps` is not called here: a graph contains addresses of tables that another search may
+replace, and a search with CUDA graphs takes well below a second.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ from headway.nn.cache import Cache
 from headway.nn.positions import stretch
 
 SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Sizes of batches that are recorded; a batch between two of them is filled up."""
+"""Batch sizes for which graphs are captured; other batches are padded to the next size."""
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""The same for lengths."""
+"""Output lengths for which graphs are captured."""
 
 SOURCE_LENGTHS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""The same for sources, which are encoded once: long ones lose less to what is filled up."""
+"""Source lengths for which graphs are captured. Steps are finer, because padding long sources costs
+more."""
 
 FEWEST = 8
-"""A batch of fewer sources takes as long, so none moves to a smaller one."""
+"""Smallest batch to which remaining sources are moved; smaller ones take as long."""
 
 LOOK_EVERY = 8
-"""Steps between two looks at what is done."""
+"""Steps between checks for finished sources."""
 
 WARM_UPS = 2
-"""Calls before recording, in which libraries allocate what they keep."""
+"""Calls before capturing a graph, in which libraries allocate persistent memory."""
 
 
 class Recorded:
-    """Searches of one model with one way to decode. On a CPU they run unrecorded."""
+    """Searches of one model with one set of decoding settings. On a CPU no graphs are used."""
 
     def __init__(self, model: Seq2Seq | Decoder) -> None:
         self.model = model
         self.front = model.front if isinstance(model, Decoder) else model.source_front
         self.weights: tuple[int, ...] = ()
-        """Where they are; a graph knows only places."""
+        """Addresses of the weights, which the graphs contain."""
 
         self.free = True
-        """A search holds its state here: who watches one and asks for another gets that unrecorded.
-        """
+        """False while a search runs. Its state is shared, so a search started from its `watch`
+        callback must not use CUDA graphs."""
 
         self.searches: dict[Shape, FixedSearch] = {}
         self.graphs: dict[tuple[Shape, int], torch.cuda.CUDAGraph] = {}
@@ -71,7 +72,7 @@ class Recorded:
         prefix: Cache | None = None,
         watch: Watch | None = None,
     ) -> list[list[Hypothesis]]:
-        """`numbers`, `prefix` and `watch` are those of `Searcher`."""
+        """Decode a batch; `numbers`, `prefix` and `watch` are those of `Searcher`."""
         self.free = False
         try:
             return self._searched(sources, job, numbers, prefix, watch)
@@ -95,11 +96,11 @@ class Recorded:
         stretch(self.model, shape.source_room + shape.room)
         held = [*self.model.parameters(), *self.model.buffers()]
         weights = tuple(weight.data_ptr() for weight in held)
-        if weights != self.weights:  # another model is in its place: nothing recorded holds
+        if weights != self.weights:  # the weights moved, so all graphs are invalid
             self.weights = weights
             self.searches.clear()
             self.graphs.clear()
-            self.pool = new_pool()  # one that no graph holds any more cannot be used again
+            self.pool = new_pool()  # a pool without graphs cannot be reused
         search = self._search(shape, job)
         search.begin(sources, job.limits, numbers, prefix)
         going = list(range(len(sources)))
@@ -132,7 +133,7 @@ class Recorded:
     def _moved(
         self, search: FixedSearch, n_sources: int, going: Sequence[int], job: Job
     ) -> FixedSearch:
-        """The sources that go on, in a search of fewer."""
+        """Continue the remaining sources in a search with a smaller batch."""
         old = search.shape
         smaller = self._search(Shape(n_sources, old.width, old.source_room, old.room), job)
         smaller.take_over(search, going)
@@ -153,7 +154,7 @@ class Recorded:
 def record(
     advance: Callable[[], None], places: Sequence[Tensor], pool: Any
 ) -> torch.cuda.CUDAGraph:
-    """The next step as a graph. What lies in `places` is afterwards as it was before."""
+    """Capture the next step as a CUDA graph. The values in `places` are restored after warm-up."""
     before = [place.clone() for place in places]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -170,14 +171,15 @@ def record(
 
 
 def new_pool() -> Any:
-    """Memory that the graphs share."""
+    """Create a memory pool that the graphs share."""
     return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -> None:
-    """Let `watch` see the tokens that came since; what it ends is done, and has no more tokens."""
+    """Call `watch` for the tokens after `seen`; a hypothesis that it stops is truncated and
+    done."""
     state = search.state
-    assert isinstance(state, Paths), "a beam search changes its mind"
+    assert isinstance(state, Paths), "a beam search cannot be watched: its outputs may change"
     tokens, lengths = state.tokens_BWT[:, :, seen:].tolist(), state.length_BW.tolist()
     for place, number in enumerate(numbers):
         for w, length in enumerate(lengths[place]):
@@ -189,7 +191,7 @@ def show(search: FixedSearch, numbers: Sequence[int], seen: int, watch: Watch) -
 
 
 def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
-    """The outputs as they stand; those of a source that goes on are taken again later."""
+    """Current outputs; those of sources that continue are replaced later."""
     state = search.state.cpu()
     if isinstance(state, Beams):
         n_best, penalty = job.settings.n_best, job.penalty
@@ -201,6 +203,6 @@ def _taken(search: FixedSearch, numbers: Sequence[int], job: Job) -> dict[int, l
 
 
 def room_in(sizes: Sequence[int], wanted: int) -> int:
-    """The smallest size that is enough; beyond the last one, what is wanted."""
+    """Return the smallest sufficient size, or `wanted` itself if it exceeds all of them."""
     place = bisect_left(sizes, wanted)
     return sizes[place] if place < len(sizes) else wanted

@@ -1,4 +1,4 @@
-"""Tokens drawn at random: from everything, or from what is likely enough."""
+"""Sampling of tokens, with temperature, top-k, top-p and min-p."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headway.decode.search.top_k import top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512
-"""Up to so many tokens that top-k leaves, nothing is computed for the others."""
+"""Largest `top_k` for which probabilities of other tokens are not computed."""
 
 NUCLEUS = 1024
-"""The most likely tokens that are looked at for top-p, before all of them are."""
+"""Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
 
 
 def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Pick:
-    """Draw from the distribution. What a source gets depends on its number and the seed alone.
+    """Create the `Pick` of sampling. The draws of a source depend only on its numbers and the seed.
 
-    `numbers` tells the sources apart; a line has the same ones whatever stands around it.
+    `numbers` identifies the sources; a line keeps its numbers in any batch.
     """
     chances_NWT, draw = chances(settings, numbers, room), drawer(settings)
 
@@ -35,7 +35,7 @@ def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: in
 
 
 def chances(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> Tensor:
-    """Numbers from 0 to 1 for each source, each of its draws and each token (N W T)."""
+    """Random numbers from 0 to 1 for each source, output and token (N W T)."""
     draws = [
         [np.random.default_rng([settings.seed, *number, w]).random(room) for number in numbers]
         for w in range(settings.n_best)
@@ -44,7 +44,8 @@ def chances(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: in
 
 
 def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
-    """From log-probabilities (R V) and a chance a row to a token a row."""
+    """Create a function from log-probabilities (R V) and one random number per row to one token per
+    row."""
     rest = replace(settings, top_k=0)
 
     def draw(scores_RV: Tensor, chance_R: Tensor) -> Tensor:
@@ -55,7 +56,7 @@ def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
             few = nucleus(scores_RV, settings)
         if few is None:
             return drawn(probabilities(scores_RV, settings), chance_R)
-        tokens_RC, order_RC = few[1].sort(1)  # so that near equals never change places
+        tokens_RC, order_RC = few[1].sort(1)  # robust to rounding of near-equal scores
         values_RC = few[0].gather(1, order_RC)
         left = rest if settings.top_k else replace(rest, top_p=1.0)
         place_R = drawn(probabilities(values_RC, left), chance_R)
@@ -65,9 +66,10 @@ def drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor] | None:
-    """What top-p leaves, with its tokens, found without sorting a whole vocabulary.
+    """Scores and tokens that top-p keeps, found without sorting the whole vocabulary.
 
-    None where that may need more than a few tokens, and on a GPU, which would have to wait to know.
+    None if more than `NUCLEUS` tokens may be needed, and on a GPU, where the check would
+    synchronise.
     """
     if scores_RV.is_cuda or scores_RV.shape[1] <= 4 * NUCLEUS:
         return None
@@ -81,15 +83,15 @@ def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor
 
 
 def probabilities(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
-    """What tokens are drawn from: temperature, then what top-k, top-p and min-p leave.
+    """Return the probabilities to sample from, after temperature, top-k, top-p and min-p.
 
-    In 64 bits, so that another rounding of the scores practically never draws another token.
+    They have 64 bits, so that rounding of the scores almost never changes the sampled token.
     """
     return allowed(scores_RV / settings.temperature, settings).softmax(-1).double()
 
 
 def drawn(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
-    """The token of each row at its chance, from 0 to 1, of what the row adds up to."""
+    """Sample one token per row by inverting the cumulative sum at `chance_R`, from 0 to 1."""
     total_RV = probs_RV.cumsum(-1)
     place_R1 = chance_R[:, None] * total_RV[:, -1:]
     token_R1 = torch.searchsorted(total_RV, place_R1, right=True)
@@ -97,8 +99,8 @@ def drawn(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
 
 
 def allowed(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
-    """Scores with -inf for what top-k, top-p and min-p leave out; each looks at what the one
-    before it left, renormalised."""
+    """Set the scores that top-k, top-p and min-p exclude to -inf. Each is applied to the
+    renormalised result of the one before."""
     if settings.top_k:
         k = min(settings.top_k, scores_RV.shape[1])
         least_R1 = scores_RV.topk(k).values[:, -1:]

@@ -1,4 +1,4 @@
-"""From sources, or prompts, to outputs, in tokens: the one way in to every search."""
+"""Entry point of all searches: from sources or prompts to outputs, as tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headway.settings.decode import DecodeSettings
 T = TypeVar("T")
 
 MOST_KEPT = 4
-"""Searches: on a GPU each holds the steps that it has recorded, and their memory."""
+"""Number of cached searches; on a GPU each keeps its CUDA graphs and their memory."""
 
 
 def search(
@@ -43,12 +43,12 @@ def search(
     wishes: Sequence[Wish] | None = None,
     numbers: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """As `Searcher`, for one batch."""
+    """Decode one batch with a new `Searcher`."""
     return Searcher(models, settings, Specials(bos, eos, unk))(sources, wishes, numbers)
 
 
 class Prefix:
-    """Tokens that many prompts begin with, read once by each model."""
+    """Shared prefix of many prompts, processed once by each model."""
 
     def __init__(self, models: Sequence[Decoder], tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
@@ -56,36 +56,35 @@ class Prefix:
             self.caches = [read_prompts(model, [self.tokens], 0)[0] for model in models]
 
     def begins(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt begins with it and goes on."""
+        """Whether a prompt starts with the prefix and has more tokens."""
         return len(prompt) > len(self.tokens) and list(prompt[: len(self.tokens)]) == self.tokens
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """How the steps of a search begin."""
+    """Parameters of the `Steps` of a search."""
 
     width: int
-    """Hypotheses of a source ..."""
+    """Number of hypotheses of each source."""
 
     capacity: int
-    """... of at most so many tokens."""
+    """Maximum number of new tokens of a hypothesis."""
 
     prefix: Prefix | None = None
-    """What all prompts begin with."""
+    """Shared prefix of all prompts."""
 
     attention: bool = False
-    """What they attend to is to be looked at."""
+    """Whether to record cross-attention."""
 
     apart: bool = False
-    """Each hypothesis goes its own way: none takes the place of another."""
+    """Whether hypotheses are independent: none replaces another, unlike in beam search."""
 
 
 class Searcher:
-    """The best outputs of each source, from the best down.
+    """Decode sources with one model or an ensemble; outputs are ordered best first.
 
-    A source is what the model's front takes: tokens (which end with `eos`), a picture, a recording;
-    or a prompt, which language models go on with. Several models are an ensemble. On a GPU it keeps
-    the steps that it recorded.
+    A source is what the model's front accepts: tokens (ending with `eos`), an image or audio. For
+    language models it is a prompt to continue. On a GPU, CUDA graphs are kept for later calls.
     """
 
     def __init__(
@@ -95,7 +94,8 @@ class Searcher:
         specials: Specials,
         context: int | None = None,
     ) -> None:
-        """`context`: the most tokens that the decoders read; None: what their positions say."""
+        """`context`: maximum number of tokens; None: only limited by the positions of the
+        models."""
         self.models: Sequence[Seq2Seq | Decoder]
         self.models, self.settings, self.specials = models, settings, specials
         fronts = [one.front if isinstance(one, Decoder) else one.target_front for one in models]
@@ -104,7 +104,7 @@ class Searcher:
         self.continues = isinstance(models[0], Decoder)
         if self.continues:
             check_prompted(settings)
-        counts = isinstance(models[0], Decoder) and models[0].counts  # by sizes that the host knows
+        counts = isinstance(models[0], Decoder) and models[0].counts  # needs sizes on the host
         records = next(models[0].parameters()).is_cuda and len(models) == 1 and not counts
         self.recorded = Recorded(models[0]) if records else None
 
@@ -119,11 +119,11 @@ class Searcher:
         watch: Watch | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """All sources are decoded together; make batches of what is alike in length.
+        """Decode all sources as one batch; their lengths should be similar.
 
-        `numbers` tells sources apart where outputs are drawn: their places if None. `prefix`: what
-        all prompts begin with. `watch` sees each token as it comes, and can end an output; a beam
-        search does not ask it. `observer` sees every step of a search without required phrases.
+        `numbers` identifies sources for sampling, by default their indices. `prefix`: shared prefix
+        of all prompts. `watch` is called for each new token and can end an output, except in beam
+        search. `observer` receives every step of a search without required phrases.
         """
         if not sources:
             return []
@@ -144,7 +144,7 @@ class Searcher:
             return self._search(sources, job, numbers, prefix, watch, observer)
 
     def job(self, sources: Sequence[Any], wishes: Sequence[Wish] | None = None) -> Job:
-        """What the search of these is given besides the steps; prompts have no wishes."""
+        """Create the `Job` of these sources; prompts cannot have constraints."""
         if self.continues:
             assert wishes is None or not any(wish != NO_WISH for wish in wishes)
             check_prompts(sources, self.context)
@@ -155,7 +155,7 @@ class Searcher:
         return Job.of(self.settings, self.specials, lengths, wishes, self.context)
 
     def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
-        """Another runtime computes by other steps; all else here serves it too."""
+        """Create the `Steps`. Subclasses for other runtimes override only this method."""
         members: list[Steps] = []
         for place, model in enumerate(self.models):
             if isinstance(model, Decoder):
@@ -174,7 +174,7 @@ class Searcher:
         return members[0] if len(members) == 1 else Ensemble(members)
 
     def rows(self, source: Any) -> int:
-        """Rows of the encoder's output: what the length of an output is measured by."""
+        """Positions of the encoded source, from which the limit of the output length is derived."""
         return max(cast(Seq2Seq, model).source_front.rows(source) for model in self.models)
 
     def _search(
@@ -210,7 +210,7 @@ class Searcher:
         numbers: Sequence[Sequence[int]],
         required: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """Sources with required phrases, and the others, as two batches."""
+        """Decode sources with required phrases and the others as two batches."""
         results: dict[int, list[Hypothesis]] = {}
         others = sorted(set(range(len(sources))) - set(required))
         for places in (required, others):
@@ -221,8 +221,7 @@ class Searcher:
 
 
 class Recent:
-    """The searches that were made last, by what they were made for: who asks for the same again
-    gets what they recorded."""
+    """Cache of the most recent searches, so that their CUDA graphs are reused."""
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self.most = most
@@ -239,22 +238,22 @@ class Recent:
 
 
 def with_begin(wishes: Sequence[Wish], begin: int | None) -> Sequence[Wish]:
-    """The wishes for outputs that all begin with a token, if there is such."""
+    """Add the token that starts every output, if there is one, to the constraints."""
     if begin is None:
         return wishes
     return [replace(wish, prefix=(begin, *wish.prefix)) for wish in wishes]
 
 
 def check_prompted(settings: DecodeSettings) -> None:
-    """Refuse what is about a source where there is none."""
+    """Raise a `ConfigError` for settings that need a source, which language models do not have."""
     if settings.coverage:
         raise ConfigError(
-            f"decode.coverage={settings.coverage:g} is about a source, and here is none. "
-            "Leave it out."
+            f"decode.coverage={settings.coverage:g} needs a source, but a language model has none. "
+            "Remove this setting."
         )
     if settings.unknown == "copy":
         raise ConfigError(
-            "decode.unknown=copy copies from a source, and here is none. Use ban or keep."
+            "decode.unknown=copy needs a source, but a language model has none. Use ban or keep."
         )
 
 
@@ -266,6 +265,6 @@ def check_prompts(prompts: Sequence[Sequence[int]], context: int | None) -> None
 
 def too_long(what: str, n_tokens: int, context: int) -> UserError:
     return UserError(
-        f"{what} has {n_tokens:,} tokens (its beginning counts as one) and the model reads "
-        f"{context:,}. Shorten it, or use a model with a larger max_len."
+        f"{what} has {n_tokens:,} tokens (including the start token), but the model accepts at "
+        f"most {context:,}. Shorten it, or use a model with a larger max_len."
     )

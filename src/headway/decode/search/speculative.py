@@ -1,7 +1,7 @@
-"""Speculative decoding: a small model guesses ahead, the model reads all guesses in one pass.
+"""Speculative decoding: a draft model proposes tokens, which the model verifies in one pass.
 
-What comes out is what the model alone would write: without sampling the same tokens, with sampling
-tokens of the same distribution (Leviathan et al. 2022, Chen et al. 2023).
+The result is that of the model alone: without sampling the same tokens, with sampling tokens of the
+same distribution (Leviathan et al. 2022, Chen et al. 2023).
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from headway.nn.positions import most_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
-"""Tokens guessed before the model reads them."""
+"""Number of draft tokens per pass of the model."""
 
 
 class Reader:
-    """One text that grows, and now and then loses its end, as a model has read it."""
+    """A model with the cache of one text, which grows and is truncated when drafts are rejected."""
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
         self.model, self.cache = model, cache
         self.device = next(model.parameters()).device
 
     def scores(self, text: Sequence[int], n_last: int) -> Tensor:
-        """Log-probabilities of what follows each of the last tokens; what is new is read."""
+        """Process new tokens; return the log-probabilities after each of the last `n_last`
+        tokens."""
         fresh = text[self.cache.lengths[0] :]
         assert len(fresh) >= n_last
         layout = self.cache.layout([len(fresh)], self.device)
@@ -47,20 +48,20 @@ class Reader:
         return self.model.scores(x_ND[-n_last:]).float().log_softmax(-1)
 
     def forget(self, n_kept: int) -> None:
-        """What lies behind so many tokens was guessed wrong."""
+        """Drop all but the first `n_kept` tokens from the cache."""
         self.cache.trim([min(n_kept, self.cache.lengths[0])])
 
 
 @dataclass
 class WrittenTokens:
-    """Of an output, as far as it has come."""
+    """Tokens and log-probabilities of an output so far."""
 
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
 
 class SpeculativeSearcher(Searcher):
-    """One text at a time, by greedy decoding or sampling."""
+    """Searcher with a draft model: one text at a time, with greedy decoding or sampling."""
 
     def __init__(
         self,
@@ -79,8 +80,8 @@ class SpeculativeSearcher(Searcher):
         check_draft(model, draft, self.context, min(ends, default=None))
         if not settings.sample and settings.beam > 1:
             raise ConfigError(
-                f"a draft model does not go together with decode.beam={settings.beam}: guesses "
-                "are checked against one text. Use decode.beam=1 or decode.sample=true."
+                f"a draft model cannot be used with beam search (decode.beam={settings.beam}). Use "
+                "decode.beam=1 or decode.sample=true."
             )
 
     @torch.no_grad()
@@ -94,7 +95,7 @@ class SpeculativeSearcher(Searcher):
         watch: Watch | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """As `Searcher`; nobody looks on."""
+        """Decode sources one after another, as `Searcher` does; `observer` is ignored."""
         if not sources:
             return []
         job = self.job(sources, wishes)
@@ -113,7 +114,7 @@ class SpeculativeSearcher(Searcher):
         return results
 
     def _starts(self, prompt: Sequence[int], prefix: Cache | None) -> list[tuple[Decoder, Cache]]:
-        """Each model and what it has read of the prompt: all but its last token."""
+        """Each model with its cache of the prompt, without the last token."""
         starts = []
         for model, known in ((self.model, prefix), (self.draft, None)):
             if len(prompt) == 1:
@@ -129,7 +130,7 @@ class SpeculativeSearcher(Searcher):
 
 @dataclass
 class _Text:
-    """One output being written."""
+    """Output that is being generated."""
 
     owner: SpeculativeSearcher
     job: Job
@@ -158,7 +159,7 @@ class _Text:
             draft.forget(n_read)
 
     def _guesses(self, draft: Reader, text: list[int], room: int) -> tuple[list[int], list[Tensor]]:
-        """Tokens that the draft would go on with, and the probabilities they were drawn from."""
+        """Draft tokens, and the probabilities from which they were sampled."""
         if self.owner.context is not None:
             room = min(room, self.owner.context - len(text))
         assert self.job.prompts is not None
@@ -178,8 +179,8 @@ class _Text:
     def _checked(
         self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: WrittenTokens
     ) -> list[tuple[int, float]]:
-        """The guesses that are right, and one token more: instead of the first wrong one, or
-        behind the last."""
+        """Return the accepted draft tokens and one more token: in place of the first rejected one,
+        or after the last."""
         found: list[tuple[int, float]] = []
         past = list(written.tokens)
         for at in range(len(guesses) + 1):
@@ -209,7 +210,7 @@ class _Text:
         return bool(self.dice.random() * guessed_V[guess] < probs_V[guess])
 
     def _probabilities(self, scores_1V: Tensor) -> Tensor:
-        """What a token is drawn from; without sampling all of it is on the most likely one."""
+        """Probabilities to sample from; without sampling, 1 for the most probable token."""
         if self.job.settings.sample:
             return probabilities(scores_1V, self.job.settings)[0]
         best_V = torch.zeros_like(scores_1V[0], dtype=torch.double)
@@ -230,16 +231,17 @@ class _Text:
 def check_draft(
     model: Decoder, draft: Decoder, context: int | None, draft_context: int | None
 ) -> None:
-    """A draft has the vocabulary of the model and reads as far."""
+    """Raise a `UserError` unless the draft has the vocabulary and the context of the model."""
     sizes = [part.front.vocab_size for part in (model, draft)]
     if sizes[0] != sizes[1]:
         raise UserError(
-            f"the draft model has {sizes[1]:,} tokens and the model {sizes[0]:,}: a draft must "
-            "have the same vocabulary. Distil one from the model, or train it with its tokenizer."
+            f"the vocabulary of the draft model has {sizes[1]:,} tokens, that of the model has "
+            f"{sizes[0]:,}, but they must be the same. Distil a draft from the model, or train one "
+            "with its tokenizer."
         )
     if draft_context is not None and (context is None or draft_context < context):
-        reads = "has no such limit" if context is None else f"reads {context:,}"
+        reads = "has no such limit" if context is None else f"accepts {context:,}"
         raise UserError(
-            f"the draft model reads {draft_context:,} tokens and the model {reads}. Use a draft "
-            "that was trained with the same max_len."
+            f"the draft model accepts at most {draft_context:,} tokens, but the model {reads}. Use "
+            "a draft that was trained with the same max_len."
         )

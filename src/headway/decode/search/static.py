@@ -1,7 +1,7 @@
-"""Searches whose tensors keep shape and place, so that a GPU can replay a recorded step.
+"""Searches whose tensors keep their shapes and addresses, so that a step can be a CUDA graph.
 
-Nothing here asks the device for a number on the way: where a step stands, which sources are done
-and which hypothesis grew from which are tensors. Unrecorded, it runs on any device.
+No step synchronises with the device: the number of the step, the finished sources and the parents
+of hypotheses are tensors. Without CUDA graphs it runs on any device.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ __all__ = ["FixedSearch", "Shape", "fits", "width_of"]
 
 
 class FixedCache(Cache):
-    """New keys go where a tensor says; what is seen of them is for the tree to say."""
+    """Cache of fixed size. A tensor determines where new keys are written; the mask is in the
+    tree."""
 
     def __init__(self, n_layers: int, n_sources: int, capacity: int, device: torch.device) -> None:
         super().__init__(n_layers, n_sources, capacity)
         self.at_1 = torch.zeros(1, dtype=torch.long, device=device)
         self.rows_W = self.at_1
-        """Where the next keys go, among those of their source."""
+        """Cache positions of the next keys, within each source."""
 
         self.used = self.capacity
-        """Rows that attention reads of each source: a bound, the same for all."""
+        """Number of cache positions that attention reads, the same for all sources."""
 
         unknown = Layout.in_cache([0] * self.n_rows, self.capacity, device)
         self.keys = replace(unknown, lengths=None)
@@ -54,7 +55,7 @@ class FixedCache(Cache):
         pass
 
     def take_over(self, other: FixedCache, index_B: Tensor) -> None:
-        """What another cache holds of these sources."""
+        """Copy the entries of some sources from another cache."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, grid_BS in theirs.kept.items():
@@ -68,8 +69,8 @@ class FixedCache(Cache):
 
 
 class FixedSearch:
-    """Greedy search, sampling or beam search for batches that fit the shape: `begin`, then
-    `advance` until done."""
+    """Greedy search, sampling or beam search with fixed shapes: call `begin`, then `advance` until
+    all sources are done."""
 
     def __init__(self, model: Seq2Seq | Decoder, shape: Shape, job: Job) -> None:
         self.model, self.shape, self.job = model, shape, job
@@ -95,7 +96,7 @@ class FixedSearch:
         n_words = 0 if self.penalty == 1.0 else head.linear.out_features
         self.used_BWV = torch.zeros(
             n_sources, width, n_words, dtype=torch.bool, device=self.device
-        )  # which tokens each hypothesis has, where that has a price
+        )  # tokens in each hypothesis, for the repetition penalty
         self.never_first_K = torch.tensor(
             job.specials.never_first, dtype=torch.long, device=self.device
         )
@@ -115,9 +116,9 @@ class FixedSearch:
         numbers: Sequence[Sequence[int]] | None = None,
         prefix: Cache | None = None,
     ) -> None:
-        """Take a batch: at most as many sources, as long ones and as long outputs as fit.
+        """Load a batch, whose number of sources and lengths must fit the shape.
 
-        `numbers` tells sources apart where tokens are drawn; `prefix` is what prompts begin with.
+        `numbers` identifies sources for sampling; `prefix` is the shared prefix of prompts.
         """
         lack = self.shape.n_sources - len(sources)
         start = self.body.load(sources, self.cache, prefix)
@@ -138,12 +139,12 @@ class FixedSearch:
             self.chances_BWT[: len(sources)] = drawn_NWT.to(self.device)
         limit_B = torch.tensor([*limits, *[1] * lack], device=self.device)
         copy_state(self.state, self._start(limit_B))
-        # The places that no source takes are done before they begin.
+        # Unused slots are done from the start.
         self.done[len(sources) :] = True
         self.cache.at_1.zero_()
 
     def advance(self, used: int) -> None:
-        """One step; `used` bounds the tokens so far, this one included."""
+        """Run one step; `used` is an upper bound of the tokens so far, including this one."""
         state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
         scores_RV = self._scores(used)
         self._rules(scores_RV)
@@ -169,7 +170,7 @@ class FixedSearch:
         at_1 += 1
 
     def _picked(self, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-        """The next token of each hypothesis, and its log-probability."""
+        """Return the log-probability and the next token of each hypothesis."""
         if self.draw is None:
             log_prob_R1, token_R1 = top_k(scores_RV, 1)
         else:
@@ -191,7 +192,8 @@ class FixedSearch:
         self.cache.tree = Tree(self.may_BWS[:, :, :cells], self.position_B1S[:, :, :cells])
         position_B, reach = self.offset_B + at_1, self.front + used
         if self.body.reach is not None:
-            # Those that are done go on in vain, and may not leave what the model knows.
+            # Finished sources are still computed; their positions must stay within the range of the
+            # model.
             position_B, reach = position_B.clamp(max=self.body.reach - 1), self.body.reach
         position_N = position_B[:, None].expand_as(self.tokens_BW).flatten()
         layout = replace(self.base, positions_N=position_N, reach=reach, memo={})
@@ -214,23 +216,23 @@ class FixedSearch:
             banned_RK = scores_RV.index_select(1, self.never_first_K)
             banned_RK = banned_RK.masked_fill(first_1, -torch.inf)
             scores_RV.index_copy_(1, self.never_first_K, banned_RK)
-        if begin is not None:  # it says nothing about the source: its probability is 1
+        if begin is not None:  # this token is fixed, so its probability is 1
             begins_1 = self.cache.at_1 == 0
             scores_RV.masked_fill_(begins_1, -torch.inf)
             scores_RV[:, begin].masked_fill_(begins_1, 0.0)
 
     def changing(self) -> list[Tensor]:
-        """All that a step changes and that has a row for each source, but for keys and values,
-        which a step only adds to."""
+        """All tensors with one row per source that a step changes, except keys and values, to which
+        a step only appends."""
         state = [getattr(self.state, field.name) for field in fields(self.state)]
         return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
 
     def _lasting(self) -> list[Tensor]:
-        """The same for what no step changes."""
+        """All tensors with one row per source that no step changes."""
         return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
     def take_over(self, other: FixedSearch, places: Sequence[int]) -> None:
-        """Go on with some sources of another search; only its number of sources is another."""
+        """Continue some sources of another search, which differs only in its number of sources."""
         lack = self.shape.n_sources - len(places)
         index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
         ours = self.changing() + self._lasting()
@@ -245,7 +247,7 @@ class FixedSearch:
 
 
 def fits(job: Job) -> bool:
-    """Whether this is a search of one model that fixed shapes can do."""
+    """Whether a job can run with fixed shapes, as a search of one model."""
     settings = job.settings
     plain = settings.sample or (settings.groups == 1 and not settings.coverage)
     begin = begin_of(job)
@@ -257,17 +259,18 @@ def fits(job: Job) -> bool:
 
 
 def begin_of(job: Job) -> int | None:
-    """The token that every output begins with, if there is one; prompts have it already."""
+    """Return the token that starts every output, if there is one; prompts already contain it."""
     return job.specials.target_begin if job.prompts is None else None
 
 
 def width_of(job: Job) -> int:
-    """Hypotheses of a source."""
+    """Number of hypotheses of each source."""
     return job.settings.n_best if job.settings.sample else job.settings.beam
 
 
 def _into(old: Tensor | None, new: Tensor) -> Tensor:
-    """The new values in the old place, if there is one: a recorded step knows only places."""
+    """Copy new values to the old tensor, if there is one, because CUDA graphs contain its
+    address."""
     return new.clone() if old is None else old.copy_(new)
 
 

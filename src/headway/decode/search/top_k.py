@@ -1,4 +1,4 @@
-"""The largest scores of each row of a vocabulary."""
+"""Fast top-k over the scores of a vocabulary."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ BLOCK = 128
 
 
 def top_k(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row, in order, and where they are.
+    """Return the k largest values of each row, in order, and their indices.
 
-    The k largest lie in the k blocks with the largest maxima, so that one quick pass over the
+    The k largest values are in the k blocks with the largest maxima, so that one fast pass over the
     blocks leaves little to sort.
     """
     n_blocks = scores_RV.shape[1] // BLOCK

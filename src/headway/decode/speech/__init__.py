@@ -1,1 +1,1 @@
-"""What only speech needs: windows of long recordings, CTC, guards, word times, subtitles."""
+"""Speech decoding: windows of long recordings, CTC, transcript checks, word times, subtitles."""

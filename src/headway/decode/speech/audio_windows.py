@@ -1,4 +1,4 @@
-"""Long recordings in windows: cut where it is quiet, with never more than a window in memory."""
+"""Split long recordings into windows at quiet places, with little more than a window in memory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 Samples = NDArray[np.floating[Any]]
 
 SEARCHED = 1 / 3
-"""The share of a window, at its end, in which the quietest place is looked for."""
+"""Fraction of a window, at its end, that is searched for the quietest place."""
 
 QUIET_S = 0.2
-"""A cut goes through the middle of the quietest stretch of this length, or of a quarter of where it
-is looked for."""
+"""A window ends in the middle of the quietest stretch of this length, but at most a quarter of the
+searched part."""
 
 
 @dataclass(frozen=True)
 class Window:
     start: float
-    """Seconds from the beginning of the recording."""
+    """Seconds from the start of the recording."""
 
     samples: Samples
 
 
 def windows_of(blocks: Iterable[Samples], rate: int, longest_s: float) -> Iterator[Window]:
-    """A recording, given as blocks of samples, in windows of at most so many seconds.
+    """Split a recording, given as blocks of samples, into windows of at most `longest_s` seconds.
 
-    Side by side they are the recording: nothing is heard twice and nothing is lost. What is short
-    enough is one window. A recording without samples is one window without any.
+    The windows add up to the recording, without overlaps or gaps. A short recording is one window,
+    and so is one without samples.
     """
     longest = max(1, int(longest_s * rate))
     enough = int((1 + SEARCHED) * longest) + 1
@@ -46,7 +46,7 @@ def windows_of(blocks: Iterable[Samples], rate: int, longest_s: float) -> Iterat
             held = held if block is None else np.concatenate([held, block])
         if len(held) > longest:
             is_last = len(held) < enough
-            # What is left for two windows is shared out, so that the last is no mere scrap.
+            # The rest is divided between two windows, so that the last one is not very short.
             ends = (len(held) // 3, 2 * len(held) // 3) if is_last else (_first(longest), longest)
             cut = quiet_place(held, *ends, rate)
             yield Window(done / rate, held[:cut])
@@ -60,11 +60,11 @@ def _first(longest: int) -> int:
 
 
 def quiet_place(samples: Samples, first: int, last: int, rate: int) -> int:
-    """Where to cut: in the middle of the quietest stretch between these samples."""
+    """Return where to cut: the middle of the quietest stretch between two samples."""
     stretch = max(1, min(int(QUIET_S * rate), (last - first) // 4))
     power = np.cumsum(samples[first:last].astype(np.float64) ** 2)
     power = np.concatenate([[0.0], power])
     of_stretch = power[stretch:] - power[:-stretch]
-    # Of equally quiet places the last: windows as long as they may be.
+    # The last of equally quiet places, so that windows are as long as possible.
     place = len(of_stretch) - 1 - int(np.argmin(of_stretch[::-1]))
     return max(1, first + place + stretch // 2)

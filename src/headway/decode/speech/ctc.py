@@ -1,8 +1,8 @@
-"""CTC decoding: the best path, a search by CTC alone, and CTC as a second opinion while a decoder
-writes (Watanabe et al. 2017).
+"""CTC decoding: the best path, prefix search with CTC alone, and joint CTC/attention decoding
+(Watanabe et al. 2017).
 
-CTC knows the chance that what was said begins with given tokens, so it can score the next token as
-a decoder does. Here it is steps like any other's: a search takes it alone, or added to others.
+CTC gives the probability that a transcript starts with given tokens, so it can score the next token
+as a decoder does. It implements `Steps`, which a search uses alone or added to those of a decoder.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 
 Rows = list[tuple[int, int]]
-"""The first row of each token and the one behind its last."""
+"""First encoder position of each token and the one after its last."""
 
 LEAST = -1e5
-"""Stands in for the logarithm of zero where it would be subtracted from itself."""
+"""Finite substitute for the logarithm of zero, so that differences are defined."""
 
 
 class CtcSteps:
-    """`Steps` of CTC: W beginnings for each of B recordings, and what may come next."""
+    """`Steps` of CTC: scores of the next token for W prefixes of each of B recordings."""
 
     def __init__(self, scorer: PrefixScorer, n_sources: int, width: int) -> None:
         self.scorer, self.width = scorer, width
@@ -38,16 +38,16 @@ class CtcSteps:
         every_B = torch.arange(n_sources, device=self.device)
         self.state = scorer.start(every_B.repeat_interleave(width))
         self.from_H = torch.arange(n_sources * width, device=self.device)
-        """What each beginning goes on from, among those of the state."""
+        """Index of the state that each prefix extends."""
 
         self.begun = False
 
     @property
     def attention_BWS(self) -> Tensor:
-        raise NotImplementedError("CTC attends to nothing")
+        raise NotImplementedError("CTC has no attention")
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """`Steps`. The first tokens begin the outputs and are not said."""
+        """As `Steps.step`. The first tokens are start tokens, which CTC does not score."""
         if self.begun:
             self.state = self.scorer.advance(self.state, self.from_H, tokens_BW.flatten())
         else:
@@ -56,7 +56,7 @@ class CtcSteps:
         self.begun = True
         state = self.state
         next_HV = self._next(torch.logaddexp(state.symbol_HT, state.blank_HT))
-        # What was said last is said again only behind a blank.
+        # The last token can be repeated only after a blank.
         last_H1 = state.last_H.clamp(min=0)[:, None]
         again_H1 = self.scorer.scores(state, last_H1).double()
         again_H1 = again_H1.where(state.last_H[:, None] >= 0, next_HV.gather(1, last_H1))
@@ -66,9 +66,9 @@ class CtcSteps:
         return found_HV.nan_to_num(nan=-torch.inf).clamp(max=0.0).float()
 
     def _next(self, ways_HT: Tensor) -> Tensor:
-        """log P that a text begins with a beginning and each token: a sum over the rows that could
-        be the token's first, as one product of matrices."""
-        ways_HT = ways_HT[:, :-1]  # behind the end of a recording no token has a chance
+        """Log-probability of each prefix extended by each token: a sum over the positions at which
+        the token could start, as one matrix product."""
+        ways_HT = ways_HT[:, :-1]  # no token can start after the end of a recording
         top_H1 = ways_HT.amax(1, keepdim=True).clamp(min=LEAST)
         ways_BWT = (ways_HT - top_H1).exp().unflatten(0, (-1, self.width))
         sums_BWV = ways_BWT @ self.chance_BTV[self.state.number_H[:: self.width]]
@@ -84,10 +84,10 @@ class CtcSteps:
 
 
 class JointSteps:
-    """A decoder's steps and another's, added: (1 − weight) · log P + weight · log P of the other.
+    """Weighted sum of two `Steps`: (1 − weight) · log P + weight · log P of the other.
 
-    `skip`: tokens after the first that the other has no say in, such as what every output of an
-    imported model begins with.
+    `skip`: number of first tokens that the other does not score, such as the start of every output
+    of an imported model.
     """
 
     def __init__(self, steps: Steps, other: Steps, weight: float, skip: int = 0) -> None:
@@ -116,7 +116,7 @@ class JointSteps:
 
 
 class JointSearcher(Searcher):
-    """`Searcher` for a model with a CTC head on its encoder; a weight of 0 leaves that out."""
+    """`Searcher` for a model with a CTC head on its encoder; a weight of 0 disables it."""
 
     def __init__(
         self, model: Seq2Seq, settings: DecodeSettings, specials: Specials, weight: float
@@ -124,7 +124,7 @@ class JointSearcher(Searcher):
         super().__init__([model], settings, specials)
         self.weight = weight
         if weight:
-            self.recorded = None  # its graphs know of no second opinion
+            self.recorded = None  # CUDA graphs do not include CTC
 
     def steps(self, sources: Sequence[Any], begin: Beginning) -> Steps:
         steps = super().steps(sources, begin)
@@ -132,7 +132,7 @@ class JointSearcher(Searcher):
             return steps
         assert isinstance(steps, Seq2SeqSteps)
         head = steps.model.ctc
-        assert head is not None, "a weight for CTC and no head for it"
+        assert head is not None, "a CTC weight needs a CTC head"
         scores_MV = head(steps.memory.x_MD)
         return joined(
             steps, scores_MV, steps.memory.layout, self.specials, self.weight, begin.width
@@ -142,14 +142,14 @@ class JointSearcher(Searcher):
 def joined(
     steps: Steps, scores_MV: Tensor, rows: Layout, specials: Specials, weight: float, width: int
 ) -> JointSteps:
-    """A decoder's steps with the opinion of CTC, which scores the symbols of each row so."""
+    """Combine the steps of a decoder with CTC, given its scores of each position."""
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
     other = CtcSteps(scorer, rows.n_sequences, width)
     return JointSteps(steps, other, weight, 0 if specials.target_begin is None else 1)
 
 
 def best_path(logs_SV: Tensor) -> Hypothesis:
-    """The likeliest token of every row, repeats and blanks taken out."""
+    """Return the most probable token of every position, without repeats and blanks."""
     best_S, token_S = logs_SV.max(-1)
     blank = logs_SV.shape[1] - 1
     tokens: list[int] = []
@@ -167,9 +167,9 @@ def best_path(logs_SV: Tensor) -> Hypothesis:
 
 
 def said_rows(logs_SV: Tensor, tokens: Sequence[int]) -> Rows:
-    """Where each token is said, by CTC."""
+    """Return the positions of each token by CTC alignment."""
     found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
-    if found is None:  # more tokens than rows, which only a decoder can write
+    if found is None:  # more tokens than positions, which only a decoder can produce
         step = len(logs_SV) / max(1, len(tokens))
         return [(int(i * step), int((i + 1) * step)) for i in range(len(tokens))]
     return [(first, last + 1) for first, last in zip(found.first, found.last, strict=True)]

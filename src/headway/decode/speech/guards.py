@@ -1,6 +1,6 @@
-"""Signs that a transcript is not what was said: loops, doubt, silence (Radford et al. 2022, §4.5).
+"""Detect wrong transcripts by repetition, low probability or silence (Radford et al. 2022, §4.5).
 
-A decoder that has lost the thread repeats itself, and text that repeats itself is easy to compress.
+A decoder that fails often repeats itself, and repetitive text compresses well.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from numpy.typing import NDArray
 MOST_RATIO = 2.4
 LEAST_LOG_PROB = -1.0
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
-"""What is tried, one after another, where the search's output is doubtful."""
+"""Temperatures tried in order if the output of the search is doubtful."""
 
 SILENT_LEVEL = 10 ** (-60 / 20)
-"""Loudness of the loudest tenth of a second, full scale being one, below which nobody speaks."""
+"""RMS level of the loudest tenth of a second, relative to full scale, below which there is no
+speech."""
 
 
 def compression_ratio(text: str) -> float:
-    """Bytes of the text for each byte that it compresses to. Short texts have less than one."""
+    """Compression ratio of a text in bytes. It is below 1 for short texts."""
     raw = text.encode()
     return len(raw) / len(zlib.compress(raw)) if raw else 0.0
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """How much is to be said against a transcript of one window."""
+    """Evidence against the transcript of a window."""
 
     ratio: float
     log_prob: float
-    """The mean over its tokens, the end counted."""
+    """Mean log-probability of the tokens, including the end token."""
 
     finished: bool
 
@@ -46,12 +47,13 @@ class Doubt:
         return self.loops or self.log_prob < LEAST_LOG_PROB
 
     def less_than(self, other: Doubt) -> bool:
-        """A loop is worse than anything; then the likelier one is better."""
+        """Whether this transcript is better: first without a loop, then with a higher
+        probability."""
         return (not self.loops, self.log_prob) > (not other.loops, other.log_prob)
 
 
 def is_silent(samples: NDArray[np.floating[Any]], rate: int) -> bool:
-    """Whether no tenth of a second is loud enough for speech."""
+    """Whether every tenth of a second is too quiet for speech."""
     step = max(1, rate // 10)
     if not len(samples):
         return True

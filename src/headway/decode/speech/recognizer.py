@@ -1,7 +1,7 @@
-"""From the sound of one window to tokens, and to the rows where each was said.
+"""Recognise the tokens of a window of audio, and the encoder positions of each.
 
-Two ways: a model with a decoder writes, with CTC as a second opinion where it has that; an encoder
-with CTC alone is read off row by row.
+A model with a decoder generates them, jointly with CTC if it has a CTC head. An encoder with CTC
+alone is decoded position by position.
 """
 
 from __future__ import annotations
@@ -33,50 +33,50 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 DRAWS = 5
-"""Outputs drawn at a temperature, of which the likeliest counts."""
+"""Number of outputs sampled at a temperature, of which the most probable is kept."""
 
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
-"""Whisper's token for a window without speech; its probability is that of the first token."""
+"""Tokens of Whisper for a window without speech, whose probability as the first token is used."""
 
 
 class Reading(NamedTuple):
     """Result of a second pass over a window and its transcript."""
 
     rows: Rows
-    """Where each token is said."""
+    """Positions of each token."""
 
     no_speech: float | None = None
-    """The probability of the no-speech token, of models that have one."""
+    """Probability of the no-speech token; None for models without one."""
 
 
 class Recognizer(ABC):
     temperatures: Sequence[float] = ()
-    """At which `again` is tried, one after another, where an output is doubtful."""
+    """Temperatures at which `again` is called, in order, for a doubtful output."""
 
     @abstractmethod
     def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
-        """What is said in each of the windows."""
+        """Transcribe each window."""
 
     @abstractmethod
     def heard(self, waves: Sequence[Any]) -> list[Tensor]:
-        """log P of each symbol in each row, by CTC, of models that have it."""
+        """Log-probabilities of CTC for each symbol at each position, for models with a CTC head."""
 
     def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """What is said, in another way: by CTC alone, which cannot loop."""
+        """Transcribe in another way: with CTC alone, which cannot loop."""
         return [best_path(logs_SV) for logs_SV in self.heard(waves)]
 
     def read_again(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[Reading]:
-        """Where the tokens of each transcript are said, by CTC."""
+        """Align the tokens of each transcript with CTC."""
         pairs = zip(self.heard(waves), texts, strict=True)
         return [Reading(said_rows(logs_SV, text)) for logs_SV, text in pairs]
 
     def no_speech(self, wave: Any) -> float | None:
-        """The probability of the no-speech token; None of models without one."""
+        """Return the probability of the no-speech token; None for models without one."""
         return None
 
 
 class CtcRecognizer(Recognizer):
-    """An encoder whose every row says a token or nothing. It cannot loop: there are rows to say."""
+    """Recognizer of an encoder with CTC. It cannot loop: outputs are bounded by the positions."""
 
     def __init__(self, model: Listener, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
@@ -105,9 +105,10 @@ class CtcRecognizer(Recognizer):
 
 
 class DecoderRecognizer(Recognizer):
-    """An encoder and a decoder; `weight` is that of CTC, 0 where the encoder has none.
+    """Recognizer of an encoder-decoder. `weight` is that of CTC, 0 for encoders without it.
 
-    Another runtime overrides what asks the model: `search`, `attention`, `first` and `ctc`.
+    Subclasses for other runtimes override the methods that call the model: `search`, `attention`,
+    `first` and `ctc`.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class DecoderRecognizer(Recognizer):
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
 
     def again(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """By CTC, or else drawn at a temperature, as Whisper does.
+        """Transcribe with CTC, or else by sampling at a temperature, as Whisper does.
 
-        What is drawn for a window does not depend on the others."""
+        The samples of a window do not depend on the other windows."""
         if self.has_ctc:
             return super().again(waves, temperature)
         drawing = replace(
@@ -169,14 +170,14 @@ class DecoderRecognizer(Recognizer):
         return readings
 
     def real_rows(self, wave: Any) -> int:
-        """Without the silence that windows are filled up with."""
+        """Number of positions without the padding of a window."""
         return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
     def attention(
         self, waves: Sequence[Any], texts: Sequence[Sequence[int]]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Cross attention of the last layer's heads, from every token and the end; and the logits
-        of the first token."""
+        """Return the cross-attention of the heads in the last layer, from every token and the end
+        token, and the logits of the first token."""
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
         last = len(self.model.decoder.blocks) - 1  # type: ignore[arg-type]
         with evaluating([self.model]):
@@ -197,7 +198,7 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def first(self, wave: Any) -> Tensor:
-        """Scores of the first token (V)."""
+        """Return the logits of the first token (V)."""
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             x_ND = self.model(
@@ -219,7 +220,7 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
-        """As `heard`, with the silence that windows are filled up with."""
+        """As `heard`, including the padding of windows."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device

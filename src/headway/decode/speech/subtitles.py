@@ -1,4 +1,4 @@
-"""Words with times as subtitles: SRT and WebVTT."""
+"""Subtitles from words with times, as SRT and WebVTT."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.decode.speech.word_times import Word
 MOST_CHARACTERS = 42
 MOST_S = 6.0
 PAUSE_S = 0.8
-"""A pause as long as this begins a new subtitle, as does too long a line or too long a time."""
+"""Length of a pause that starts a new subtitle. Too long a line or duration also starts one."""
 
 
 def lines_of(words: Sequence[Word]) -> list[list[Word]]:
@@ -31,7 +31,7 @@ def lines_of(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def srt(words: Sequence[Word], first: int = 1) -> str:
-    """Subtitles numbered from `first` on, with an empty line between them."""
+    """Format SRT subtitles, numbered from `first`."""
     return "\n".join(
         f"{number}\n{_clock(line[0].start, ',')} --> {_clock(line[-1].end, ',')}\n{_text(line)}\n"
         for number, line in enumerate(lines_of(words), first)

@@ -1,4 +1,4 @@
-"""Recordings in, text out: windows, guards against what a decoder makes up, words with times."""
+"""Transcribe recordings: windows, checks for hallucinated text, and words with times."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 FULL_SCALE = 32768.0
-"""The loudest sample of 16 bits."""
+"""Full scale of 16-bit samples."""
 
 NO_SPEECH = 0.6
-"""A doubtful window has no speech if the model holds that for likelier than this."""
+"""Probability of the no-speech token above which a doubtful window counts as silent."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +37,26 @@ class Heard:
     text: str
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    """Log-probabilities of the tokens, and of the end token where the decoder wrote one."""
+    """Log-probabilities of the tokens, and of the end token if there is one."""
 
     temperature: float = 0.0
-    """At which it was drawn."""
+    """Sampling temperature."""
 
     no_speech: float | None = None
-    """The probability of the no-speech token, of models that have one. Known where times were
-    asked for, or the transcript is doubtful."""
+    """Probability of the no-speech token, for models with one. Only computed with times or for a
+    doubtful transcript."""
 
     words: tuple[Word, ...] = ()
-    """From the beginning of the window; empty where times were not asked for."""
+    """Words with times from the start of the window; empty if times were not requested."""
 
     tries: int = 1
     is_silent: bool = False
     is_doubtful: bool = False
-    """All ways to transcribe it looped, or were unlikely."""
+    """Whether all attempts to transcribe it looped or had a low probability."""
 
     @property
     def log_prob(self) -> float | None:
-        """The mean over the tokens and the end; None where nothing was decoded."""
+        """Mean log-probability of the tokens and the end token; None if nothing was decoded."""
         return sum(self.log_probs) / len(self.log_probs) if self.log_probs else None
 
     @property
@@ -66,7 +66,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Segment:
-    """One window of a recording, in its time."""
+    """Transcript of a window with its start and end in the recording."""
 
     start: float
     end: float
@@ -95,7 +95,7 @@ class Transcript:
 
     @property
     def log_prob(self) -> float:
-        """The mean over all tokens and ends of windows with speech."""
+        """Mean log-probability over all tokens and end tokens of windows with speech."""
         found = [one for part in self.segments if part.heard.text for one in part.heard.log_probs]
         return sum(found) / len(found) if found else 0.0
 
@@ -111,7 +111,7 @@ class TranscriptionSummary:
 
     def text(self) -> str:
         unit = "recording" if self.recordings == 1 else "recordings"
-        said = f"{self.recordings:,} {unit}, {self.seconds:,.1f} s of sound"
+        said = f"{self.recordings:,} {unit}, {self.seconds:,.1f} s of audio"
         if self.windows > self.recordings:
             said += f" in {self.windows:,} windows"
         for n, what in ((self.silent, "silent"), (self.doubtful, "doubtful")):
@@ -120,11 +120,10 @@ class TranscriptionSummary:
 
 
 class Transcriber:
-    """Windows are transcribed in batches of like length; answers have the order of the input.
+    """Transcribes windows in batches of similar length, with results in input order.
 
-    `times`: words with when they were said. `guard`: silent
-    windows give no text, and doubtful ones are tried in other ways. `between` is called
-    between two batches.
+    `times`: add the times of words. `guard`: silent windows give no text, and doubtful ones are
+    transcribed again in other ways. `between` is called between batches.
     """
 
     def __init__(
@@ -145,16 +144,17 @@ class Transcriber:
 
     @property
     def window_s(self) -> float:
-        """The longest recording that the model reads at once."""
+        """Maximum length of a window in seconds."""
         return self.shape.pad_s or self.shape.max_rows * self.shape.row_seconds
 
     def transcribe(
         self, recordings: Iterable[Iterable[Any]], *, live: bool = False
     ) -> Iterator[Transcript | DataError]:
-        """Each recording is blocks of samples at the model's rate, 16 bits or float. One whose
-        blocks cannot be read gives its error; the others go on. `live`: each as soon as it is read.
+        """Transcribe recordings, given as blocks of samples (16 bits or float) at the sampling rate
+        of the model. If blocks cannot be read, the error is yielded and the others continue.
+        `live`: yield each transcript as soon as its recording is read.
 
-        Held at a time: the windows of a batch, whatever the length of the recordings.
+        Only the windows of a batch are in memory, whatever the length of the recordings.
         """
         waiting: deque[tuple[Transcript, list[DataError]]] = deque()
         pending: list[tuple[Transcript, Window]] = []
@@ -198,7 +198,7 @@ class Transcriber:
             found.segments.append(Segment(window.start, end, said))
 
     def hear(self, waves: Sequence[Any]) -> list[Heard]:
-        """What is said in each of the windows: samples at the model's rate, 16 bits or float."""
+        """Transcribe windows of samples (16 bits or float) at the sampling rate of the model."""
         start = time.perf_counter()
         floats = [_as_float(wave) for wave in waves]
         found: dict[int, Heard] = {}
@@ -255,7 +255,7 @@ class Transcriber:
         tries: list[int],
         heats: list[float],
     ) -> None:
-        """Other ways for what is doubtful, until one is not; the least doubtful one stays."""
+        """Transcribe doubtful windows in other ways until one is not doubtful; keep the best."""
         for temperature in self.recognizer.temperatures:
             places = [place for place, doubt in enumerate(doubts) if doubt.is_doubtful]
             if not places:
@@ -264,7 +264,7 @@ class Transcriber:
             for place, other in zip(places, others, strict=True):
                 tries[place] += 1
                 doubt = self._doubt(other)
-                same = other.tokens == said[place].tokens  # no better, but for rounding
+                same = other.tokens == said[place].tokens  # not better, except for rounding
                 if not same and doubt.less_than(doubts[place]):
                     said[place], doubts[place], heats[place] = other, doubt, temperature
 
@@ -299,7 +299,8 @@ class Transcriber:
         return results
 
     def _words(self, found: Hypothesis, numbers: Sequence[int]) -> list[str]:
-        """The text of each word; where the pieces say so, parts of a word without spaces."""
+        """Texts of the words; decoded from the tokens if they do not match the words of the
+        text."""
         words = self._text(found).split()
         n_words = max(numbers, default=-1) + 1
         if len(words) == n_words:

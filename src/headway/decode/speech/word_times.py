@@ -1,8 +1,8 @@
-"""When each word was said, read off attention: heads that follow the sound, and the best path.
+"""Word times from cross-attention: heads that follow the audio, and the best monotonic path.
 
-A head that aligns looks, for each word, at the rows where it is said, and goes on in time. So the
-share of its attention that lies on one path without steps back tells such heads from others, and
-nobody has to say which they are.
+An alignment head attends, for each word, to the positions at which it is spoken, and moves forward
+in time. The share of its attention on one monotonic path therefore identifies such heads without
+manual selection.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Floats = NDArray[np.floating[Any]]
 
 MOST_HEADS = 6
 GOOD_SHARE = 0.7
-"""A head aligns if its share on the path is this much of the best head's."""
+"""Least share on the path of an alignment head, relative to the best head."""
 
 FOLLOWS = 0.5
-"""Heads follow the sound if their attention in the stretches of the words is this far on the way
-from what chance would put there to all of it."""
+"""Heads follow the audio if their attention within the words exceeds chance by at least this
+fraction of the possible excess."""
 
 MOST_CHANCE = 0.6
-"""What chance has may be this much at most, or nothing can be told: a single word fills its sound,
-and whatever looks at the sound looks at the word."""
+"""Largest chance level at which heads can be judged. With a single word that fills the audio, all
+attention to the audio is attention to the word."""
 
 SMOOTH = 5
-"""Rows whose median stands for a row: single peaks of attention mean nothing."""
+"""Width of the median filter over positions, which removes isolated peaks of attention."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Word:
     text: str
     start: float
     end: float
-    """Seconds."""
+    """Start and end in seconds."""
 
     confidence: float
-    """The geometric mean of its tokens' probabilities."""
+    """Geometric mean of the probabilities of its tokens."""
 
 
 def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
-    """For each row of the sound (S) its token (T), such that the worth on the way is largest.
+    """Assign a token (T) to each position (S) so that the sum of scores on the path is largest.
 
-    The first row belongs to the first token and the last to the last; from a row to the next the
-    token stays or is the next one. With fewer rows than tokens, some tokens have none.
+    The path starts at the first token and ends at the last. At each position it stays at its token
+    or moves to the next one. With fewer positions than tokens, some tokens have none.
     """
     n_tokens, n_rows = worth_TS.shape
     if n_rows < n_tokens:
@@ -58,7 +58,7 @@ def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
     best_T = np.full(n_tokens, -np.inf)
     best_T[0] = worth_TS[0, 0]
     came_ST = np.zeros((n_rows, n_tokens), np.bool_)
-    """Whether the best way to a token at a row comes from the token before it."""
+    """Whether the best path to a token at a position comes from the token before it."""
     for row in range(1, n_rows):
         before_T = np.concatenate([[-np.inf], best_T[:-1]])
         came_ST[row] = before_T > best_T
@@ -72,9 +72,9 @@ def monotone_path(worth_TS: Floats) -> NDArray[np.int64]:
 
 
 def share_on_path(attention_TS: Floats) -> float:
-    """How much of a head's attention lies on its best path: near 1 for a head that follows the
-    sound, 1/T for one that looks everywhere, or always at one place. What it gives to rows that
-    are not there, such as those that windows are filled up with, is lost."""
+    """Share of a head's attention on its best path: near 1 for a head that follows the audio, 1/T
+    for uniform attention or attention to one position. Attention to padding counts as off the
+    path."""
     if attention_TS.shape[1] < len(attention_TS):
         return 0.0
     path_S = monotone_path(attention_TS)
@@ -85,12 +85,11 @@ def share_on_path(attention_TS: Floats) -> float:
 def alignment_heads(
     examples: Sequence[Floats], of_last: int | None = None, most: int = MOST_HEADS
 ) -> tuple[list[int], list[float]]:
-    """The numbers of the heads that align, from the best down, and the shares of all of them.
+    """Return the indices of alignment heads, best first, and the shares of all heads.
 
-    Each example is what all heads attend to (heads, tokens and the end, rows of the sound), layer
-    by layer. `of_last`: the number of heads of the last layer, which are then chosen from. Below it
-    heads follow the sound as well, but many look at the word that was written last; what the last
-    layer looks at is the word to be written.
+    Each example is the attention of all heads, layer by layer (heads; tokens and the end token;
+    positions). `of_last`: number of heads in the last layer, to which the choice is then limited.
+    Many heads in earlier layers attend to the previous word; the last layer attends to the next.
     """
     if not examples:
         return [], []
@@ -104,12 +103,12 @@ def alignment_heads(
 
 
 def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
-    """The first row of each token and the one behind its last, from heads that align.
+    """Return the first position of each token and the one after its last, from alignment heads.
 
-    The last of the T tokens is the end: the rows behind the speech are its.
+    The last of the T tokens is the end token, to which the positions after the speech belong.
     """
     mean, std = attention_HTS.mean(1, keepdims=True), attention_HTS.std(1, keepdims=True)
-    # Against what the other tokens give a row, so that rows which all look at say nothing.
+    # Standardise over tokens, so that positions to which all tokens attend have no effect.
     worth_HTS = (attention_HTS - mean) / np.maximum(std, 1e-9)
     worth_TS = _smooth(worth_HTS).mean(0)
     path_S = monotone_path(worth_TS)
@@ -121,17 +120,17 @@ def token_rows(attention_HTS: Floats) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Held:
-    """How much of the attention lies where the rows of tokens say that it does."""
+    """Share of attention at the positions that were found for tokens and words."""
 
     line: float
-    """On the rows of the token that looks."""
+    """Share on the positions of the attending token."""
 
     words: float
-    """On the rows of the word that this token is part of: of a word written in letters, the places
-    of the letters mean little, and the stretch of the word much."""
+    """Share on the positions of the word that contains the token. For words of single letters, the
+    position of a letter means little."""
 
     chance: float
-    """What attention that is the same everywhere has there (`words`)."""
+    """Value of `words` for uniform attention."""
 
     @property
     def tells(self) -> bool:
@@ -143,7 +142,7 @@ class Held:
 
 
 def held_by(rows: Sequence[tuple[int, int]], attention_TS: Floats, numbers: Sequence[int]) -> Held:
-    """`numbers`: of the word of each token, -1 for those that are in none."""
+    """Measure the attention within tokens and words. `numbers`: the word of each token, or -1."""
     spans: dict[int, tuple[int, int]] = {}
     for number, (first, last) in zip(numbers, rows, strict=True):
         a, b = spans.get(number, (first, last))
@@ -174,9 +173,8 @@ def words_of(
     log_probs: Sequence[float],
     row_s: float,
 ) -> list[Word]:
-    """Words from their tokens: `numbers` says which word each token belongs to, `rows` where it
-    lies in the sound; a row is `row_s` seconds. Spaces are written, not said: they have no part in
-    the time of a word."""
+    """Combine tokens to words with times. `numbers` is the word of each token, `rows` its
+    positions, of `row_s` seconds each. Tokens of spaces do not count for the time of a word."""
     found = []
     for number, text in enumerate(texts):
         mine = [place for place, of in enumerate(numbers) if of == number]
@@ -196,28 +194,29 @@ def is_space(piece: str) -> bool:
 
 FRAME_S = 0.01
 QUIET_SHARE = 0.05
-"""Of the loudest frame nearby: what is below is a pause and belongs to no word."""
+"""Level of a pause, relative to the loudest frame nearby."""
 
 NEAR_FRAMES = 15
-"""How far a pause may lie from the border that the model gave."""
+"""Largest distance of a pause from the border of the model, in frames."""
 
 
 CLEAR_SHARE = 0.02
-"""Of the loudest frame within a second: what is below for two frames or more is a clear pause."""
+"""Level of a clear pause, which has at least two frames, relative to the loudest frame within a
+second."""
 
 DISTANCE = 0.1
-"""What a pause is worth less, in frames of its own length, for each frame it is away from the
-border that the model gave: the places where CTC says its tokens may be far from the words."""
+"""Penalty of a pause, in frames of its length, per frame of distance from the border of the model.
+It is small, because CTC may place tokens far from the words."""
 
 MOST_WORTH = 20
-"""Frames: a longer pause is no better a border."""
+"""Largest score of a pause, in frames of its length."""
 
 SHORTEST = 15
-"""Frames of a word between two pauses."""
+"""Least length of a word between two pauses, in frames."""
 
 
 def loudness(samples: Floats, rate: int) -> Floats:
-    """The root mean square of every hundredth of a second."""
+    """RMS level of every hundredth of a second."""
     step = max(1, round(FRAME_S * rate))
     n_frames = len(samples) // step
     frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
@@ -226,13 +225,13 @@ def loudness(samples: Floats, rate: int) -> Floats:
 
 
 def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
-    """The words with the pauses between them taken off.
+    """Move the borders of words to the pauses between them.
 
-    A model's rows are coarse, it may give a pause to the word before or behind it, and CTC may say
-    its tokens far from where they are heard. So where the sound has enough clear pauses for every
-    border between two words, words stand between pauses: those that are long and near to the
-    model's borders. Otherwise the pause nearest to each border counts, if it is close: the first
-    word ends and the second begins at its edges, and without one both stay where they were.
+    Positions of the model are coarse, may assign a pause to either neighbour, and CTC may place
+    tokens far from where they are spoken. If the audio has enough clear pauses for all borders
+    between words, words are placed between the pauses that are long and near the borders of the
+    model. Otherwise each border moves to the nearest pause if it is close: the first word ends and
+    the second starts at the edges of the pause. Without a close pause the border stays.
     """
     level_A = loudness(samples, rate)
     if not words or not len(level_A) or not level_A.max():
@@ -260,8 +259,8 @@ def snapped(words: Sequence[Word], samples: Floats, rate: int) -> list[Word]:
 
 
 def _clear(level_A: Floats, words: Sequence[Word]) -> list[tuple[int, int]] | None:
-    """What is around the words: the quiet before the first, a clear pause for each border, and the
-    quiet behind the last. None if the pauses are too few."""
+    """Find the silence before the first word, a clear pause for each border, and the silence after
+    the last word. None if there are too few pauses."""
     n = len(level_A)
     reach = round(1 / FRAME_S)
     padded = np.pad(level_A, reach)
@@ -279,17 +278,17 @@ def _clear(level_A: Floats, words: Sequence[Word]) -> list[tuple[int, int]] | No
 
 
 def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | None:
-    """The numbers of the pauses, one for each border and in order, that are worth most together."""
+    """Indices of the pauses, one for each border and in order, with the highest total score."""
     if len(runs_P2) < len(borders):
         return None
     length_P, middle_P = np.minimum(runs_P2[:, 1] - runs_P2[:, 0], MOST_WORTH), runs_P2.mean(1)
-    # How many pauses end early enough before each one for a word to be between them.
+    # Number of pauses that end early enough before each one for a word between them.
     room_P = np.searchsorted(runs_P2[:, 1], runs_P2[:, 0] - SHORTEST, side="right")
     best_P = np.zeros(len(runs_P2))
     came: list[NDArray[np.int64]] = []
     for number, border in enumerate(borders):
         if number:
-            # The best of the first pauses, for each number of them; of none there is no best.
+            # The best of the first n pauses, for each n; -inf for n = 0.
             top = np.concatenate([[-np.inf], np.maximum.accumulate(best_P)])
             is_new = np.concatenate([[False], best_P >= top[1:]])
             at = np.maximum.accumulate(np.where(is_new, np.arange(len(top)), 0)) - 1
@@ -306,8 +305,8 @@ def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | N
 
 
 def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[int, int] | None:
-    """First frame and end of the pause between two words; at the ends of a recording what is quiet
-    up to its beginning or its end."""
+    """First frame and end of the pause between two words, or of the silence at the start or the end
+    of a recording."""
     first = 0 if before is None else _frame((before.start + before.end) / 2)
     last = len(level_A) if after is None else _frame((after.start + after.end) / 2)
     near = level_A[first:last]
@@ -328,7 +327,7 @@ def _pause(level_A: Floats, before: Word | None, after: Word | None) -> tuple[in
 
 
 def _runs(is_quiet: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where stretches of True begin and end."""
+    """Start and end of each run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_quiet, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
