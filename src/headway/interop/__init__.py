@@ -1,1 +1,1 @@
-"""Models in the formats of others: in (`headway import`) and out (`headway export`)."""
+"""Conversion from and to formats of other programs: `headway import` and `headway export`."""

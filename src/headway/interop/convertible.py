@@ -1,4 +1,4 @@
-"""Whether a model of ours is one that another format can say, and its weights as said there."""
+"""Checks whether another format can represent a model of ours, and conversion of its weights."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ from headway.settings.text import DECODER_KEYS
 from headway.tasks.specs import spec_of
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
-"""Our gated activations, and what their gate goes through."""
+"""Our gated activations, and the activation function of the gate in `transformers`."""
 
 FREE = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout", "ff_dropout",
         "source_vocab_size", "heads", *DECODER_KEYS, *DECODER_KEYS.values()}  # fmt: skip
-"""Settings without effect on what a model computes, or compared by what they come to."""
+"""Settings that do not affect what a model computes, or that are compared by derived values."""
 
 DERIVED = "source_vocab"
 SIDE = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
         "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
         "norm_eps": "norm_eps"}  # fmt: skip
-"""What is compared of each stack, and the setting that says it."""
+"""Derived values to compare for each stack, and the setting of each."""
 
 BIASES = ("attention_bias", "ff_bias", "head_bias")
-"""What a model may lack and another have: there it is zero."""
+"""Settings of biases. A format with more biases than the model has zeros there."""
 
 
 PROBLEMS = {"labels": "multi_label_classification", "number": "regression"}
-"""`problem_type` by what a run answers."""
+"""`problem_type` of `transformers` by the kind of answers of a run."""
 
 
 def their_activation(ours: str) -> str:
     if ours not in THEIR_ACTIVATIONS:
-        raise UserError(f"its feed-forward layers have no gate, and this has activation={ours!r}.")
+        raise UserError(
+            f"its feed-forward layers have no gate, so activation={ours!r} is not supported."
+        )
     return THEIR_ACTIVATIONS[ours]
 
 
 def check_kind(ours: ModelSettings | None, kind: type[ModelSettings], name: str) -> None:
     if not isinstance(ours, kind):
-        what = "nothing" if ours is None else f"a {family_of(ours)} model"
-        raise UserError(f"{name} is another family of models, and this is {what}.")
+        what = "no model" if ours is None else f"a {family_of(ours)} model"
+        raise UserError(f"{name} is for another family of models, but this is {what}.")
 
 
 def check_said(
@@ -58,9 +60,10 @@ def check_said(
     wider: Collection[str] = (),
     free: Collection[str] = (),
 ) -> None:
-    """Refuse settings that did not survive being said in another's words.
+    """Raise if settings change in a round trip through another format.
 
-    `wider`: what may be there although the model lacks it. `free`: what the caller takes care of.
+    `ours`: the settings of the model. `said`: the settings after the round trip. `wider`: settings
+    that may have more there (biases of zero). `free`: settings that the caller checks itself.
     """
     names = [field.name for field in fields(ours) if field.name not in FREE]
     names += [DERIVED] * hasattr(ours, DERIVED)
@@ -75,12 +78,12 @@ def check_said(
         if here == there or base in free or (base in wider and _within(here, there)):
             continue
         raise UserError(
-            f"{name} has no word for model.{key} = {_shown(here)}: there it is {_shown(there)}."
+            f"{name} does not support model.{key} = {_shown(here)}, only {_shown(there)}."
         )
 
 
 def _within(here: Any, there: Any) -> bool:
-    """Whether zeros make up for what is lacking."""
+    """Whether zeros can fill what this model lacks."""
     return set(here) <= set(there) if isinstance(here, str) else there and not here
 
 
@@ -89,9 +92,9 @@ def _shown(value: Any) -> str:
 
 
 def label_config(settings: RunSettings) -> dict[str, Any]:
-    """The labels of a run in a `config.json`, and `problem_type` where it has not one class.
+    """Return the labels of a run for `config.json`, and `problem_type` unless it has one label.
 
-    `threshold` is a key of ours: `transformers` keeps it, and leaves thresholds to its users.
+    `threshold` is a key of ours. `transformers` keeps it but leaves thresholds to its users.
     """
     answers = spec_of(settings).answers
     names = ("LABEL_0",) if answers == "number" else settings.labels
@@ -111,7 +114,7 @@ def label_config(settings: RunSettings) -> dict[str, Any]:
 def in_units_of_answers(
     weights: Mapping[str, Tensor], settings: RunSettings
 ) -> Mapping[str, Tensor]:
-    """The weights, with a head of numbers that gives answers instead of standardised ones."""
+    """Rescale the head of a regression model to answers in their own units, not standardised."""
     if spec_of(settings).answers != "number":
         return weights
     mean, std = settings.classify.mean or 0.0, settings.classify.std or 1.0
@@ -123,7 +126,7 @@ def in_units_of_answers(
 
 
 def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
-    """The weights of a model as those of settings with more biases: what it lacks is zero."""
+    """Return the weights of a model for settings with more biases; the additional ones are zero."""
     have = dict(model.state_dict())
     found: dict[str, Tensor] = {}
     for name, shape in build_model(settings, device="meta").state_dict().items():
@@ -134,7 +137,7 @@ def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
 
 
 def _biases(have: Mapping[str, Tensor], name: str, zeros: Tensor) -> Tensor:
-    """Biases that only some of q, k and v have, as one; else zeros."""
+    """Join biases that only some of q, k and v have, with zeros for the others."""
     place, found, what = name.rpartition(".to_qkv.")
     if not found or what != "bias":
         return zeros

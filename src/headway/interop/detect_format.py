@@ -1,5 +1,8 @@
-"""What a source is: a folder of Hugging Face or sentence-transformers, a file of llama2.c or of
-OpenAI's Whisper, an id of the hub. Opened, it says everything but the numbers."""
+"""Detection and opening of import sources.
+
+A source is a Hugging Face or sentence-transformers folder, a llama2.c or OpenAI Whisper file, or a
+hub id. Opening it reads everything except the weights.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from headway.settings.model import PictureEncoderSettings, Seq2SeqSettings, Text
 from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-"""Old models have no owner in their name, such as gpt2."""
+"""Id of a model on the hub. Old models such as gpt2 have no owner in their name."""
 
 
 WEIGHTS = (*WHOLE, *INDEX)
@@ -40,38 +43,38 @@ WEIGHTS = (*WHOLE, *INDEX)
 @dataclass(frozen=True)
 class OpenedSource:
     kind: str
-    """In words."""
+    """Description of the format."""
 
     name: str
-    """Of the folder, the file, or on the hub."""
+    """Name of the folder or file, or hub id."""
 
     model_type: str
     architecture: Architecture
     weights: Weights
     vocabularies: Callable[[], Vocabularies] | None
-    """None where there are no words."""
+    """Loads the tokenizers; None if the model does not use text."""
 
     tokenizer_files: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     sentence: SentenceFolder | None = None
-    """What makes the folder one of sentence-transformers."""
+    """The additional modules of a sentence-transformers folder."""
 
 
 def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> OpenedSource:
-    """`tokenizer`: a file or a folder instead of what stands beside the weights."""
+    """Open a source. `tokenizer`: a file or a folder to use instead of the one with the weights."""
     path = Path(source)
     if path.is_dir():
         return _folder(path, path.absolute().name, tokenizer)
     if path.is_file():
         return _file(path, tokenizer)
     if HUB_ID.fullmatch(source):
-        note(f"there is no folder {source}; asking the hub")
+        note(f"there is no folder {source}; looking on the Hugging Face hub")
         return _folder(download(source), source, tokenizer)
     raise FolderError(
-        f"there is no {source}. Give a model folder with its config.json, a .bin file of llama2.c, "
-        "a .pt file of Whisper, or owner/name on the Hugging Face hub."
+        f"{source} does not exist. Give a model folder with its config.json, a llama2.c .bin file, "
+        "a Whisper .pt file, or owner/name on the Hugging Face hub."
     )
 
 
@@ -80,8 +83,8 @@ def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
         return _openai(path, tokenizer)
     if path.suffix != ".bin":
         raise UserError(
-            f"{path} is not a source by itself: give the folder with config.json, a .bin file "
-            "of llama2.c, or a .pt file of Whisper."
+            f"{path} cannot be imported alone. Give the folder with config.json, a llama2.c .bin "
+            "file, or a Whisper .pt file."
         )
     config, found, weights = read_llama2c(path)
     words = tokenizer or _beside(path)
@@ -100,12 +103,12 @@ def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
 
 
 def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
-    """Its vocabulary is part of OpenAI's program, so it has to be named."""
+    """Open a Whisper file. Its vocabulary is part of OpenAI's program, so `tokenizer` is needed."""
     dims, found, weights = read_openai_whisper(path)
     if tokenizer is None:
         raise UserError(
-            f"{path} has no vocabulary in it. Name one with --tokenizer: of an English model "
-            "encoder.json and vocab.bpe of GPT-2, of others multilingual.tiktoken."
+            f"{path} contains no vocabulary. Give one with --tokenizer: GPT-2's encoder.json and "
+            "vocab.bpe for an English model, multilingual.tiktoken for others."
         )
     assert isinstance(found.model, TextSettings)
     words, size, like = tokenizer, found.model.vocab_size, {"model_type": "whisper"}
@@ -122,13 +125,13 @@ def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
 
 
 def _beside(path: Path) -> Path:
-    """The tokenizer of a llama2.c file: the only other .bin file that can be one."""
+    """Find the tokenizer of a llama2.c file: the only other tok*.bin file in its folder."""
     found = [p for p in sorted(path.parent.glob("tok*.bin")) if p != path]
     if len(found) != 1:
         names = ", ".join(p.name for p in found) or "none"
         raise UserError(
-            f"a file of llama2.c needs a tokenizer beside it (tok*.bin, here: {names}). "
-            "Say which one with --tokenizer FILE."
+            f"{path} needs exactly one tokenizer (tok*.bin) in its folder; found: {names}. "
+            "Choose one with --tokenizer FILE."
         )
     return found[0]
 
@@ -151,14 +154,14 @@ def _adapter(folder: Path) -> FolderError:
     kind = one_line(given.word("peft_type", "adapter"), "peft_type")
     base = one_line(given.word("base_model_name_or_path", "BASE"), "base_model_name_or_path")
     return FolderError(
-        f"{folder} holds a PEFT adapter ({ADAPTER_JSON}: {kind}), which changes the model {base} "
-        "and is not a model itself. Merge it into that model, then import the result:\n"
+        f"{folder} contains a PEFT adapter ({ADAPTER_JSON}: {kind}) for the model {base}, not a "
+        "whole model. Merge it into that model, then import the result:\n"
         "  from transformers import AutoModelForCausalLM  # or the class of the base model\n"
         "  from peft import PeftModel\n"
         f"  base = AutoModelForCausalLM.from_pretrained({base!r})\n"
         f"  PeftModel.from_pretrained(base, {str(folder)!r}).merge_and_unload()"
         ".save_pretrained('merged')\n"
-        "The tokenizer's files of the base model belong into the folder merged, too."
+        "Copy the tokenizer files of the base model to the folder merged, too."
     )
 
 
@@ -168,10 +171,10 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     if not (folder / CONFIG_JSON).is_file():
         if (folder / CONFIG).is_file():
             raise FolderError(
-                f"{folder} is a run of headway already ({CONFIG}): predict, evaluate, export and "
-                "`train --from` take it as it is."
+                f"{folder} is already a headway run ({CONFIG}). Use it directly with predict, "
+                "evaluate, export and `train --from`."
             )
-        raise FolderError(f"there is no {CONFIG_JSON} in {folder}.")
+        raise FolderError(f"{folder} contains no {CONFIG_JSON}. Give a model folder with one.")
     config = read_table(inside(folder, CONFIG_JSON))
     generation = {}
     if (folder / GENERATION_JSON).is_file():
@@ -180,7 +183,9 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
     model_type = given.word("model_type")
     family = family_named(model_type)
     if config.get("quantization_config") is not None:
-        raise given.error("quantization_config", "is not supported: fp32, fp16 and bf16 are read")
+        raise given.error(
+            "quantization_config", "is not supported: weights must be fp32, fp16 or bf16"
+        )
     weights = open_weights(folder)
     found = family.read(config, weights.keys(), generation)
     preprocessor = read_preprocessor(folder)
@@ -196,7 +201,7 @@ def _plain(folder: Path, name: str, tokenizer: Path | None) -> OpenedSource:
 
     if isinstance(model, PictureEncoderSettings):
         if tokenizer is not None:
-            raise UserError("this model has no words: leave --tokenizer out.")
+            raise UserError("this model does not use text. Remove the option --tokenizer.")
         return OpenedSource(
             kind="Hugging Face folder",
             name=name,

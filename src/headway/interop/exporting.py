@@ -1,4 +1,4 @@
-"""From a run to a folder for another program, with a proof that it says the same."""
+"""Export of a run to a folder for another program, with a proof that the outputs are equal."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TARGETS = {
     "onnx": "headway.interop.to_onnx",
     "torch": "headway.interop.to_torch",
 }
-"""What `--to` can say: each is a module with `write` and `prove`."""
+"""Values of `--to`; each is a module with `write` and `prove`."""
 
 FULL_PRECISION = {
-    "hf": "transformers quantises while it loads (`quantization_config`), not in the file",
-    "torch": "a .pt2 holds the model as it computes, in fp32",
+    "hf": "transformers quantises when it loads a model (`quantization_config`), not in the file",
+    "torch": "a .pt2 file contains the model in fp32",
 }
-"""Targets without int8, and why."""
+"""Targets without int8, and the reason."""
 
 TAKE_ALL = ("onnx", "torch")
-"""Targets that take every run: what a refusal may send people to."""
+"""Targets that support every run; error messages recommend them."""
 
 
 class Target(Protocol):
     def write(self, run: Opened, out: Path, *, int8: bool) -> None:
-        """Write everything into the folder, which exists and is empty."""
+        """Write all files into the folder, which exists and is empty."""
         ...
 
     def prove(self, run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof: ...
@@ -52,9 +52,9 @@ def export_run(
     sentences: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> Proof:
-    """Write `out`, which is whole or not there, and prove it. A proof that fails is saved too.
+    """Write the folder `out` atomically, prove it and save the proof, even if it failed.
 
-    What is open already is exported as it was saved. `sentences`: used in the proof before our own.
+    An open run is exported as it was saved. `sentences`: used in the proof before our own.
     """
     target, out = _target(to, int8), Path(out)
     check_free(out)
@@ -65,15 +65,15 @@ def export_run(
             run = open_plain(name)
     if run.shape.body != "transformer":
         raise UserError(
-            f"{run.folder.name} has the body {run.shape.body}, and other programs take "
-            "Transformers alone. Use the run as it is: a run folder is all that headway needs."
+            f"{run.folder.name} has model.body={run.shape.body}, but only Transformers can be "
+            "exported. Use the run folder with headway instead."
         )
     if media_front(run.settings) is not None:
         _check_media(to, family_of(run.shape), sentences, int8)
     with new_folder(out) as folder:
         with progress.stage(f"writing {out}"):
             target.write(run, folder, int8=int8)
-        with progress.stage("comparing what both say"):
+        with progress.stage("comparing the outputs of both models"):
             proof = target.prove(run, folder, proof_sentences(more=sentences), int8=int8)
         proof.save(folder)
     return proof
@@ -83,23 +83,23 @@ def _check_media(to: str, family: str, sentences: Sequence[str], int8: bool) -> 
     if to in TEXT_ALONE:
         others = [name for name in TAKE_ALL if not int8 or name not in FULL_PRECISION]
         raise UserError(
-            f"--to {to} takes models that read text; this one is of the {family} family. Use "
+            f"--to {to} only supports text models, but this is a {family} model. Use "
             f"--to {' or '.join(others)}."
         )
     if sentences:
         raise UserError(
-            "--sentences has no effect on a model of pictures or recordings, whose proof has "
-            "some of its own. Leave it out."
+            "--sentences only applies to text models; the proof of an image or audio model uses "
+            "generated inputs. Remove the option."
         )
 
 
 def _target(to: str, int8: bool) -> Target:
     if to not in TARGETS:
-        raise UserError(f"--to has no choice {to!r}.{suggest(to, TARGETS)}")
+        raise UserError(f"unknown value {to!r} for --to.{suggest(to, TARGETS)}")
     if int8 and to in FULL_PRECISION:
         others = " or ".join(name for name in TAKE_ALL if name not in FULL_PRECISION)
         raise UserError(
-            f"--int8 does not go with --to {to}: {FULL_PRECISION[to]}. Leave it out, or use "
+            f"--int8 is not supported with --to {to}: {FULL_PRECISION[to]}. Remove --int8, or use "
             f"--to {others}."
         )
     target: Target = importlib.import_module(TARGETS[to])

@@ -1,4 +1,4 @@
-"""The foreign architectures, in a table you can see. A new one is a file beside this and a line."""
+"""Table of the foreign architectures. A new one needs a module in `hf` and a line here."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ FAMILIES = {
     "whisper": "hf.whisper:WHISPER",
     "xlm-roberta": "hf.roberta:XLM_ROBERTA",
 }
-"""By the `model_type` of their configuration: a file here and the object in it."""
+"""Module and object of each architecture, by the `model_type` of its configuration."""
 
 
 Config = Mapping[str, Any]
-"""A `config.json`, or another table of JSON."""
+"""A parsed `config.json`, or another JSON object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What a foreign configuration comes to."""
+    """A foreign architecture in our terms."""
 
     task: str
-    """What it can do as it comes: translate, complete, fill, classify, tag, embed, caption or
+    """Task of the published model: translate, complete, fill, classify, tag, embed, caption or
     transcribe."""
 
     model: ModelSettings
     pairs: list[Pair]
     ignored: dict[str, str] = field(default_factory=dict)
-    """Regular expressions of whole names of tensors that have no place, and why."""
+    """Regular expressions of the full names of unused tensors, with reasons."""
 
     zeros: tuple[str, ...] = ()
-    """Tensors of ours that the file has nothing for and that are zero (the bias of GPT-2's
-    classes); an export refuses others there."""
+    """Tensors of ours that the file lacks and that must be zero, such as the bias of GPT-2's
+    classifier. An export raises if they are not."""
 
     labels: tuple[str, ...] = ()
     answer: Answer = "label"
@@ -70,31 +70,31 @@ class Architecture:
     """`data.*` settings."""
 
     decode: dict[str, Any] = field(default_factory=dict)
-    """`decode.*` settings, as `generation_config.json` has them."""
+    """`decode.*` settings, from `generation_config.json`."""
 
     embed: dict[str, Any] = field(default_factory=dict)
     """`embed.*` settings."""
 
     notes: tuple[str, ...] = ()
-    """What a user should know: a thing that differs, or that was left out."""
+    """Notes for the user about differences and omissions."""
 
 
 class Family(Protocol):
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        """From `config.json`, the names of the tensors (which tell prefixes and heads), and
-        `generation_config.json`. Refuses what is not supported by key, value and reason."""
+        """Read `config.json` and `generation_config.json`. The names of the tensors show prefixes
+        and heads. Errors name the key, the value and the reason."""
         ...
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
-        """A `config.json` and the table for a run of ours; refuses what the format cannot say."""
+        """Make a `config.json` and the architecture of a run of ours; raise if the format cannot
+        represent it."""
         ...
 
 
 def family_named(model_type: str) -> Family:
     if model_type not in FAMILIES:
         raise UserError(
-            f"model_type {model_type!r} is not an architecture that headway knows. It knows "
-            f"{', '.join(FAMILIES)}."
+            f"unsupported model_type {model_type!r}. Supported values: {', '.join(FAMILIES)}."
         )
     module, name = FAMILIES[model_type].split(":")
     found: Family = getattr(importlib.import_module(f"headway.interop.{module}"), name)

@@ -1,17 +1,17 @@
-"""Classes of ours as those of `transformers`, which are read at the first token behind a pooler.
+"""Conversion of our classifiers to those of `transformers`, which use the first token and a pooler.
 
-A model of ours reads them from the mean of all tokens, or from the first without a pooler (a dense
-layer and tanh). The same scores come out of these parts; the first two are one more layer and only
-for the mean:
+Our classifiers use the mean of all tokens, or the first token without a pooler (a dense layer and
+tanh). The following parts compute the same logits. The first two form an additional layer and are
+only needed for the mean:
 
 - Attention with zero queries and keys is uniform, so it adds a linear map of the mean to the first
-  token. The map is the head of the classes, times `LOUD`, beside which that token's own numbers
+  token. The map is the classifier head times `LOUD`, so large that the first token's own values
   vanish.
-- A norm would divide by the spread of these scores. Two constants (`LOUDEST`) beside them make the
-  spread a constant.
-- tanh of small numbers is the numbers themselves (`QUIET`).
+- A norm would divide by the standard deviation of these logits. Two large constants (`LOUDEST`) in
+  the same vector make it constant.
+- tanh of small values (`QUIET`) is almost the identity.
 
-In fp32 the scores differ by some 1e-6 of the largest. fp16 cannot hold these constants.
+In fp32 the logits differ by about 1e-6 of the largest one. fp16 cannot represent these constants.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUIET = 1e-4
 
 
 def can_be_read_at_first(settings: RunSettings) -> bool:
-    """Check that the classes of a model without a pooler can be read after one."""
+    """Whether the classifier of a model without a pooler can be converted to one with a pooler."""
     model = settings.model
     if not isinstance(model, EncoderSettings) or model.heads != ("classes",):
         return False
@@ -52,7 +52,8 @@ def can_be_read_at_first(settings: RunSettings) -> bool:
 
 @torch.no_grad()
 def read_at_first(model: Encoder, settings: EncoderSettings) -> tuple[nn.Module, EncoderSettings]:
-    """A model with a pooler, and where ours reads the mean one more layer, of the same scores."""
+    """Convert a classifier to one with a pooler and the same logits. A model that uses the mean
+    gets one more layer."""
     if settings.pooling == "first":
         return _with_pooler(model, settings)
     bias = "".join(letter for letter in "qkvo" if letter in {*settings.attention_bias, "o"})
@@ -98,7 +99,7 @@ def _layer(
     qkv = torch.zeros(3 * width, width)
     qkv[2 * width :] = torch.eye(width)
     out, constants_D = torch.zeros(width, width), torch.zeros(width)
-    # Each score has two places, up and down, so that their mean is zero and the norm leaves it.
+    # Each logit is stored with both signs, so that the mean is zero and the norm does not shift it.
     out[0 : 2 * len(head_CD) : 2] = head_CD
     out[1 : 2 * len(head_CD) : 2] = -head_CD
     constants_D[-2], constants_D[-1] = LOUDEST, -LOUDEST
@@ -109,7 +110,7 @@ def _layer(
         f"{block}.norm_attention.weight": torch.ones(width),
         f"{block}.norm_feed_forward.weight": torch.ones(width),
     }
-    if new.wiring == "pre":  # it reads what was behind the last norm, which is its own now
+    if new.wiring == "pre":  # the new layer takes over the final norm, whose output it needs
         for kind in ("weight", "bias"):
             found[f"{block}.norm_attention.{kind}"] = state[f"stack.final_norm.{kind}"]
         found["stack.final_norm.weight"] = torch.ones(width)

@@ -1,5 +1,8 @@
-"""A foreign configuration, read key by key: a wrong type, an absurd number or a variant that is not
-supported is refused by its name, before any weight is read."""
+"""Validated access to a foreign configuration.
+
+A wrong type, an absurd number or an unsupported variant is an error that names the key, before any
+weight is read.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""Their names of activations, and ours."""
+"""Our activation for each name in `transformers`."""
 
 THEIR_ACTIVATIONS: dict[str, str] = {
     "relu": "relu",
@@ -29,13 +32,14 @@ THEIR_ACTIVATIONS: dict[str, str] = {
     "silu": "silu",
     "relu2": "relu2",
 }
-"""And back. Gates are said elsewhere, if at all."""
+"""Name in `transformers` for each of our activations without a gate."""
 
 MOST = 1 << 24
-"""No size is larger; the sizes of a file decide in the end, but products must not overflow."""
+"""Limit on all sizes, so that products do not overflow. The tensors are checked later."""
 
 LONGEST = 1 << 20
-"""Positions without weights are computed, so no file bounds them; this does."""
+"""Limit on positions without weights: they are computed, so the size of the file does not limit
+them."""
 
 MOST_LAYERS = 2000
 
@@ -49,7 +53,7 @@ LABEL: Answer = "label"
 
 
 class Given:
-    """The values of a `config.json`. A default stands for a key that is absent."""
+    """Values of a `config.json`, with validation. Methods return the default if a key is absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self.values, self.where = values, where
@@ -59,19 +63,19 @@ class Given:
     ) -> int:
         value = self._value(key, default)
         if type(value) is not int or not least <= value <= most:
-            raise self.error(key, f"must be a whole number from {least} to {most}")
+            raise self.error(key, f"must be an integer from {least} to {most}")
         return value
 
     def number(
         self, key: str, default: float | None = None, *, least: float = 0.0, most: float = 1e9
     ) -> float:
         value = self._value(key, default)
-        if type(value) not in (int, float) or not least <= value <= most:  # nan is not either
+        if type(value) not in (int, float) or not least <= value <= most:  # rejects nan, too
             raise self.error(key, f"must be a number from {least:g} to {most:g}")
         return float(value)
 
     def share(self, key: str, default: float | None = None) -> float:
-        """A rate of dropout."""
+        """Read a dropout rate."""
         return self.number(key, default, most=0.999)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -83,39 +87,39 @@ class Given:
     def word(self, key: str, default: str | None = None) -> str:
         value = self._value(key, default)
         if type(value) is not str:
-            raise self.error(key, "must be text")
+            raise self.error(key, "must be a string")
         return value
 
     def activation(self, key: str, default: str | None = None) -> Activation:
         name = self.word(key, default)
         if name not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
-            raise self.error(key, f"is not an activation that headway has ({known})")
+            raise self.error(key, f"is not a supported activation ({known})")
         return ACTIVATIONS[name]
 
     def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
-        """A number of layers, each of which has tensors in the file."""
+        """Read a number of layers, each of which must have tensors in the file (`names`)."""
         n = self.whole(key, default, most=MOST_LAYERS)
         if n > len(names):
-            raise self.error(key, f"says more layers than the file has tensors ({len(names)})")
+            raise self.error(key, f"is more than the number of tensors in the file ({len(names)})")
         return n
 
     def only(self, key: str, allowed: Any, reason: str) -> None:
-        """Refuse any other value than this one (or one of these), if the key is there at all."""
+        """Raise if the key is present with another value than `allowed` (a value or a tuple)."""
         value = self.values.get(key)
         fine = allowed if isinstance(allowed, tuple) else (allowed,)
         if value is not None and not any(value == one for one in fine):
             raise self.error(key, f"is not supported: {reason}")
 
     def table(self, key: str) -> dict[str, Any]:
-        """A nested table; an empty one where the key is absent."""
+        """Read a nested object; an absent key gives an empty one."""
         value = self.values.get(key) or {}
         if not isinstance(value, dict):
-            raise self.error(key, "must be a table")
+            raise self.error(key, "must be a JSON object")
         return value
 
     def labels(self) -> tuple[str, ...]:
-        """The names of classes or tags, in the order of their numbers."""
+        """Read the names of classes or tags, in the order of their ids."""
         table = self.table("id2label")
         if not table:
             n = self.whole("num_labels", 2, most=1 << 20)
@@ -123,27 +127,27 @@ class Given:
         try:
             named = {int(number): str(label) for number, label in table.items()}
         except (TypeError, ValueError) as error:
-            raise self.error("id2label", "must be a table from numbers to names") from error
+            raise self.error("id2label", "must map integer ids to names") from error
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
-            raise self.error("id2label", "must name each of the labels 0, 1, 2 ... once")
+            raise self.error("id2label", "must have ids 0, 1, 2 ... and a different name for each")
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def classes(self) -> tuple[Answer, tuple[str, ...]]:
-        """Type of the answers of a classification head, and its labels; a number has none."""
+        """Read the answer type of a classification head and its labels; regression has none."""
         labels, problem = self.labels(), self.values.get("problem_type")
-        self.only("problem_type", PROBLEMS, f"it may be one of {', '.join(PROBLEMS)}")
+        self.only("problem_type", PROBLEMS, f"it must be one of {', '.join(PROBLEMS)}")
         if problem == "multi_label_classification":
             return "labels", labels
         if len(labels) == 1:
             return "number", ()
         if problem == "regression":
             raise self.error(
-                "problem_type", f"with {len(labels)} outputs is not supported: one number is"
+                "problem_type", f"with {len(labels)} outputs is not supported: only 1 output is"
             )
         return "label", labels
 
     def architecture(self) -> str | None:
-        """The class that wrote the model, as transformers calls it; None if it is not said."""
+        """Read the name of the `transformers` class of the model; None if it is missing."""
         listed = self.values.get("architectures") or []
         if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
             raise self.error("architectures", "must be a list of names")

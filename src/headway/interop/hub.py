@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: fetch the files that an import reads, and no others."""
+"""Download of models from the Hugging Face hub: only the files that an import reads."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ SMALL = (
     CONFIG_JSON, GENERATION_JSON, ADAPTER_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES,
     *BESIDE, "1_Pooling/config.json",
 )  # fmt: skip
-"""Everything but weights. The pooling's usual folder is named here so that most models need only
-one request."""
+"""Files without weights. The usual pooling folder is included, so that most models need only one
+request."""
 
 SAFETENSORS = (WHOLE[0], INDEX[0], "model-*-of-*.safetensors")
-"""Weights that are fetched first; pickles only where there are none of these."""
+"""Weights to fetch first; pickles are fetched only if there are none of these."""
 
 Fetch = Callable[[Iterable[str]], Path]
-"""Fetch the files that match any of the patterns; return the folder that holds them."""
+"""Function that fetches the files that match any of the patterns and returns their folder."""
 
 
 def download(name: str) -> Path:
-    """The folder of a model, from the hub's store on this machine or from the network."""
+    """Return the folder of a model, from the hub's local cache or from the network."""
     try:
         hub = needs("huggingface_hub", "hub")
     except UserError as error:
         raise UserError(
-            f"there is no folder {name}. To fetch a model of that name from the Hugging Face hub, "
-            f"`pip install 'headway[hub]'` first; or fetch it by other means and give its folder."
+            f"there is no folder {name}. To download a model with this name from the Hugging Face "
+            "hub, run `pip install 'headway[hub]'` first, or download it in another way and give "
+            "its folder."
         ) from error
     try:
         return _fetched(lambda files: Path(hub.snapshot_download(name, allow_patterns=[*files])))
     except UserError:
         raise
-    except Exception as error:  # of the network, of the hub, of the name: the library has many
+    except Exception as error:  # the library has many for the network, the hub and the name
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
         raise UserError(
-            f"there is no folder {name}, and the hub did not give a model of that name "
-            f"({type(error).__name__}{': ' if reason else ''}{reason}). Check the name and the "
-            f"network; or fetch it where there is one (`hf download {name} --local-dir DIR`) and "
-            "give its folder: headway import DIR"
+            f"there is no folder {name}, and the Hugging Face hub provided no model with this "
+            f"name ({type(error).__name__}{': ' if reason else ''}{reason}). Check the name and "
+            "the network connection. Or download the model on another machine "
+            f"(hf download {name} --local-dir DIR) and import the folder: headway import DIR"
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""From published weights to a run folder: recognised, checked, renamed, written whole.
+"""Import of published weights: detect the format, check, rename, and write a run folder.
 
-Everything that can be wrong is found from the configuration and the headers of the files, before
-memory is taken for weights.
+All errors are found from the configuration and the headers of the files, before memory is allocated
+for weights.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from headway.tokens.model_rows import unused_name
 from headway.tokens.tokenizer import Vocabularies
 
 IGNORED = "ignored.safetensors"
-"""Tensors without a place here; an export gives them back."""
+"""File of tensors that our model does not use; an export writes them again."""
 
 MAY_CHANGE = ("data.", "decode.", "embed.")
 
@@ -59,7 +59,7 @@ TOKENIZER_FILES = "tokenizer"
 
 @dataclass(frozen=True)
 class Imported:
-    """What was found, and what became of it."""
+    """Summary of an import."""
 
     folder: Path
     kind: str
@@ -67,7 +67,7 @@ class Imported:
     settings: RunSettings
     n_parameters: int
     used: int
-    """Tensors of theirs that are in the model."""
+    """Number of tensors of the source that are in the model."""
 
     ignored: dict[str, str]
     notes: tuple[str, ...]
@@ -82,9 +82,9 @@ def import_run(
     words: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> Imported:
-    """Read a folder, a file or a hub id, and write a run folder, which is whole or not there.
+    """Read a folder, a file or a hub id, and write a run folder atomically.
 
-    `words` change how the run reads its input and decodes: `data.other_field=other`.
+    `words`: settings of input and decoding, such as `data.other_field=other`.
     """
     source, out = str(source), Path(out)
     check_free(out)
@@ -114,7 +114,7 @@ def import_run(
 
 
 def _without_token(vocab: Vocabularies | None) -> list[str]:
-    """A line for each vocabulary that has fewer tokens than the model has rows."""
+    """Make a note for each vocabulary with fewer tokens than the embeddings have rows."""
     if vocab is None:
         return []
     sides = {"": vocab.source}
@@ -124,41 +124,45 @@ def _without_token(vocab: Vocabularies | None) -> list[str]:
     for side, tokenizer in sides.items():
         n = sum(tokenizer.special(unused_name(i)) == i for i in range(tokenizer.vocab_size))
         if n:
-            rows = f"{n:,} {side}rows have" if n > 1 else f"1 {side}row has"
-            notes.append(f"{rows} no token: the model is larger than its tokenizer")
+            rows = f"{n:,} {side}embeddings have" if n > 1 else f"1 {side}embedding has"
+            notes.append(
+                f"{rows} no token: the vocabulary of the model is larger than the tokenizer"
+            )
     return notes
 
 
 def with_task(found: Architecture, task: str) -> Architecture:
-    """Every encoder and decoder also makes vectors; other tasks need their heads."""
+    """Change the task. Every encoder and decoder supports embed; other tasks need their heads."""
     if task == found.task:
         return found
     if task not in SPECS:
-        raise UserError(f"--task has no choice {task!r}. It may be one of {', '.join(SPECS)}.")
+        raise UserError(
+            f"unknown value for --task: {task!r}. It must be one of {', '.join(SPECS)}."
+        )
     family = family_of(found.model)
     families = SPECS[task].all_families
     if SPECS[task].answers == "vector" and family in families:
         return replace(found, task=task, labels=(), decode={})
     if family not in families:
         raise UserError(
-            f"this model can do {found.task}, not {task}: that needs a model of the "
-            f"{' or '.join(families)} family, and this is of the {family} family. Leave "
-            "--task out, or import another model."
+            f"this model supports {found.task}, not {task}, which needs a model of the "
+            f"{' or '.join(families)} family; this one is of the {family} family. Remove --task, "
+            "or import another model."
         )
     also = " or embed" if isinstance(found.model, EncoderSettings | DecoderSettings) else ""
     raise UserError(
-        f"this model can do {found.task}{also}, not {task}, for which it has no head. Import it "
-        f"as it is; `headway train {task} --from RUN` then trains one."
+        f"this model supports {found.task}{also}, not {task}, for which it has no head. Import it "
+        f"without --task, then train a head: headway train {task} --from RUN"
     )
 
 
 def check_shapes(found: Architecture, weights: Weights) -> int:
-    """Refuse a file whose tensors are not those of its configuration. Nothing is read: both sides
-    exist only as shapes. Returns the number of parameters."""
+    """Check that the tensors of a file fit its configuration; return the number of parameters.
+    Only shapes are compared, so no weights are read."""
     try:
         model = build_model(found.model, device="meta")
     except (RuntimeError, OverflowError) as error:
-        raise UserError(f"no model has the sizes of this configuration: {error}") from error
+        raise UserError(f"cannot build a model with this configuration: {error}") from error
     taken = filled(take(found, weights.on_meta()), found)
     theirs = {name: tuple(tensor.shape) for name, tensor in taken.weights.items()}
     same = aliases(found)
@@ -167,19 +171,19 @@ def check_shapes(found: Architecture, weights: Weights) -> int:
     }
     if ours != theirs:
         raise UserError(
-            "the tensors in the file have not the shapes that the configuration says.\n"
+            "the tensors in the file do not have the shapes of the configuration.\n"
             + describe_difference(ours, theirs)
         )
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def take(found: Architecture, weights: Mapping[str, Tensor]) -> Taken:
-    """The tensors of a file as ours."""
+    """Convert the tensors of a file to ours."""
     return to_ours(weights, found.pairs, found.ignored, aliases(found))
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """Names of tensors that go by several, each with the one that the file has a tensor for."""
+    """Map all names of each shared tensor to the name that the file has a tensor for."""
     has = {pair.ours for pair in found.pairs if not pair.tied}
     named: dict[int, list[str]] = {}
     for name, tensor in build_model(found.model, device="meta").state_dict(keep_vars=True).items():
@@ -192,7 +196,7 @@ def aliases(found: Architecture) -> dict[str, str]:
 
 
 def filled(taken: Taken, found: Architecture) -> Taken:
-    """With zeros for what the file has nothing for."""
+    """Add zeros for the tensors that the file lacks."""
     if not found.zeros:
         return taken
     shapes = build_model(found.model, device="meta").state_dict()
@@ -216,12 +220,12 @@ def run_settings(found: Architecture) -> RunSettings:
 
 
 def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
-    """The settings of the new run, as `key=value` words want them."""
+    """Apply `key=value` words to the settings of the new run."""
     for word in words:
         if not word.startswith(MAY_CHANGE):
             raise ConfigError(
-                f"{word!r} has no effect on an import: the model is what the files say. Settings "
-                f"that may be changed begin with {', '.join(MAY_CHANGE)}"
+                f"{word!r} cannot be set in an import, because the files determine the model. Only "
+                f"settings with these prefixes can be changed: {', '.join(MAY_CHANGE)}"
             )
     values = tomllib.loads(resolved_toml(settings))
     for word in words:
@@ -230,14 +234,15 @@ def changed(settings: RunSettings, words: Sequence[str]) -> RunSettings:
 
 
 def _data(found: Architecture) -> DataSettings:
-    """Sources are read whole as far as the model reads: a summary is one of the whole text."""
+    """Data settings of the run. Sources may be as long as the model reads, because the source of a
+    summary is the whole text."""
     if not isinstance(found.model, Seq2SeqSettings):
         return DataSettings(**found.data)
     return DataSettings(max_len=found.model.max_len)
 
 
 def _classify(found: Architecture) -> ClassifySettings:
-    """Of pictures or of texts, as the model reads them."""
+    """Classification settings, with the modality that the model reads."""
     if SPECS[found.task].settings is not ClassifySettings:
         return ClassifySettings()
     answer = "auto" if found.answer == "label" else found.answer
@@ -245,7 +250,7 @@ def _classify(found: Architecture) -> ClassifySettings:
 
 
 def _embed(found: Architecture) -> EmbedSettings:
-    """Vectors as the model makes them, unless the folder says that they are normalised."""
+    """Embedding settings. Vectors are not normalised unless the folder specifies it."""
     if SPECS[found.task].answers != "vector":
         return EmbedSettings()
     return EmbedSettings(**{"normalise": False, **found.embed})
@@ -276,11 +281,11 @@ def _write(
 
 def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
     save_file({name: tensor.contiguous().clone() for name, tensor in kept.items()}, path)
-    path.chmod(0o644)  # the library lets only its owner read it
+    path.chmod(0o644)  # the library makes it readable only for the owner
 
 
 def _facts(opened: OpenedSource, taken: Taken) -> dict[str, Any]:
-    """All that an export needs to write the same files again, and where they came from."""
+    """Contents of import.json: the origin, and what an export needs to restore the files."""
     entries = opened.weights.entries
     return {
         "kind": opened.kind,

@@ -1,4 +1,4 @@
-"""What int8 is judged by, whoever computes it: rounding moves every score a little."""
+"""Proof criteria for int8 exports to any runtime: rounding changes every value a little."""
 
 from __future__ import annotations
 
@@ -13,30 +13,33 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import Reading
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
-"""The most that all scores together may be off, as a share of their spread. Set after measuring:
-models in int8 are off by 0.02 to 0.10 in scores and by 0.11 to 0.13 in vectors; with a matrix of
-zeros in one layer by 0.15 and more, and by 0.32 and more."""
+"""Limit on the root mean square error of all values, relative to their standard deviation. From
+measurements: int8 models have errors of 0.02 to 0.10 in logits and of 0.11 to 0.13 in vectors. With
+a matrix of zeros in one layer, the errors are at least 0.15 and 0.32."""
 
 ROW = 2
-"""A single vector may be off by as many times that."""
+"""Limit on the error of a single vector, as a multiple of that of all vectors."""
 
 LEAST_EQUAL = 0.85
-"""The least share of rows (next tokens, tags, texts) with the same best choice."""
+"""Least share of positions (next tokens, tags, texts) with the same prediction."""
 
 SMALLEST = 1e-12
-"""Spread, of a model that says the same of everything."""
+"""Least standard deviation, for a model whose outputs are constant."""
 
-WAY_OUT = "int8 is too coarse for this model, or the export is broken. Leave --int8 out: fp32."
+WAY_OUT = (
+    "int8 is too coarse for this model, or the export is broken. Export without --int8, in fp32."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Proof(Proof):
-    """The largest difference is judged loosely: one of thousands of scores may be far off, most of
-    all in a small model, and nobody sees it. All scores together may not."""
+    """Proof with the criteria for int8. The largest difference has a loose limit: one of thousands
+    of values may be far off without consequences, above all in small models. The error of all
+    values together has a strict limit."""
 
     off: float | None
-    """The root mean square of all differences, as a share of that of the scores themselves, each
-    taken from the mean of its row; None where they cannot be compared."""
+    """Root mean square of all differences, relative to the standard deviation of the values within
+    their positions; None if they cannot be compared."""
 
     most_off: float
 
@@ -45,8 +48,11 @@ class Int8Proof(Proof):
         return super().passed and self.off is not None and self.off <= self.most_off
 
     def text(self) -> str:
-        share = "no number" if self.off is None else f"{self.off:.1%}"
-        off = f"  all {self.what}: off by {share} of their spread (allowed {self.most_off:.0%})"
+        share = "undefined" if self.off is None else f"{self.off:.1%}"
+        off = (
+            f"  error of all {self.what}, relative to their standard deviation: {share} "
+            f"(allowed {self.most_off:.0%})"
+        )
         first, *rest = super().text().split("\n")
         return "\n".join([first, off, *rest, *([] if self.passed else [f"  {WAY_OUT}"])])
 
@@ -54,10 +60,10 @@ class Int8Proof(Proof):
 def judged_as_int8(
     proof: Proof, ours: Sequence[Reading], theirs: Sequence[NDArray[Any]]
 ) -> Int8Proof:
-    """The same proof with the limits of int8, and with outputs counted row by row.
+    """Apply the limits of int8 to a proof, and count equal outputs by position.
 
-    No number is a choice, alone or in a vector: a text's vector counts as equal where it is off by
-    no more than `ROW` times what all of them together may be.
+    Vectors and single numbers have no best choice. They count as equal if their error is at most
+    `ROW` times the limit for all vectors.
     """
     tables = [reading.scores for reading in ours]
     facts = asdict(proof) | {
@@ -65,13 +71,13 @@ def judged_as_int8(
         "equal_outputs": 0.0,
         "least_equal": LEAST_EQUAL,
         "most_off": MOST_OFF[proof.what],
-        "notes": [*proof.notes, "int8: equal outputs are counted row by row, not by sentence"],
+        "notes": [*proof.notes, "int8: equal outputs are counted by position, not by sentence"],
     }
     if not np.isfinite(proof.max_difference):
         return Int8Proof(**facts, off=None)
-    # Tables may have other widths: CTC has one symbol more than the decoder beside it.
+    # Arrays may differ in width: CTC has one symbol more than the decoder.
     pairs = [(a.astype(np.float64), b) for a, b in zip(tables, theirs, strict=True)]
-    single = all(a.shape[-1] == 1 for a, _ in pairs)  # a number, which has no others beside it
+    single = all(a.shape[-1] == 1 for a, _ in pairs)  # regression: one value per position
     centre = np.concatenate([a for a, _ in pairs]).mean() if single else None
     squares = [
         np.square(a - (a.mean(-1, keepdims=True) if centre is None else centre)).ravel()

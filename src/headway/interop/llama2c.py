@@ -1,4 +1,4 @@
-"""The `.bin` files of llama2.c: a header of seven numbers, then all weights in fp32."""
+"""Reading of llama2.c `.bin` files: a header of seven numbers, then all weights in fp32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.interop.weights import Entry, Weights
 from headway.settings.model import DecoderSettings
 
 MAGIC = 0x616B3432
-"""`ak42`: the first number of files with a version; older ones begin with the width."""
+"""`ak42`: first number of files with a version. Older files begin with the width."""
 
 NUMBERS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 VERSIONED_HEADER = 256
@@ -29,14 +29,14 @@ NORM_EPS = 1e-5
 
 class Header(NamedTuple):
     values: dict[str, Any]
-    """The numbers by name; `shared`: the softmax is the embedding; `version`."""
+    """The numbers by name, with `version`, and `shared` for tied embeddings."""
 
     size: int
-    """Bytes before the first weight."""
+    """Number of bytes before the first weight."""
 
 
 def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
-    """The facts of the header, the architecture and the weights, none of which is read yet."""
+    """Return the values of the header, the architecture, and the weights, which are read later."""
     header = _header(path)
     model = _settings(Given(header.values, str(path)))
     entries, start = {}, header.size
@@ -45,14 +45,14 @@ def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
         start += 4 * prod(shape)
     if start != path.stat().st_size:
         raise FolderError(
-            f"{path} is damaged or no file of llama2.c: its header means {start:,} bytes, and it "
-            f"has {path.stat().st_size:,}."
+            f"{path} is damaged or not a llama2.c file: it should have {start:,} bytes according "
+            f"to its header, but has {path.stat().st_size:,}."
         )
     found = Architecture(
         task="complete",
         model=model,
         pairs=_pairs(model),
-        ignored={r"freqs_(cos|sin)": "rotations, which are computed"},
+        ignored={r"freqs_(cos|sin)": "rotary position tables, which are computed"},
         decode={"beam": 1, "unknown": "keep"},
     )
     return header.values, found, Weights(entries, [path])
@@ -63,24 +63,24 @@ def _header(path: Path) -> Header:
         start = file.read(VERSIONED_HEADER)
     if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         raise FolderError(
-            f"{path} holds weights of torch, not of llama2.c. Give the folder it is in, with its "
-            "config.json."
+            f"{path} contains torch weights, not llama2.c weights. Give the folder that contains "
+            "it and its config.json."
         )
     if len(start) < 28:
-        raise FolderError(f"{path} is too short to be a file of llama2.c.")
+        raise FolderError(f"{path} is too short for a llama2.c file.")
     if struct.unpack_from("<I", start)[0] != MAGIC:
         values: dict[str, Any] = dict(zip(NUMBERS, struct.unpack_from("<7i", start), strict=True))
-        # A negative number of words says that the softmax has a matrix of its own.
+        # A negative vocabulary size means that the output layer has its own matrix.
         shared = values["vocab_size"] > 0
         values |= {"version": 0, "shared": shared, "vocab_size": abs(values["vocab_size"])}
         return Header(values, 28)
     if len(start) < VERSIONED_HEADER:
-        raise FolderError(f"{path} is too short to be a file of llama2.c.")
+        raise FolderError(f"{path} is too short for a llama2.c file.")
     version, *numbers = struct.unpack_from("<8i", start, 4)
     if version != 1:
         raise FolderError(
-            f"{path} is a file of llama2.c of version {version}. Supported are the old form and "
-            "version 1, which hold fp32; 2 is quantised."
+            f"{path} is a llama2.c file of version {version}. Only the formats with fp32 weights "
+            "are supported: version 1 and files without a version. Version 2 is quantised."
         )
     values = dict(zip(NUMBERS, numbers, strict=True))
     return Header(values | {"version": 1, "shared": bool(start[36])}, VERSIONED_HEADER)
@@ -108,7 +108,7 @@ def _settings(given: Given) -> DecoderSettings:
 
 
 def _shapes(model: DecoderSettings, version: int) -> list[tuple[str, tuple[int, ...]]]:
-    """All tensors in the order of the file: one kind after another, of all layers each."""
+    """List all tensors in the order of the file: kind by kind, and each for all layers."""
     width, n_kv = model.d_model, model.kv_heads * model.head_width
     kinds: dict[str, tuple[int, ...]] = {
         "attention_norm": (width,),
@@ -144,7 +144,7 @@ def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def halves(n_heads: int) -> Change:
-    """llama2.c turns neighbours of a head (0 with 1, 2 with 3 ...), we number i with i + K/2."""
+    """Change between rotary layouts: llama2.c rotates neighbours (0 with 1), we i with i + K/2."""
 
     def to_ours(rows: Tensor) -> Tensor:
         return rows.unflatten(0, (n_heads, -1, 2)).transpose(1, 2).flatten(0, 2)

@@ -1,7 +1,7 @@
-"""Their tensors under our names and back: one table of pairs serves both directions.
+"""Conversion between foreign tensors and ours, by one table of name pairs for both directions.
 
-Every foreign tensor has exactly one pair, or stands on the list of ignored ones with the reason.
-Silent drops would turn into models that are slightly wrong.
+Every foreign tensor must have exactly one pair, or be in the list of ignored ones with a reason.
+Tensors that are dropped silently would give models that are slightly wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.errors import UserError
 
 
 class Change(NamedTuple):
-    """What happens to a tensor on its way in, and its exact inverse on the way out."""
+    """Conversion of a tensor in an import, and its exact inverse in an export."""
 
     to_ours: Callable[[Tensor], Tensor]
     to_theirs: Callable[[Tensor], Tensor]
@@ -35,44 +35,46 @@ def _turned(tensor: Tensor) -> Tensor:
 SAME = Change(_same, _same)
 
 TURNED = Change(_turned, _turned)
-"""`Conv1D` of GPT and GPT-2 holds its matrix as (in, out)."""
+"""Transposition, for `Conv1D` of GPT and GPT-2, whose matrices are (in, out)."""
 
 
 class Pair(NamedTuple):
-    """A tensor of theirs and where it is in ours."""
+    """A foreign tensor and its place in our model."""
 
     theirs: str
     ours: str
-    """Exact names, layer numbers filled in."""
+    """Exact names, with layer numbers."""
 
     rows: slice | None = None
-    """The rows of ours that theirs is: q, k and v of one matrix; a gate and a value."""
+    """Rows of our tensor that the foreign one fills: q, k and v of one matrix; a gate and a value.
+    """
 
     change: Change = SAME
     tied: bool = False
-    """Another name of a tensor that has a pair already: a file may lack it; if not, it is equal."""
+    """Whether this is another name of a tensor that has a pair. A file may lack it; if it has it,
+    both must be equal."""
 
     their_rows: slice | None = None
-    """`slice(n, None)`: ours begins at this row of theirs (positions of RoBERTa and BART, whose
-    first two are for padding). The rows before are kept beside the ignored tensors."""
+    """`slice(n, None)`: our tensor begins at row n of the foreign one (positions of RoBERTa and
+    BART, whose first two are for padding). The rows before are stored with the ignored tensors."""
 
     along: int | None = None
-    """Theirs is several of ours, one behind the other along this axis of it: each of the pairs
-    takes its part by its `change` (the positions of ViT: those of first rows, and the grid)."""
+    """Set if the foreign tensor is a concatenation of several of ours along this axis. The `change`
+    of each pair selects its part (positions of ViT: special tokens, and the grid)."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a file's tensors."""
+    """Converted tensors of a file."""
 
     weights: dict[str, Tensor]
-    """Ours, in fp32."""
+    """Our tensors, in fp32."""
 
     ignored: dict[str, str]
-    """Names of theirs that have no place here, and why."""
+    """Names of foreign tensors that are not used, with reasons."""
 
     kept: dict[str, Tensor]
-    """Those tensors, and rows without a place (`name[:n]`): an export gives them back."""
+    """Ignored tensors and unused rows (`name[:n]`), which an export writes again."""
 
 
 READABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -84,10 +86,10 @@ def to_ours(
     ignored: Mapping[str, str],
     aliases: Mapping[str, str] | None = None,
 ) -> Taken:
-    """All of their tensors in ours. On tensors of the device "meta" it finds out the shapes alone.
+    """Convert all foreign tensors to ours. Tensors on the device "meta" only give shapes.
 
-    `ignored`: regular expressions of whole names, and why they are not needed. `aliases`: other
-    names that tensors of ours go by, which tied pairs may use, and those that have a pair.
+    `ignored`: regular expressions of full names, with reasons. `aliases`: other names of our
+    tensors, which tied pairs may use, mapped to the names that have a pair.
     """
     reasons = check_names(theirs, pairs, ignored)
     parts: dict[str, list[tuple[Pair, Tensor]]] = {}
@@ -95,7 +97,9 @@ def to_ours(
     for pair in (pair for pair in pairs if not pair.tied):
         tensor = theirs[pair.theirs]
         if tensor.dtype not in READABLE:
-            raise UserError(f"{pair.theirs} is of the type {tensor.dtype}: no weights to read.")
+            raise UserError(
+                f"{pair.theirs} has the type {tensor.dtype}, which is not supported for weights."
+            )
         if pair.their_rows is not None:
             kept[_cut(pair)] = tensor[: pair.their_rows.start].clone()
             tensor = tensor[pair.their_rows]
@@ -110,8 +114,8 @@ def to_ours(
 def to_theirs(
     ours: Mapping[str, Tensor], pairs: Iterable[Pair], kept: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """All tensors under their names, tied ones too, in the order of the pairs. `kept` are those
-    that an import found no place for."""
+    """Convert our tensors to the foreign ones, with tied ones, in the order of the pairs. `kept`:
+    tensors that the import did not use."""
     kept = kept or {}
     theirs: dict[str, Tensor] = {}
     for pair in pairs:
@@ -130,7 +134,7 @@ def to_theirs(
 def check_names(
     theirs: Collection[str], pairs: Iterable[Pair], ignored: Mapping[str, str]
 ) -> dict[str, str]:
-    """Refuse a file that lacks a tensor or has one without a place. Returns the ignored ones."""
+    """Raise if tensors are missing or unknown; return the ignored names with reasons."""
     pairs = list(pairs)
     known = {pair.theirs for pair in pairs}
     whole = [pair.theirs for pair in pairs if pair.along is None]
@@ -148,9 +152,9 @@ def check_names(
             reasons[name] = reason
     missing = [pair.theirs for pair in pairs if not pair.tied and pair.theirs not in theirs]
     if missing or unknown:
-        lines = [*_listed("missing", missing), *_listed("without a place here", unknown)]
+        lines = [*_listed("missing", missing), *_listed("unknown", unknown)]
         raise UserError(
-            "the tensors in the file are not those of this architecture.\n" + "\n".join(lines)
+            "the tensors in the file do not fit this architecture.\n" + "\n".join(lines)
         )
     return reasons
 
@@ -165,11 +169,13 @@ def _changed(pair: Pair, tensor: Tensor) -> Tensor:
         return pair.change.to_ours(tensor).float()
     except (RuntimeError, IndexError) as error:
         shape = tuple(tensor.shape)
-        raise UserError(f"{pair.theirs} has the shape {shape}, which does not fit.") from error
+        raise UserError(
+            f"{pair.theirs} has the shape {shape}, which does not fit the configuration."
+        ) from error
 
 
 def _joined(ours: str, found: list[tuple[Pair, Tensor]]) -> Tensor:
-    """The parts of one of our tensors, each in its rows."""
+    """Join the parts of one of our tensors in the order of their rows."""
     if len(found) == 1 and found[0][0].rows is None:
         return found[0][1].contiguous()
     found.sort(key=lambda part: part[0].rows.start if part[0].rows else 0)
@@ -180,14 +186,14 @@ def _joined(ours: str, found: list[tuple[Pair, Tensor]]) -> Tensor:
         end = pair.rows.stop
         if not tensor.ndim or len(tensor) != pair.rows.stop - pair.rows.start:
             raise UserError(
-                f"{pair.theirs} has the shape {tuple(tensor.shape)}, but "
-                f"{pair.rows.stop - pair.rows.start} rows are needed."
+                f"{pair.theirs} has the shape {tuple(tensor.shape)}, but needs "
+                f"{pair.rows.stop - pair.rows.start} rows."
             )
     try:
         return torch.cat([tensor for _, tensor in found])
     except RuntimeError as error:
         shapes = ", ".join(f"{pair.theirs} {tuple(tensor.shape)}" for pair, tensor in found)
-        raise UserError(f"these tensors do not go together: {shapes}.") from error
+        raise UserError(f"these tensors have shapes that do not fit together: {shapes}.") from error
 
 
 def _check_tied(pair: Pair, tensor: Tensor, first: Tensor) -> None:
@@ -195,8 +201,8 @@ def _check_tied(pair: Pair, tensor: Tensor, first: Tensor) -> None:
     again = _changed(pair, tensor)
     if again.shape != first.shape or not (again.is_meta or torch.equal(again, first)):
         raise UserError(
-            f"{pair.theirs} should be one tensor with another ({pair.ours}), but they differ. "
-            "The configuration says that they are tied; if not, set tie_word_embeddings to false."
+            f"{pair.theirs} differs from the tensor that it is tied to in the configuration "
+            f"({pair.ours}). If they are not tied, set tie_word_embeddings to false in config.json."
         )
 
 
@@ -205,15 +211,15 @@ def _cut(pair: Pair) -> str:
     return f"{pair.theirs}[:{pair.their_rows.start}]"
 
 
-# Ways to write tables shortly
+# Helpers for tables of pairs
 
 
 OLD_KINDS = {"weight": "gamma", "bias": "beta"}
-"""Names of the tensors of a norm in files that were converted from TensorFlow."""
+"""Names of norm tensors in files that were converted from TensorFlow."""
 
 
 def new_names(names: Collection[str]) -> list[str]:
-    """The names of a file's tensors, with those of norms as they are called today."""
+    """Replace old names of norm tensors by the current ones."""
     kinds = {old: new for new, old in OLD_KINDS.items()}
     found = []
     for name in names:
@@ -224,7 +230,7 @@ def new_names(names: Collection[str]) -> list[str]:
 
 
 def with_old_names(pairs: Iterable[Pair], names: Collection[str]) -> list[Pair]:
-    """The pairs, with norms under their old names where the file has those."""
+    """Use the old names of norm tensors in pairs if the file has those."""
     found = []
     for pair in pairs:
         stem, _, kind = pair.theirs.rpartition(".")
@@ -235,7 +241,7 @@ def with_old_names(pairs: Iterable[Pair], names: Collection[str]) -> list[Pair]:
 
 
 def both(theirs: str, ours: str, change: Change = SAME, *, bias: bool = True) -> list[Pair]:
-    """The weight and the bias of a layer or a norm."""
+    """Make the pairs for the weight and the bias of a layer or a norm."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [Pair(f"{theirs}.{kind}", f"{ours}.{kind}", change=change) for kind in kinds]
 
@@ -243,7 +249,7 @@ def both(theirs: str, ours: str, change: Change = SAME, *, bias: bool = True) ->
 def stacked(
     theirs: Sequence[str], ours: str, sizes: Sequence[int], *, bias: bool = True
 ) -> list[Pair]:
-    """Layers that are one of ours, one above the other: so many rows each."""
+    """Make the pairs for layers that are joined by rows in one of ours; `sizes`: rows of each."""
     pairs = []
     for kind in ("weight", "bias") if bias else ("weight",):
         start = 0

@@ -1,4 +1,4 @@
-"""The tokenizer of an import: what stands beside the weights, or what `--tokenizer` names."""
+"""Tokenizer of an import: from the model folder, or the one that `--tokenizer` names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.tokens.tokenizer import Vocabularies
 NAMES = ("*.model", "*.spm", "*.tiktoken", "tokenizer.json", "tokenizer_config.json",
          "special_tokens_map.json", "added_tokens.json", "vocab.json", "target_vocab.json",
          "vocab.txt", "merges.txt", CHAT_TEMPLATE)  # fmt: skip
-"""What the files of tokenizers are called."""
+"""Name patterns of tokenizer files."""
 
 HINTS = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
 USUAL = {"encoder.json": "vocab.json", "vocab.bpe": "merges.txt"}
@@ -29,19 +29,19 @@ PAIRED = ("vocab.json", "merges.txt")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of the tokenizer in a folder."""
+    """Find the tokenizer files in a folder."""
     found = {path.name for name in NAMES for path in folder.glob(name) if path.is_file()}
     return [inside(folder, name) for name in sorted(found)]
 
 
 def chat_template(files: Sequence[Path]) -> str | None:
-    """The usual one of the templates that go with these files: a file of its own, or a setting."""
+    """Return the default chat template: from its own file, or from tokenizer_config.json."""
     named = {path.name: path for path in files}
     if CHAT_TEMPLATE in named:
         return read_text(named[CHAT_TEMPLATE])
     config = named.get("tokenizer_config.json")
     found = None if config is None else read_table(config).get("chat_template")
-    if isinstance(found, list):  # several, by names
+    if isinstance(found, list):  # several templates with names
         usual = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
         found = usual[0].get("template") if usual else None
     return found if isinstance(found, str) and found else None
@@ -50,13 +50,13 @@ def chat_template(files: Sequence[Path]) -> str | None:
 def load_beside(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source: int | None = None
 ) -> Vocabularies:
-    """That of a model folder. None of its files may be a link that leads out."""
+    """Load the tokenizer of a model folder. Links to files outside the folder are an error."""
     files_of(folder)
     return load_foreign(folder, config, n_tokens, n_source)
 
 
 def files_named(path: Path) -> list[Path]:
-    """A file of the user's choice, and what goes with it; or all in a folder."""
+    """Find the files of the tokenizer that the user named, by a file or a folder."""
     path = _gpt2_in(path)
     if path.is_dir():
         return files_of(path)
@@ -66,7 +66,7 @@ def files_named(path: Path) -> list[Path]:
 
 
 def _gpt2_in(path: Path) -> Path:
-    """A folder with the two files of GPT-2, under the names that OpenAI gave them, is those."""
+    """Return encoder.json if the folder has OpenAI's two files of GPT-2, else the path itself."""
     files = [path / name for name in USUAL]
     return files[0] if path.is_dir() and all(file.is_file() for file in files) else path
 
@@ -75,8 +75,8 @@ def load_named(
     path: Path, folder: Path | None, config: Mapping[str, Any], n_tokens: int,
     n_source: int | None = None,
 ) -> Vocabularies:  # fmt: skip
-    """A tokenizer of the user's choice, for the model in a folder, whose small files still say
-    which token plays which part."""
+    """Load the tokenizer that the user named. The small files of the model folder still determine
+    the roles of special tokens."""
     path = _gpt2_in(path)
     if path.suffix == ".bin":
         both = load_llama2c_tokenizer(path, n_tokens)

@@ -1,4 +1,4 @@
-"""OpenAI's Whisper files: a pickle of ten numbers and of the weights."""
+"""Reading of OpenAI's Whisper files: a pickle of ten sizes and the weights."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ OPENAI = Names(
 )
 
 FEED_FORWARD = 4
-"""Times as wide as the stream, always."""
+"""Width of the feed-forward layers relative to the residual stream, fixed in Whisper."""
 
-IGNORED = {r"alignment_heads": "which heads follow the sound; they are looked for"}
+IGNORED = {r"alignment_heads": "list of heads that follow the audio, which are found by search"}
 
 
 def read_openai_whisper(path: Path) -> tuple[dict[str, Any], Architecture, Weights]:
-    """The numbers of its sizes, the architecture and the weights."""
+    """Return the sizes of the model, the architecture and the weights."""
     dims, tensors = read_checkpoint(path, "dims", "model_state_dict")
     given = Given(dims, f"{path}: dims")
     width, heads = given.whole("n_audio_state"), given.whole("n_audio_head")
-    given.only("n_text_state", width, f"encoder and decoder are equally wide here: {width}")
+    given.only("n_text_state", width, f"encoder and decoder must have the same width, {width}")
     text_heads = given.whole("n_text_head", heads)
     model = whisper_settings(
         vocab_size=given.whole("n_vocab"),

@@ -1,7 +1,7 @@
-"""Tensors in a pickle of torch, without running anything that the file asks for.
+"""Safe reading of tensors from torch pickles, without executing code from the file.
 
-Two locks: the names of all functions in the pickle are read first and must be those that make
-tensors; then `torch.load` reads it with `weights_only=True`. There is no other way in.
+There are two checks: first, all functions that the pickle names must be ones that construct
+tensors. Then `torch.load` reads it with `weights_only=True`. All pickles are read in this way.
 """
 
 from __future__ import annotations
@@ -26,38 +26,37 @@ ALLOWED = re.compile(
     r"|torch\._utils _rebuild_(?:tensor|tensor_v2|parameter)"
     r"|torch (?:Float|Half|BFloat16|Double|Long|Int|Short|Char|Byte|Bool)Storage"
 )
-"""What a table of tensors is made of; everything else is refused."""
+"""Names that construct a dict of tensors. All others are rejected."""
 
 LARGEST_PICKLE = 64 << 20
-"""Bytes of the pickle in a zip, which holds names and shapes alone."""
+"""Limit on the bytes of the pickle in a zip file, which only contains names and shapes."""
 
 LEGACY_PARTS = 5
-"""Pickles one after another in a file of torch before 1.6: a mark, a version, the machine, the
-tensors, the order of the numbers."""
+"""Number of pickles in a file of torch before 1.6: magic number, version, system, tensors, keys of
+storages."""
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, in its order. They are mapped where the file allows it, and hold no
-    more numbers than the file has."""
+    """Read the tensors of a file in its order. They are memory-mapped if possible, and checked not
+    to claim more data than the file has."""
     return _checked(_loaded(path), path)
 
 
 def read_checkpoint(
     path: Path, facts: str, tensors: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The same of a file that holds a table of whole numbers beside that of tensors: both, by
-    their names in it."""
+    """Read a file that contains a dict of integers and a dict of tensors, under these names."""
     value = _loaded(path)
     if not isinstance(value, dict) or set(value) != {facts, tensors}:
-        raise FolderError(f"{path} does not hold {facts!r} and {tensors!r}, and nothing else.")
+        raise FolderError(f"{path} must contain exactly the entries {facts!r} and {tensors!r}.")
     table = value[facts]
     if not isinstance(table, dict) or not all(type(number) is int for number in table.values()):
-        raise FolderError(f"{path}: {facts!r} is no table of whole numbers.")
+        raise FolderError(f"{path}: {facts!r} must be a dict of integers.")
     return {str(name): number for name, number in table.items()}, _checked(value[tensors], path)
 
 
 def _loaded(path: Path) -> Any:
-    """What the pickle holds: numbers, text, tables and tensors, nothing else."""
+    """Load the contents of a pickle, which can only be numbers, strings, containers and tensors."""
     try:
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
@@ -78,25 +77,25 @@ def _loaded(path: Path) -> Any:
 
 def _damaged(path: Path, error: Exception) -> FolderError:
     return FolderError(
-        f"{path} is damaged, or no file of weights ({str(error).splitlines()[0][:200]}). "
-        "Only tensors are read from it."
+        f"{path} is damaged or not a file of weights ({str(error).splitlines()[0][:200]}). "
+        "Only tensors can be read."
         if str(error)
-        else f"{path} is damaged, or no file of weights ({type(error).__name__})."
+        else f"{path} is damaged or not a file of weights ({type(error).__name__})."
     )
 
 
 def _check_zip(path: Path) -> None:
-    """Torch stores its parts as they are, so that their sizes are those in the file."""
+    """Check a zip file. Torch writes no compressed parts, so their sizes cannot exceed the file."""
     with zipfile.ZipFile(path) as file:
         entries = file.infolist()
         packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
         total = sum(entry.file_size for entry in entries)
         if packed or total > path.stat().st_size:
             what = f"{packed[0]!r} is compressed" if packed else f"its parts have {total:,} bytes"
-            raise FolderError(f"{path} is no file of weights as torch writes them: {what}.")
+            raise FolderError(f"{path} is not a valid torch file: {what}.")
         pickles = [e for e in entries if e.filename.rpartition("/")[2] == "data.pkl"]
         if len(pickles) != 1 or pickles[0].file_size > LARGEST_PICKLE:
-            raise FolderError(f"{path} is a zip file, but holds no weights of torch.")
+            raise FolderError(f"{path} is a zip file without torch weights.")
         _check_names(BytesIO(file.read(pickles[0])), path)
 
 
@@ -109,18 +108,18 @@ def _check_legacy(file: IO[bytes], path: Path) -> None:
 
 
 def _check_names(stream: Any, path: Path) -> None:
-    """Refuse a pickle that names anything but what tensors are made of."""
+    """Reject a pickle that names anything other than constructors of tensors."""
     for name in _names(stream):
         if not ALLOWED.fullmatch(name):
             what = name.replace(" ", ".")[:200]
             raise FolderError(
-                f"{path} was not read: it would run {what!r}, and a file of weights has no need "
-                "to. Do not load it with anything else either, unless you trust where it is from."
+                f"{path} was not read: it would run {what!r}, which weights do not need. Do not "
+                "load the file with any other program unless you trust its source."
             )
 
 
 def _names(stream: Any) -> Iterator[str]:
-    """All functions and classes that a pickle names, without making anything of it."""
+    """Yield all functions and classes that a pickle names, without executing it."""
     for opcode, argument, _ in pickletools.genops(stream):
         if opcode.name in ("GLOBAL", "INST"):
             yield str(argument)
@@ -129,18 +128,18 @@ def _names(stream: Any) -> Iterator[str]:
 
 
 def _checked(value: Any, path: Path) -> dict[str, Tensor]:
-    """Refuse what is no table of plain tensors, or claims more numbers than there are."""
+    """Check that a value is a dict of plain tensors that do not claim more data than exists."""
     if not isinstance(value, dict):
-        raise FolderError(f"{path} holds no table of tensors.")
+        raise FolderError(f"{path} does not contain a dict of tensors.")
     total = 0
     for name, tensor in value.items():
         plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
         if not isinstance(name, str) or not plain or tensor.device.type != "cpu":
-            raise FolderError(f"{path}: {str(name)[:100]!r} is no plain tensor.")
+            raise FolderError(f"{path}: {str(name)[:100]!r} is not a plain tensor.")
         n_bytes = tensor.numel() * tensor.element_size()
         total += n_bytes
         if n_bytes > tensor.untyped_storage().nbytes():
-            raise FolderError(f"{path}: {name[:100]!r} claims more numbers than it has.")
-    if total > 4 * path.stat().st_size:  # a tensor may go by two names
-        raise FolderError(f"{path} claims {total:,} bytes of tensors, more than it can hold.")
+            raise FolderError(f"{path}: {name[:100]!r} claims more values than its data has.")
+    if total > 4 * path.stat().st_size:  # a tensor may have several names
+        raise FolderError(f"{path} claims {total:,} bytes of tensors, more than it can contain.")
     return value

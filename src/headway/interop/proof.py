@@ -1,4 +1,4 @@
-"""Parity shown by numbers: the same sentences through our model and through an exported one."""
+"""Numerical proof of an export: the same inputs through our model and the exported one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from headway.storage import replace_text
 
 PROOF = "proof.json"
 TOLERANCE = 1e-4
-"""Of fp32, for scores about as large as 1; larger ones may differ by as much more."""
+"""Largest difference in fp32 for values of about 1; the limit is proportional to larger values."""
 
 TIE = 1e-4
-"""Tokens whose scores differ by less are both best: rounding chooses between them."""
+"""Tokens whose logits differ by less count as equally good, because rounding decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,38 +35,38 @@ class Proof:
     tokens: int
     max_difference: float
     what: str
-    """What was compared: logits, log-probabilities, hidden states, vectors."""
+    """Compared values: logits, log-probabilities, hidden states, vectors."""
 
     equal_outputs: float
-    """The share of sentences in which every best choice is the same."""
+    """Share of sentences in which all predictions are equal."""
 
     tolerance: float
-    """The most that `max_difference` may be."""
+    """Limit on `max_difference`."""
 
     least_equal: float
-    """The least that `equal_outputs` may be."""
+    """Least allowed value of `equal_outputs`."""
 
     by: str = ""
-    """What ran the exported model."""
+    """Program that ran the exported model, with its version."""
 
     notes: list[str] = field(default_factory=list)
     items: str = "sentences"
-    """What `sentences` counts: of models that look or listen, pictures or recordings."""
+    """Name of what `sentences` counts: images or recordings for models of those."""
 
     units: str = "tokens"
-    """What `tokens` counts."""
+    """Name of what `tokens` counts."""
 
     @property
     def passed(self) -> bool:
         return self.max_difference <= self.tolerance and self.equal_outputs >= self.least_equal
 
     def text(self) -> str:
-        """For people."""
+        """Format the result for printing."""
         verdict = "passed" if self.passed else "FAILED"
-        by = f" by {self.by}" if self.by else ""
+        by = f" with {self.by}" if self.by else ""
         lines = [
             f"proof {verdict}: {self.sentences} {self.items}, {self.tokens:,} {self.units} "
-            f"through both{by}",
+            f"compared{by}",
             f"  {self.what}: largest difference {self.max_difference:.2g} "
             f"(allowed {self.tolerance:.2g})",
             f"  equal outputs: {self.equal_outputs:.1%} (at least {self.least_equal:.0%})",
@@ -76,13 +76,13 @@ class Proof:
     def save(self, folder: Path) -> None:
         facts: dict[str, Any] = {"passed": self.passed, **asdict(self)}
         if not isfinite(self.max_difference):
-            facts["max_difference"] = None  # JSON has no word for it
+            facts["max_difference"] = None  # JSON has no infinity
         facts |= {"date": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
         replace_text(folder / PROOF, json.dumps(facts, indent=2, allow_nan=False) + "\n")
 
 
 def versions() -> dict[str, str]:
-    """Of what may have had a part in the numbers."""
+    """Versions of the programs that may affect the results."""
     found = {"headway": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "ctranslate2", "onnx", "onnxruntime"):
         try:
@@ -103,11 +103,11 @@ def compared(
     by: str = "",
     notes: Sequence[str] = (),
 ) -> Proof:
-    """A proof from our readings and the other side's table of rows for each sentence.
+    """Compare our outputs with those of the exported model, one array per sentence.
 
-    `what` was computed there: logits, log-probabilities, vectors, hidden states. `tolerance` None:
-    that of fp32. In vectors and hidden states no number is a choice: such a sentence is equal where
-    no number differs by more than is allowed.
+    `what`: the compared values: logits, log-probabilities, vectors or hidden states. `tolerance`:
+    None for that of fp32. Vectors and hidden states have no best choice: a sentence counts as equal
+    if no value differs by more than the tolerance.
     """
     tables = [_table(reading, what) for reading in ours]
     if tolerance is None:

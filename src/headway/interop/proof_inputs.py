@@ -1,10 +1,10 @@
-"""What a proof asks, and what our model says of it, whatever the task.
+"""Inputs of a proof and the outputs of our model for them, for all tasks.
 
-Texts are sentences of ours and of the user, as the task cuts them; pictures and recordings are made
-here, of many kinds. What writes about a source writes greedily, and a language model goes on from a
-sentence greedily; then the model reads that text and scores every next token. Where another side,
-reading the same, has the same best tokens everywhere, its greedy outputs are the same. What
-rebuilds hidden parts has some hidden.
+Texts are built-in sentences and those of the user, tokenized as the task does it. Images and audio
+of several kinds are generated. Models with a decoder first generate text greedily, and language
+models continue each sentence greedily. The model then reads that text, and the proof compares the
+logits of every next token. If the best tokens agree everywhere, greedy outputs agree too. Models
+that reconstruct masked parts get masked inputs.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from headway.tasks.readout import EachRow, OneVector, as_model, readout_of
 from headway.tasks.text_items import TextItem, frame_tokens, tagged_item
 
 NEW_TOKENS = 16
-"""How far a language model goes on from a sentence."""
+"""Limit on the tokens that a language model adds to a sentence."""
 
 LONGEST_OUTPUT = 48
-"""Of a translation; half as much is written about a picture or a recording."""
+"""Limit on the tokens of a translation; half of it for the text about an image or audio."""
 
 N_PICTURES = 8
 SECONDS = (0.4, 1.1, 2.5, 6.0)
-"""Lengths of recordings, as far as the model listens."""
+"""Lengths of the audio clips; shorter if the model reads less."""
 
 Scores = NDArray[np.float32]
 Media = NDArray[Any]
-"""Pixels (T C Y X) or samples."""
+"""Pixels (T C Y X) or audio samples."""
 
 Item = TextItem | Media
 
@@ -75,50 +75,51 @@ SENTENCES = (
     "Is this good or bad?",
     "def f(x): return x ** 2 + 1",
 )
-"""Short and long, several scripts, digits, signs; some of them are unknown to most vocabularies."""
+"""Short and long sentences with several scripts, digits and symbols. Most vocabularies lack some of
+their characters."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One item as our model reads it, and what it says."""
+    """One input and the outputs of our model for it."""
 
     item: Item
     target: list[int]
-    """What a decoder beside an encoder reads: the beginning, then our greedy output."""
+    """Input of the decoder of an encoder-decoder: the start token, then our greedy output."""
 
     scores: Scores
-    """A row for each row of the item (words, tags, symbols; of what writes about a source each of
-    `target`), or one (classes, a vector of the whole)."""
+    """Outputs for each position of the input (tokens, tags, CTC symbols) or of `target`, or a
+    single row (classes, an embedding)."""
 
     hidden_TD: Scores
-    """Of each row, before the head; of what writes in its decoder."""
+    """Hidden states before the head; those of the decoder if there is one."""
 
     gone_P: NDArray[np.bool_] | None = None
-    """Which parts of a picture or recording were hidden, of a model that rebuilds them."""
+    """Marks the masked parts of an image or audio, for a model that reconstructs them."""
 
     heard: Scores | None = None
-    """What CTC beside a decoder hears in each row of the source."""
+    """Outputs of a CTC head at each position of the source, if the model also has a decoder."""
 
     @property
     def tokens(self) -> list[int]:
-        """A text with its special tokens."""
+        """Tokens of a text, with special tokens."""
         return self.item.ids if isinstance(self.item, TextItem) else []
 
     @property
     def n_read(self) -> int:
-        """Tokens, of texts and of what was written, or else rows."""
+        """Number of tokens of the input text and the output, or else of positions."""
         return len(self.tokens) + len(self.target) or len(self.hidden_TD)
 
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
-    """The user's own first, where there are any, then ours, as many as asked for."""
+    """Return the sentences of the user, filled up to `n` with ours."""
     own = [line for line in listed(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
 def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
-    """Of the kind that the model reads. `odd`: of recordings two more, one shorter than a frame and
-    one that is silent for the most part."""
+    """Make the inputs of the modality that the model reads. `odd`: two more clips, one shorter
+    than a frame and one that is mostly silent."""
     shape = media_front(run.settings)
     if shape is None:
         return [*proof_texts(run, sentences)]
@@ -131,10 +132,10 @@ def proof_items(run: Opened, sentences: Sequence[str], *, odd: bool = False) -> 
 
 
 def proof_texts(run: Opened, sentences: Sequence[str]) -> list[TextItem]:
-    """Each as the task of the run reads it, cut to what the model reads.
+    """Tokenize each sentence as the task of the run does, cut to the length that the model reads.
 
-    An encoder that knows pairs reads every fourth sentence together with the one before it; one
-    that fills gaps gets some.
+    An encoder that supports pairs reads every fourth sentence as a pair with the one before it. A
+    model for filling in gaps gets gaps.
     """
     tokenizer, longest = run.vocab.source, run.shape.max_len
     ids = tokenizer.encode_batch(list(sentences))
@@ -168,7 +169,7 @@ def _with_gaps(run: Opened, text: TextItem) -> TextItem:
 
 
 def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Media]:
-    """Noise, ramps, stripes and flat ones, of the size that the model was made for (T C Y X)."""
+    """Generate images of noise, ramps, stripes and flat color in the model's size (T C Y X)."""
     draw = np.random.default_rng(7)
     size = (shape.frames, shape.channels, shape.height, shape.width)
     y, x = np.mgrid[: shape.height, : shape.width]
@@ -183,7 +184,7 @@ def proof_pictures(shape: PictureSettings, n: int = N_PICTURES) -> list[Media]:
 
 
 def proof_sounds(shape: SoundSettings) -> list[Media]:
-    """Noise and tones that rise, of several lengths, as 16-bit samples."""
+    """Generate noise and rising tones of several lengths as 16-bit samples."""
     draw = np.random.default_rng(7)
     found: list[Media] = []
     for number, seconds in enumerate(SECONDS):
@@ -199,7 +200,7 @@ def proof_sounds(shape: SoundSettings) -> list[Media]:
 
 
 def read_all(run: Opened, items: Sequence[Item]) -> list[Reading]:
-    """Each by itself: no other can round its numbers differently."""
+    """Run our model on each item separately, so that batching does not affect rounding."""
     if run.spec.continues:
         items = _continued(run, [item.ids for item in items if isinstance(item, TextItem)])
     found = []
@@ -212,14 +213,14 @@ def read_all(run: Opened, items: Sequence[Item]) -> list[Reading]:
 def read_one(
     run: Opened, item: Item, target: Sequence[int] = (), gone: Batch[Gone] | None = None
 ) -> Reading:
-    """What the model of a run says of an item, or of a source and what was written so far.
-    `gone`: the item without what is hidden of it."""
+    """Run the model on an item, or on a source and its output so far. `gone`: the item with its
+    masked parts removed."""
     rows_R, gone_P = None, None
     if gone is None:
         streams = [_source(run, item)]
     else:
         [stream], hidden_N = gone.streams, gone.targets.hidden_N
-        first = sum(unit.special for unit in _cuts(run, item).units(0))  # no parts of an item
+        first = sum(unit.special for unit in _cuts(run, item).units(0))  # special tokens
         assert hidden_N is not None
         streams, gone_P = [stream], hidden_N[first:].numpy()
         rows_R = torch.arange(first, stream.layout.n_rows)
@@ -233,14 +234,14 @@ def read_one(
 
 
 def what_is_said(run: Opened) -> str:
-    """What is compared: `proof.compared` has a table of these."""
+    """Name of the outputs to compare, for `proof.compared`."""
     readout = readout_of(run.settings)
     numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
     return "vectors" if numbers else "logits"
 
 
 def what_is_read(run: Opened) -> tuple[str, str]:
-    """What a proof counts: `Proof.items` and `Proof.units`."""
+    """Names of what a proof counts: `Proof.items` and `Proof.units`."""
     shape = media_front(run.settings)
     if shape is None:
         return "sentences", "tokens"
@@ -249,7 +250,7 @@ def what_is_read(run: Opened) -> tuple[str, str]:
 
 
 def _written(run: Opened, items: Sequence[Item]) -> list[list[int]]:
-    """What each source becomes, with the beginning before it; nothing where nothing is written."""
+    """Generate the output for each source, after the start token; empty without a decoder."""
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
     texts = media_front(run.settings) is None
@@ -270,11 +271,11 @@ def _continued(run: Opened, prompts: Sequence[Sequence[int]]) -> list[TextItem]:
 
 
 def _without(run: Opened, number: int, item: Item) -> Batch[Gone] | None:
-    """An item by this number without what is hidden of it, for a model that rebuilds."""
+    """Remove the masked parts of an item, for a model that reconstructs them."""
     if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
     intake = intake_of(run.settings)
-    columns = intake.columns([item] * (number + 1))  # what is hidden of one hangs on its number
+    columns = intake.columns([item] * (number + 1))  # the mask depends on the index of the item
     items = intake.hide(columns, run.settings.fill).drawn(Draw(0, 0))
     assert isinstance(items, Hiding)
     return items.without(run.model, items.batch(np.array([number]), CPU), training=False)

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: an encoder, how its tokens become one vector, normalisation."""
+"""Folders of sentence-transformers: an encoder or decoder, pooling, and optional normalisation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.settings.model import DecoderSettings, EncoderSettings
 MODULES = "modules.json"
 
 KEPT = "modules"
-"""Where a run keeps the files of the folder that it was imported from."""
+"""Subfolder of a run with the files of the original folder."""
 
 BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json", "README.md")
 
@@ -25,24 +25,24 @@ POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""Keys of the pooling's configuration; exactly one of them holds, and no other one."""
+"""Our pooling by the key of the pooling configuration; exactly one key must be true."""
 
-UNUSED = "this folder makes its vectors without the pooler"
+UNUSED = "the pooler, which this folder does not use for its vectors"
 
 
 class SentenceFolder:
-    """What the modules of a folder say. Refuses any but an encoder, a pooling, a normalisation."""
+    """Modules of a folder. Only Transformer, Pooling and Normalize are supported."""
 
     def __init__(self, folder: Path) -> None:
         modules = modules_of(folder)
         kinds = [kind for kind, _ in modules]
         if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
             raise UserError(
-                f"{folder / MODULES} lists {', '.join(kinds) or 'nothing'}. Supported are "
-                "Transformer, Pooling and Normalize, in this order."
+                f"{folder / MODULES} lists the modules {', '.join(kinds) or '(none)'}. Only "
+                "Transformer, Pooling and optionally Normalize are supported, in this order."
             )
         self.home = folder if not modules[0][1] else _part(folder, modules[0][1])
-        """Where the encoder is."""
+        """Folder of the encoder."""
 
         self.normalise = "Normalize" in kinds
         self.pooling = _pooling(_part(folder, modules[1][1]) / "config.json")
@@ -50,8 +50,8 @@ class SentenceFolder:
         self._folder, self._parts = folder, [path for _, path in modules[1:]]
 
     def keep(self, run: Path) -> None:
-        """Copy what says how vectors are made into a run, for its way back. Where the encoder has a
-        folder of its own the way back is another, with files of our making."""
+        """Copy the module files into a run, so that an export can restore them. If the encoder has
+        a subfolder of its own, an export writes new module files instead."""
         if self.home != self._folder:
             return
         (run / KEPT).mkdir()
@@ -65,12 +65,12 @@ class SentenceFolder:
                 shutil.copyfile(inside(path.parent, path.name), run / KEPT / part / path.name)
 
     def applied(self, found: Architecture) -> Architecture:
-        """The architecture of the encoder or decoder as one that makes sentence vectors."""
+        """Change the architecture of an encoder or decoder to one for sentence embeddings."""
         model = found.model
         if not isinstance(model, EncoderSettings | DecoderSettings):
             raise UserError(
-                f"{self._folder / MODULES}: sentence vectors of an encoder-decoder are not "
-                "supported; those of an encoder or a decoder are."
+                f"{self._folder / MODULES}: sentence embeddings with an encoder-decoder are not "
+                "supported, only with an encoder or a decoder."
             )
         changes: dict[str, Any] = {"pooling": self.pooling}
         if self.pooling == "first" and "pooled" in model.heads:
@@ -89,47 +89,54 @@ class SentenceFolder:
 
 
 def modules_of(folder: Path) -> list[tuple[str, str]]:
-    """The kind and the folder of each module."""
+    """Read the kind and the folder of each module."""
     listed = read_json(inside(folder, MODULES))
     try:
         return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in listed]
     except (TypeError, KeyError) as error:
-        raise FolderError(f"{folder / MODULES} is not a list of modules.") from error
+        raise FolderError(
+            f"{folder / MODULES} must be a list of modules, each with type and path."
+        ) from error
 
 
 def _part(folder: Path, name: str) -> Path:
     path = inside(folder, name)
     if not path.is_dir():
-        raise FolderError(f"there is no folder {path}, which {MODULES} names.")
+        raise FolderError(f"{MODULES} names the folder {path}, which does not exist.")
     return path
 
 
 def _pooling(path: Path) -> str:
     given = Given(read_table(inside(path.parent, path.name)), str(path))
-    given.only("include_prompt", True, "all tokens of a text are read")
+    given.only("include_prompt", True, "pooling always includes all tokens of a text")
     chosen = [key for key, value in given.values.items()
               if key.startswith("pooling_mode_") and value]  # fmt: skip
     if len(chosen) != 1 or chosen[0] not in POOLINGS:
         raise UserError(
-            f"{path}: {' and '.join(chosen) or 'no way of pooling'} is not supported; it may be "
-            f"one of {', '.join(POOLINGS)}."
+            f"{path}: {' and '.join(chosen) or 'no pooling'} is not supported. Exactly one of "
+            f"these must be true: {', '.join(POOLINGS)}."
         )
     return POOLINGS[chosen[0]]
 
 
 def _notes(folder: Path, home: Path) -> tuple[str, ...]:
-    """What the other files say, as far as it matters."""
+    """Check the settings in the other files and return notes for the user."""
     notes = []
     for place, name in ((folder, "config_sentence_transformers.json"),
                         (home, "sentence_bert_config.json")):  # fmt: skip
         if not (place / name).is_file():
             continue
         given = Given(read_table(inside(place, name)), str(place / name))
-        given.only("do_lower_case", False, "only what the tokenizer itself does to text is")
+        given.only("do_lower_case", False, "only the tokenizer itself may lower-case text")
         prompt = given.values.get("default_prompt_name")
         if prompt is not None and given.table("prompts").get(prompt):
-            raise given.error("default_prompt_name", "is not supported: texts stay as they are")
+            raise given.error(
+                "default_prompt_name", "is not supported: prompts cannot be added to texts"
+            )
         if given.values.get("max_seq_length") is not None:
             n = given.whole("max_seq_length")
-            notes.append(f"sentence-transformers cuts texts at {n:,} tokens; here all is read")
+            notes.append(
+                f"sentence-transformers truncates texts to {n:,} tokens; headway reads all tokens "
+                "that the model supports"
+            )
     return tuple(notes)

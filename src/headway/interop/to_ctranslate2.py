@@ -1,4 +1,4 @@
-"""`headway export --to ctranslate2`: the folder, and the proof that it says the same."""
+"""`headway export --to ctranslate2`: the exported folder, and the proof of equal outputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from headway.tasks.opened import Opened
 from headway.tokens.tokenizer import Tokenizer
 
 SHOWN = 3
-"""Translations that differ, in the text of a proof."""
+"""Number of different translations to show in a proof."""
 
 
 def write(run: Opened, out: Path, *, int8: bool) -> None:
-    """Everything that `--engine ctranslate2` needs, and that CTranslate2 itself reads."""
+    """Write the files for `--engine ctranslate2` and for CTranslate2 itself."""
     needs("ctranslate2", "ctranslate2")
     check_exportable(run.shape, run.settings.task)
     spec = spec_of(run.shape, run.model)
@@ -56,22 +56,24 @@ def write(run: Opened, out: Path, *, int8: bool) -> None:
         if run.model.ngrams is not None:
             heads |= run.model.ngrams.state_dict(prefix="ngrams.")
         save_file({name: tensor.clone() for name, tensor in heads.items()}, out / HEADS)
-        (out / HEADS).chmod(0o644)  # the library lets only its owner read it
+        (out / HEADS).chmod(0o644)  # the library makes it readable only for the owner
 
 
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
-    """Its tokens as its file spells them, by their numbers; each is another."""
+    """Return the tokens of a tokenizer as its file spells them, by id; check that all differ."""
     inner = tokenizers.Tokenizer.from_str(tokenizer.library_json())
     known = inner.get_vocab(with_added_tokens=True)
     found = {number: token for token, number in known.items()}
     listed = [found.get(number, f"<|unused {number}|>") for number in range(tokenizer.vocab_size)]
     if len(set(listed)) < len(listed):
-        raise DataError("two tokens of the vocabulary have one name, and CTranslate2 tells by it.")
+        raise DataError(
+            "two tokens of the vocabulary have the same name, which CTranslate2 does not support."
+        )
     return listed
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
-    """Through `--engine ctranslate2`, as a user would."""
+    """Compare with the outputs of the same engine that `--engine ctranslate2` uses."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
     texts = proof_items(run, sentences)
@@ -100,13 +102,14 @@ def _compared(
 def _searched(
     run: Opened, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
 ) -> list[str]:
-    """How many translations agree where both search as the run says; those that do not."""
+    """Note how many translations are equal with the decoding settings of the run, and show some
+    that differ."""
     target, settings = run.vocab.target, engine.settings.decode
     assert isinstance(run.model, Seq2Seq)
     ours = Searcher([run.model], settings, Specials.of(target))(sources)
     theirs = engine.searcher(settings, Specials.of(target), detail=True)(sources)
     differ = [
-        f"ours: {target.decode(mine.tokens)}\n  there: {target.decode(other.tokens)}"
+        f"headway: {target.decode(mine.tokens)}\n  CTranslate2: {target.decode(other.tokens)}"
         for (mine, *_), (other, *_) in zip(ours, theirs, strict=True)
         if mine.tokens != other.tokens
     ]

@@ -1,7 +1,7 @@
-"""A run as a folder that `transformers` loads with `from_pretrained`.
+"""Export of a run to a folder that `transformers` loads with `from_pretrained`.
 
-A run that was imported goes back under its old names, types and bytes. A run of our own is written
-as the first architecture that can say what it is.
+An imported run gets its original tensor names, types and values. Other runs are written as the
+first architecture that can represent them.
 """
 
 from __future__ import annotations
@@ -51,47 +51,49 @@ CANDIDATES = {
     "picture-seq2seq": ("vision-encoder-decoder",),
     "sound-seq2seq": ("whisper",),
 }
-"""What a run of our own may become, in this order. Not RoBERTa: BERT can say all that it can, and
-its positions do not hang on the number of the padding token."""
+"""Architectures to try for a run that was not imported, in this order. RoBERTa is not among them:
+BERT can represent the same models, and its positions do not depend on the id of the padding token.
+"""
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
     "esm": hf_esm.unused,
     "pegasus": pegasus_tables,
     "vision-encoder-decoder": hf_captioner.unused,
 }
-"""Tensors that a class looks for in its file beside those that are ours."""
+"""Functions that make additional tensors that a class of `transformers` expects in its file."""
 
 WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
     "swiglu, can be exported.",
     "encoder": "Encoders with rotary positions, LayerNorm and no gate, and those of a preset or "
     "trained --from an imported model or base-en, can be exported.",
-    "seq2seq": "Translators with sinusoidal positions, LayerNorm and no gate can be exported.",
-    "picture-encoder": "Classifiers of pictures with patches side by side, a class token and "
+    "seq2seq": "Translation models with sinusoidal positions, LayerNorm and no gate can be "
+    "exported.",
+    "picture-encoder": "Image classifiers with patches that do not overlap, a class token and "
     "learned positions can be exported.",
-    "picture-seq2seq": "Captioners of pictures with patches side by side, a class token, learned "
-    "positions and no scaled embeddings, as those that were imported, can be exported.",
-    "sound-seq2seq": "Transcribers without CTC, with learned positions and windows of a fixed "
-    "length (model.sound.positions=learned, model.sound.pad_s=30), can be exported.",
+    "picture-seq2seq": "Image captioning models with patches that do not overlap, a class token, "
+    "learned positions and unscaled embeddings, such as imported ones, can be exported.",
+    "sound-seq2seq": "Transcription models without CTC, with learned positions and windows of a "
+    "fixed length (model.sound.positions=learned, model.sound.pad_s=30), can be exported.",
 }
 
 
-OTHERS = "This run as it is: --to onnx or --to torch, which take all."
+OTHERS = "To export this run unchanged, use --to onnx or --to torch, which support every run."
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
-    """Compare the neural model of the run with the folder."""
+    """Compare the neural model of the run with the exported folder."""
     proof = hf_proof.prove(neural_alone(run), out, sentences, int8=int8)
     return replace(proof, notes=[*proof.notes, *_left_behind(run)])
 
 
 def _left_behind(run: Opened) -> list[str]:
-    """A line on the n-gram member, with the validation scores with and without it."""
+    """Make a note about the n-gram model, with the validation scores with and without it."""
     if not getattr(run.shape, "ngrams", 0):
         return []
     history, score = read_history(run.folder), run.spec.headline
     alone = named_scores(history.last.get("members")).get(NEURAL, {})
-    line = "the n-gram member is not exported"
+    line = "the n-gram part of the model is not exported"
     if score.name in history.kept and score.name in alone:
         line += (
             f": {score.name} on validation {history.kept[score.name]:.2f} with it, "
@@ -101,18 +103,19 @@ def _left_behind(run: Opened) -> list[str]:
 
 
 def write(run: Opened, out: Path, *, int8: bool = False) -> None:
-    """Write config.json, model.safetensors, the tokenizer and how to decode."""
+    """Write config.json, model.safetensors, the tokenizer and the decoding settings."""
     assert not int8, "refused before"
     if run.shape.kept_heads != ALL_HEADS:
         raise UserError(
-            "a model without some of its heads cannot be exported to transformers: all its layers "
-            "have the same number. Use --to onnx or torch, or export the whole run."
+            "a model with pruned attention heads cannot be exported to transformers, where all "
+            "layers have the same number of heads. Use --to onnx or --to torch, or export the run "
+            "before pruning."
         )
     run = neural_alone(run)
     if run.shape.parts is not None:
         raise UserError(
-            f"a model with parts of its own ({run.shape.parts}) cannot be exported to "
-            "transformers, which does not know them. Use --to onnx."
+            f"a model with custom parts ({run.shape.parts}) cannot be exported to transformers, "
+            "which does not have them. Use --to onnx."
         )
     if _came_from_there(run):
         _write_back(run, out)
@@ -121,7 +124,7 @@ def write(run: Opened, out: Path, *, int8: bool = False) -> None:
 
 
 def neural_alone(run: Opened) -> Opened:
-    """The run without its n-gram member, for which `transformers` has no place."""
+    """Return the run without its n-gram part, which `transformers` does not support."""
     if not getattr(run.shape, "ngrams", 0):
         return run
     model: Any = run.model
@@ -131,7 +134,7 @@ def neural_alone(run: Opened) -> Opened:
 
 
 def _with_first_token(run: Opened) -> Opened:
-    """The run, with classes that are read at the first token wherever that is possible."""
+    """Convert a classifier to one that uses the first token and a pooler, if that is possible."""
     if not can_be_read_at_first(run.settings):
         return run
     assert isinstance(run.shape, EncoderSettings)
@@ -145,7 +148,7 @@ def _came_from_there(run: Opened) -> bool:
 
 
 def _write_back(run: Opened, out: Path) -> None:
-    """The same tensors under the same names in the same types, and the files beside them."""
+    """Write an imported run with its original tensor names, types and files."""
     facts = run.imported
     assert facts is not None
     found = family_named(facts["model_type"]).read(
@@ -168,15 +171,15 @@ def _write_back(run: Opened, out: Path) -> None:
 def _in_their_types(
     theirs: Mapping[str, Tensor], kinds: Mapping[str, str], folder: Path
 ) -> dict[str, Tensor]:
-    """The tensors that the original file had, in its order."""
+    """Select the tensors of the original file, in its order and types."""
     dtypes = {name: getattr(torch, str(kind), None) for name, kind in kinds.items()}
     known = {name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
     wrong = [name for name in dtypes if name not in theirs or name not in known]
     if wrong:
         raise FolderError(
-            f"{folder / IMPORTED} names tensors that this run does not have: "
-            f"{', '.join(wrong[:5])}. Import the model again, or delete the file: then "
-            "it is exported as a run of ours."
+            f"{folder / IMPORTED} names tensors that this run does not have, or unknown types: "
+            f"{', '.join(wrong[:5])}. Import the model again, or delete the file to export the "
+            "model like one that was not imported."
         )
     return {name: theirs[name].to(dtype) for name, dtype in dtypes.items()}
 
@@ -190,8 +193,8 @@ def _kept(folder: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FolderError(
-            f"{path} is damaged ({error}). Import the model again, or delete {IMPORTED} beside it: "
-            "then it is exported as a run of ours."
+            f"{path} is damaged ({error}). Import the model again, or delete {IMPORTED} in the "
+            "same folder to export the model like one that was not imported."
         ) from error
 
 
@@ -225,7 +228,8 @@ def _write_ours(run: Opened, out: Path) -> None:
 
 
 def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The bias of masked words goes by two names; where words are not tied both are looked for."""
+    """Return the output bias of masked language models under both names that `transformers` looks
+    for if the embeddings are not tied."""
     heads = {"bert": "cls.predictions", "albert": "predictions"}
     head = heads.get(model_type)
     if head is None or f"{head}.decoder.weight" not in theirs:
@@ -236,11 +240,11 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def described(run: Opened) -> tuple[dict[str, Any], Architecture]:
-    """The first architecture that fits; if none does, why none does."""
+    """Describe a run as the first architecture that fits; raise with all reasons if none does."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
         raise UserError(
-            f"transformers has no architecture for the family {kind}. Families that it has: "
+            f"transformers has no architecture for the family {kind}. Supported families: "
             f"{', '.join(CANDIDATES)}. {OTHERS}"
         )
     _check_pooling(run)
@@ -262,7 +266,7 @@ def _check_pooling(run: Opened) -> None:
     wanted = {"encoder": "first", "decoder": "last"}.get(family_of(shape))
     if wanted and "classes" in run.spec.heads and getattr(shape, "pooling", wanted) != wanted:
         raise UserError(
-            f"transformers reads classes at the {wanted} token, and this run has "
+            f"transformers classifies at the {wanted} token, but this run has "
             f"model.pooling={shape.pooling}. Export to onnx or torch, or train with "  # type: ignore[union-attr]
             f"model.pooling={wanted}."
         )
@@ -271,27 +275,28 @@ def _check_pooling(run: Opened) -> None:
 def _check_shapes(run: Opened) -> None:
     if run.spec.answers == "tags" and getattr(run.shape, "reads_shapes", False):
         raise UserError(
-            "this run reads the shape of each word (capitals, digits) beside its tokens, and "
-            "transformers' tokenizers do not say that. Export to onnx, torch or ctranslate2, or "
-            "train without: --from base-en model.n_segments=2, or model.n_segments=0 from nothing."
+            "this model reads the shape of each word (capitals, digits) besides its tokens, which "
+            "the tokenizers of transformers do not provide. Export to onnx, torch or ctranslate2, "
+            "or train without word shapes: --from base-en model.n_segments=2, or "
+            "model.n_segments=0 from scratch."
         )
 
 
 def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
-    """Nothing of ours may be left behind unless it is zero."""
+    """Raise if a tensor of ours that is not zero would be lost."""
     written = {weights[pair.ours].data_ptr() for pair in found.pairs}  # tied ones count once
     lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
     if lost:
         raise UserError(
-            f"transformers' class has no place for {', '.join(lost)}. Train the head without it "
-            "(a bias of classes, transitions of tags), or export to onnx."
+            f"the transformers class does not have {', '.join(lost)}. Train the head without it "
+            "(bias of a classifier, transitions of a tagger), or export to onnx."
         )
 
 
 def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     whole = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     save_file(whole, folder / WEIGHTS, {"format": "pt"})
-    (folder / WEIGHTS).chmod(0o644)  # the library lets only its owner read it
+    (folder / WEIGHTS).chmod(0o644)  # the library makes it readable only for the owner
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`headway export --to onnx`: graphs for onnxruntime and whatever else reads ONNX."""
+"""`headway export --to onnx`: graphs for onnxruntime and other programs that read ONNX."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from headway.settings.model import SoundEncoderSettings, SoundSeq2SeqSettings
 from headway.tasks.opened import Opened
 
 OPSET = 20
-"""Of the operators; onnxruntime reads it since 1.17."""
+"""Version of the operator set; onnxruntime supports it since 1.17."""
 
 MADE_BY = "pkg.torch.onnx.class_hierarchy"
-"""Where torch's exporter keeps the classes of the modules that an operator is in."""
+"""Metadata key in which torch's exporter stores the module classes of an operator."""
 
 ONE_FILE = 1_800_000_000
-"""Bytes of weights up to which they are inside the `.onnx`; the format ends at 2 GB."""
+"""Limit on the bytes of weights inside the `.onnx` file, because the format is limited to 2 GB."""
 
 
 def write(run: Opened, out: Path, *, int8: bool) -> None:
-    """One file a graph, and the settings and tokenizer that `--engine onnx` reads."""
+    """Write one file per graph, and the settings and the tokenizer for `--engine onnx`."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
     made = [(graph, recorded(graph)) for graph in graphs_of(run.model, run.settings)]
@@ -67,7 +67,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool) -> Pr
 
 
 def _facts(run: Opened, graph: Graph) -> dict[str, str]:
-    """What the file says of itself."""
+    """Metadata of an ONNX file."""
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
@@ -94,13 +94,13 @@ def _write_graph(
             verbose=False,
         )
         assert program is not None
-        # Cross attention uses some rows of a matrix in one graph and the others in the other.
+        # Encoder and decoder graph use different rows of the matrices of cross attention.
         optimizer.fold_constants(program.model, input_size_limit=2**62, output_size_limit=2**62)
         optimizer.remove_unused_nodes(program.model)
         _name_axes(program.model, graph)
         fronts = _of_fronts(program.model)
         for holder in (program.model.graph, *program.model.graph):
-            holder.metadata_props.clear()  # how torch came to each operator
+            holder.metadata_props.clear()  # torch's traces of the origin of each operator
         program.model.metadata_props.update(facts)
         large = _n_bytes(graph) > ONE_FILE
         if not int8:
@@ -113,7 +113,7 @@ def _write_graph(
 
 
 def _of_fronts(model: Any) -> list[str]:
-    """Names of the operators that make rows of pixels and samples."""
+    """Names of the operators of the image and audio fronts."""
     names = [cls.__qualname__ for cls in (PictureFront, SoundFront)]
     made_by = {node.name: node.metadata_props.get(MADE_BY, "") for node in model.graph}
     return [node for node, classes in made_by.items() if any(name in classes for name in names)]
@@ -125,7 +125,7 @@ def _n_bytes(graph: Graph) -> int:
 
 
 def _name_axes(model: Any, graph: Graph) -> None:
-    """Axes by our names; torch numbers them."""
+    """Rename axes to our names; torch numbers them."""
     names: dict[str, str] = {}
     for value in model.graph.inputs:
         for axis, name in graph.axes[value.name].items():
@@ -146,7 +146,7 @@ def _plain(size: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's exporter speaks of its own inner affairs."""
+    """Silence the log messages and warnings of torch's exporter."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "root")]
     before = [logger.level for logger in loggers]
     try:

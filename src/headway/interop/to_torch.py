@@ -1,6 +1,6 @@
-"""`headway export --to torch`: `.pt2` files of `torch.export`; they need torch, nothing of ours.
+"""`headway export --to torch`: `.pt2` files of `torch.export`, which need torch but not headway.
 
-`torch.export.load("model.pt2").module()` is called with the inputs in the order of `graphs.json`.
+Call `torch.export.load("model.pt2").module()` with the inputs in the order of `graphs.json`.
 """
 
 from __future__ import annotations

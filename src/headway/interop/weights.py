@@ -1,5 +1,8 @@
-"""The tensors of a foreign folder: names, shapes and types at once, numbers when they are asked
-for. Safetensors are preferred; a pickle is read without running anything."""
+"""Lazy reading of the tensors of a foreign folder.
+
+Names, shapes and types are read at once, values on access. Safetensors are preferred; pickles are
+read without executing code.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""Of safetensors; the others are for quantised weights, which are not read."""
+"""Supported types of safetensors. The others are for quantised weights."""
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 INDEX = tuple(f"{name}.index.json" for name in WHOLE)
@@ -44,7 +47,7 @@ class Entry(NamedTuple):
 
 
 class Weights(Mapping[str, Tensor]):
-    """Tensors by name, in the order of the files; each is read when it is taken."""
+    """Mapping of tensors by name, in the order of the files; values are read on access."""
 
     def __init__(self, entries: dict[str, Entry], files: list[Path]) -> None:
         self.entries, self.files = entries, files
@@ -62,7 +65,7 @@ class Weights(Mapping[str, Tensor]):
         return name in self.entries
 
     def on_meta(self) -> dict[str, Tensor]:
-        """Shapes and types alone."""
+        """Return tensors with only shapes and types, on the device "meta"."""
         return {
             name: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             for name, entry in self.entries.items()
@@ -70,7 +73,7 @@ class Weights(Mapping[str, Tensor]):
 
 
 def open_weights(folder: Path) -> Weights:
-    """The weights of a folder: one file, or several with an index."""
+    """Open the weights of a folder: one file, or several with an index."""
     for whole, index in zip(WHOLE, INDEX, strict=True):
         if (folder / whole).exists():
             path = inside(folder, whole)
@@ -78,23 +81,29 @@ def open_weights(folder: Path) -> Weights:
         if (folder / index).exists():
             return _sharded(folder, index)
     others = [p.name for p in folder.glob("*.h5")] + [p.name for p in folder.glob("*.msgpack")]
-    hint = f" {others[0]} is of TensorFlow or Flax: save it again as safetensors." if others else ""
-    raise FolderError(f"there are no weights in {folder}: {' or '.join(WHOLE)}.{hint}")
+    hint = (
+        f" {others[0]} has weights of TensorFlow or Flax: convert it to safetensors."
+        if others
+        else ""
+    )
+    raise FolderError(f"{folder} contains no weights: {' or '.join(WHOLE)} is needed.{hint}")
 
 
 def shards_of(folder: Path, index: str) -> list[str]:
-    """The names of the files with weights that an index lists."""
+    """Names of the weight files that an index lists."""
     return list(dict.fromkeys(_weight_map(folder, index).values()))
 
 
 def _weight_map(folder: Path, index: str) -> dict[str, str]:
-    """Tensors, each with the name of its file."""
+    """Read the file name of each tensor from an index."""
     table = read_table(inside(folder, index)).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
-        raise FolderError(f"{folder / index} has no `weight_map` from tensors to files.")
+        raise FolderError(f"{folder / index} needs a `weight_map` from tensor names to files.")
     n_files = len(set(table.values()))
     if n_files > MOST_SHARDS:
-        raise FolderError(f"{folder / index} names {n_files:,} files, too many.")
+        raise FolderError(
+            f"{folder / index} names {n_files:,} files; at most {MOST_SHARDS:,} are supported."
+        )
     return table
 
 
@@ -106,23 +115,28 @@ def _sharded(folder: Path, index: str) -> Weights:
     files = []
     for name in names:
         if Path(name).suffix != suffix:
-            raise FolderError(f"{folder / index} names {name[:200]!r}, which is no {suffix} file.")
+            raise FolderError(
+                f"{folder / index} names {name[:200]!r}, which is not a {suffix} file."
+            )
         files.append(inside(folder, name))
         for tensor, entry in _entries(files[-1]).items():
             if table.get(tensor) != name:
                 raise FolderError(
-                    f"{files[-1]} holds {tensor}, but {index} says {table.get(tensor)!r}."
+                    f"{files[-1]} contains {tensor}, but {index} assigns it to "
+                    f"{table.get(tensor)!r}."
                 )
             entries[tensor] = entry
     missing = [tensor for tensor in table if tensor not in entries]
     if missing:
-        raise FolderError(f"{folder / index} names {missing[0]}, which its file does not hold.")
+        raise FolderError(
+            f"{folder / index} names the tensor {missing[0]}, which its file does not contain."
+        )
     return Weights(entries, files)
 
 
 def _entries(path: Path) -> dict[str, Entry]:
     if not path.is_file():
-        raise FolderError(f"there is no file {path}.")
+        raise FolderError(f"the file {path} does not exist.")
     if path.suffix == ".safetensors":
         return _safetensors(path)
     tensors = read_pickle(path)
@@ -137,12 +151,12 @@ def _detached(tensor: Tensor) -> Tensor:
 
 
 def _safetensors(path: Path) -> dict[str, Entry]:
-    """The library checks that the tensors fill the file without gaps or overlaps."""
+    """Open a safetensors file. The library checks that tensors fill it without gaps or overlaps."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
         raise FolderError(
-            f"{path} is damaged or no safetensors file: its header would have {length:,} bytes."
+            f"{path} is damaged or not a safetensors file: its header would have {length:,} bytes."
         )
     try:
         file_ = safe_open(path, framework="pt")
@@ -150,7 +164,7 @@ def _safetensors(path: Path) -> dict[str, Entry]:
         return {name: _entry(file_, name, path) for name in names}
     except (SafetensorError, OSError, ValueError, OverflowError, MemoryError) as error:
         raise FolderError(
-            f"{path} is damaged or no safetensors file ({error}). Copy it again from its source."
+            f"{path} is damaged or not a safetensors file ({error}). Copy it again from its source."
         ) from error
 
 
@@ -158,5 +172,5 @@ def _entry(file: Any, name: str, path: Path) -> Entry:
     view = file.get_slice(name)
     kind = view.get_dtype()
     if kind not in DTYPES:
-        raise FolderError(f"{path}: {name} is of the type {kind}, which is not supported.")
+        raise FolderError(f"{path}: {name} has the type {kind}, which is not supported.")
     return Entry(tuple(view.get_shape()), DTYPES[kind], partial(file.get_tensor, name))
