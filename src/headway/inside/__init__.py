@@ -1,4 +1,4 @@
-"""Look inside a model: what it read, where it looked, when it decided.
+"""Look inside a model: attention, hidden states, the logit lens, attribution maps and more.
 
 from headway.inside import load, look
 

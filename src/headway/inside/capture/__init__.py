@@ -1,1 +1,2 @@
-"""What a model reads and does, written down: readings, traces, interventions, studies' corpora."""
+"""Record what a model reads and computes: readings, traces, interventions and corpora for
+studies."""

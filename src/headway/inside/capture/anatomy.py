@@ -1,8 +1,8 @@
-"""The parts of a model by the names that everything in here uses, whatever the family.
+"""The parts of a model under the names that this package uses for all families.
 
-A model that writes one thing from another attends in three ways: `encoder` (source to source),
-`decoder` (target to target) and `cross` (target to source). Every other model has one way, `self`
-(text to text, or patch to patch). A stack has the name of its own attention.
+A sequence-to-sequence model has three kinds of attention: `encoder` (source to source), `decoder`
+(target to target) and `cross` (target to source). Every other model has one kind, `self` (text to
+text, or patch to patch). A stack has the name of its own attention.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headway.nn.stack import Stack
 class AttentionKind:
     name: str
     rows: str
-    """The stream that asks."""
+    """Stream of the queries."""
 
     columns: str
-    """The stream that is attended to."""
+    """Stream of the keys and values."""
 
     layers: list[Attention]
-    """One a layer; where layers share their weights it is the same one again and again."""
+    """One module per layer; layers that share their weights are the same module."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class StackPart:
 @dataclass(frozen=True)
 class Anatomy:
     stacks: list[StackPart]
-    """What is read first comes first; the last one is the one that answers."""
+    """In the order of reading; the last stack computes the outputs."""
 
     kinds: list[AttentionKind]
 
@@ -70,7 +70,7 @@ class Anatomy:
 
     @classmethod
     def of_stacks(cls, stacks: list[StackPart]) -> Anatomy:
-        """The kinds of attention are those that the layers have."""
+        """Collect the kinds of attention that the layers of these stacks have."""
         own = {part.name: [x.attention for x in part.blocks if x.attention] for part in stacks}
         kinds = [
             AttentionKind(part.name, part.stream, part.stream, own[part.name])
@@ -83,8 +83,8 @@ class Anatomy:
 
     @property
     def by_attention(self) -> bool:
-        """Whether tokens learn of each other by attention alone, so that maps of it are maps of
-        all, and tokens can be hidden from each other."""
+        """Whether tokens interact by attention only, so that attention maps are complete and tokens
+        can be hidden."""
         return all(isinstance(block, Block) for part in self.stacks for block in part.blocks)
 
     def check_by_attention(self, what: str) -> None:
@@ -100,7 +100,7 @@ class Anatomy:
 
     @property
     def is_pair(self) -> bool:
-        """Whether one stream is written from another."""
+        """Whether one stream is generated from another."""
         return len(self.stacks) > 1
 
     def kind(self, name: str) -> AttentionKind:
@@ -116,7 +116,7 @@ class Anatomy:
         return found[name]
 
     def head(self, kind: str, layer: int, head: int) -> Attention:
-        """The attention that a head is part of; an error where there is no such head."""
+        """Return the attention module of a head; raise an error if there is no such head."""
         layers = self.kind(kind).layers
         if not 0 <= layer < len(layers):
             raise UserError(f"{kind} attention has layers 1 to {len(layers)}, not {layer + 1}.")
@@ -129,7 +129,7 @@ class Anatomy:
 
 
 class Calls:
-    """What taps recorded, in the order of the calls: shared layers pass the same tap repeatedly."""
+    """Recorded tap values in the order of the calls; shared layers call the same tap repeatedly."""
 
     def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
@@ -139,7 +139,7 @@ class Calls:
         return next(self.calls[self.names[id(tap)]])
 
     def weights(self, anatomy: Anatomy) -> dict[str, list[Tensor]]:
-        """Of attention, by kind (H T S)."""
+        """Attention weights by kind (H T S)."""
         return {k.name: [self.next(one.weights)[0] for one in k.layers] for k in anatomy.kinds}
 
 

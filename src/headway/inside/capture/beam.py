@@ -1,4 +1,4 @@
-"""The search for an answer, looked at: its tree, and any of its hypotheses read again."""
+"""Search with a record: the tree of a beam search, and its hypotheses as readings."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from headway.tasks.readout import EachRow, readout_of
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "rerun", "search", "searches"]
 
 BEAM = 4
-"""For runs whose own way is to draw tokens, which is no search."""
+"""Beam for the tree of a run that samples by default."""
 
 
 def searches(run: Opened) -> bool:
-    """Whether this run finds its answer by a search, token by token."""
+    """Whether this run generates its answer token by token with a search."""
     return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
 def searcher_for(run: Opened, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
-    """How the run itself searches: with CTC as a second opinion, if it has that."""
+    """Make the searcher of the run, with joint CTC scoring if the run has it."""
     specials = Specials.of(run.vocab.target)
     if model.ctc is None:
         return Searcher([model], decode, specials)
@@ -52,12 +52,11 @@ def beam_tree(
     wish: Wish = NO_WISH,
     new: int = 24,
 ) -> BeamTree:
-    """The tree of the search for the translation of a text, for the words of a picture or a
-    recording, or for what follows a text.
+    """Search and return the tree: for the output of a source, or for the continuation of a text.
 
-    `text` may be tokens as the model reads them, special ones and all. `decode`: the run's own
-    settings if None; a run that draws tokens is searched with a beam of 4. `wish`: a prefix and
-    banned phrases of a translation. `new`: most tokens that a language model adds.
+    `text` may be tokens as the model reads them, with special tokens. `decode` are the run's own
+    settings if None; a run that samples is searched with a beam of 4. `wish` has a prefix and
+    banned phrases of the output. `new` is the most tokens that a language model adds.
     """
     if not searches(run):
         raise UserError(
@@ -79,8 +78,11 @@ def beam_tree(
 def search(
     run: Opened, item: Any, settings: DecodeSettings, wish: Wish = NO_WISH, *, record: bool = False
 ) -> tuple[list[Hypothesis], BeamTree | None]:
-    """What the run writes from a source, or behind a prompt, from the best down. `record`: with
-    the tree of the search, which is not drawn by chance."""
+    """Search the output for a source, or the continuation of a prompt; the best hypothesis is
+    first.
+
+    With `record` the tree of the search is returned, too; this excludes sampling.
+    """
     target, specials = run.vocab.target, Specials.of(run.vocab.target)
     if run.spec.continues:
         model = cast(Decoder, run.model)
@@ -96,10 +98,10 @@ def search(
 
 
 def rerun(run: Opened, reading: Reading, tree: BeamTree, node: Node | int) -> Reading:
-    """A hypothesis of the search for a reading, kept or not, as a reading of its own.
+    """Convert a hypothesis of the search, kept or not, to a reading of its own.
 
-    Its tokens are given, so that `trace` shows what the model did with exactly them; it stops
-    where the hypothesis stopped.
+    Its tokens are given, so that `trace` shows what the model computes for exactly these tokens.
+    The reading ends where the hypothesis ended.
     """
     node = tree.nodes[node] if isinstance(node, int) else node
     if not node.tokens:
@@ -126,13 +128,12 @@ def cross_rows(
     wanted: Collection[int] | None = None,
     layer: int | None = None,
 ) -> dict[int, Tensor]:
-    """For every node that was asked for its next token, what it then saw of the source (S).
-    `wanted`: for these nodes alone, with all before them.
+    """Attention to the source (S) at every expanded node, where its next tokens were predicted.
 
-    All continuations of a node come from the same look at the source, so that the attention of any
-    hypothesis, kept or not, is that of the nodes before its tokens, one a row. It comes from
-    teacher-forced passes over the longest of them: the mean over the heads of a layer, the last but
-    one if none is given.
+    `wanted` limits this to these nodes and their ancestors. All continuations of a node share the
+    attention of that node. The attention of a hypothesis is therefore that of the nodes before each
+    of its tokens. It comes from teacher-forced passes over the longest hypotheses: the mean over
+    the heads of a layer, by default of the second to last.
     """
     if not Anatomy.of(run.model).is_pair:
         return {}
@@ -151,7 +152,7 @@ def cross_rows(
 
 
 def tree_settings(run: Opened, decode: DecodeSettings | None, new: int) -> DecodeSettings:
-    """How a search goes whose tree is drawn: nothing is left to chance."""
+    """Settings of a search that is recorded as a tree: without sampling."""
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
     if run.spec.continues:

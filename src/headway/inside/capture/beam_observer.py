@@ -1,4 +1,4 @@
-"""A observer of one search that writes down every hypothesis, and why each one died."""
+"""Observer that records every hypothesis of one search, and the reason why it was dropped."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headway.decode.search.observer import Growth
 from headway.inside.capture.beam_tree import FATES, BeamTree, Count, Node, Option
 
 OPTIONS = 6
-"""Next tokens that a node remembers."""
+"""Number of next tokens that are stored for a node."""
 
 Spell = Callable[[Sequence[int]], list[str]]
-"""From tokens to readable pieces."""
+"""Function that converts tokens to readable pieces."""
 
 
 @dataclass
 class Group:
-    """What is known of one group of the beam; all numbers are those of nodes."""
+    """State of one group of the beam, as numbers of nodes."""
 
     alive: list[int] = field(default_factory=lambda: [0])
     finished: list[int] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Group:
 
 
 class Recorder:
-    """`Observer` of the search for one source."""
+    """Observer of the search for one source."""
 
     def __init__(self, job: Job, spell: Spell) -> None:
         self.job, self.spell = job, spell
@@ -89,7 +89,7 @@ class Recorder:
             group.finished, group.stopped = [node.id], "the end token was generated"
 
     def tree(self, results: Sequence[Hypothesis]) -> BeamTree:
-        """All of it, when the search is over and gave these back."""
+        """Return the tree when the search is over and has returned these results."""
         for group in self.groups.values():
             if group.alive and self.nodes[group.alive[0]].fate == "kept":  # greedy decoding
                 self._limit(group)
@@ -128,7 +128,7 @@ class Recorder:
         return node
 
     def _ask(self, group: Group, scores_WV: Tensor) -> None:
-        """What the model would say next, of each hypothesis that it was asked about."""
+        """Store the most probable next tokens of each open hypothesis."""
         for number, scores_V in zip(group.alive, scores_WV, strict=True):
             best = scores_V.topk(min(OPTIONS, len(scores_V)))
             pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
@@ -142,7 +142,7 @@ class Recorder:
                 self.nodes[number] = replace(self.nodes[number], next=options)
 
     def _listed(self, growth: Growth, group: Group) -> tuple[list[int], list[int]]:
-        """New nodes from the best down, and those of them that end."""
+        """Add the new nodes, the best first; return them and those that end."""
         found = growth.found
         new: list[int] = []
         ends: list[int] = []
@@ -189,11 +189,12 @@ class Recorder:
                                          f"beam {self.width}")  # fmt: skip
 
     def _lose(self, before: Sequence[int], finished: Sequence[int], step: int) -> None:
-        """`before`: those that were finished, and those that end in this step."""
+        """Mark the finished hypotheses that were replaced; `before` are earlier ones and those of
+        this step."""
         for number in before:
             node = self.nodes[number]
             if number in finished:
-                self._set(number, "ended", "")  # its place is told when the search is over
+                self._set(number, "ended", "")  # its place is set when the search is over
                 continue
             worst = f"the {len(finished)} best ({self.nodes[finished[-1]].score:.2f} and higher)"
             if node.step == step:
@@ -208,7 +209,7 @@ class Recorder:
                                      f"{n_best} best")  # fmt: skip
 
     def _stop(self, growth: Growth, group: Group) -> None:
-        """The search of this group is over; what becomes of those that still go on."""
+        """Set the fates of the open hypotheses when the search of this group has stopped."""
         group.stopped = "no hypothesis could be continued"
         if not group.alive:
             return
@@ -219,8 +220,8 @@ class Recorder:
             return
         which = "the best" if self.stop_at == 1 else f"the {_nth(self.stop_at)} best"
         group.stopped = (
-            f"no open hypothesis could still beat {which} finished one ({sure:.2f}): they reach "
-            f"{most[0]:.2f} at most"
+            f"no open hypothesis could still beat {which} finished one ({sure:.2f}): they can "
+            f"reach at most {most[0]:.2f}"
         )
         for number, reach in zip(group.alive, most, strict=True):
             why = f"step {growth.at + 1}: {which} finished one has {sure:.2f}, this one at most "
@@ -242,7 +243,7 @@ class Recorder:
 def _places(
     known: dict[tuple[int, ...], int], tokens_WT: Tensor, value_W: Tensor, lengths: Sequence[int]
 ) -> list[int]:
-    """The nodes that stand in the places of a beam; free places come last and are left out."""
+    """Nodes in the places of a beam, the best first; free places are left out."""
     rows = zip(tokens_WT.tolist(), value_W.tolist(), lengths, strict=True)
     return [known[tuple(tokens[:n])] for tokens, value, n in rows if value > -torch.inf]
 

@@ -1,4 +1,4 @@
-"""What a search looked at, as a tree: every continuation it weighed, and what became of it."""
+"""Search tree: every continuation that a search considered, and its fate."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FATES = {
     "overtaken": "open when the search stopped: it could not beat a finished hypothesis",
     "limit": "not finished at the length limit",
 }
-"""Every node has one of these, in plain words."""
+"""Fates of nodes with a description of each."""
 
 PLACED = frozenset({"kept", "starved", "ended", "overtaken", "limit"})
-"""Fates of nodes that got a place, in the beam or among the finished."""
+"""Fates of nodes that got a place in the beam or among the finished hypotheses."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A token that may come next, as the model sees it."""
+    """A possible next token with its log-probability."""
 
     token: int
     piece: str
@@ -35,39 +35,40 @@ class Option:
 
 @dataclass(frozen=True)
 class Node:
-    """A hypothesis: the text up to one token. Node 0 is what all of them begin with."""
+    """A hypothesis: the text up to one token. Node 0 is the root."""
 
     id: int
     parent: int
-    """-1 for node 0."""
+    """Number of the parent node; -1 for node 0."""
 
     tokens: tuple[int, ...]
-    """All of its own, the end token too where it ended; none for node 0."""
+    """All tokens of the hypothesis, with its end token if it has one; empty for node 0."""
 
     piece: str
     token_log_prob: float
     log_prob: float
-    """Of all its tokens together."""
+    """Log-probability of all its tokens together."""
 
     score: float
-    """What finished ones are ranked by: log P by the length penalty, with what coverage adds."""
+    """Score that ranks finished hypotheses: log P divided by the length penalty, plus any coverage
+    bonus."""
 
     step: int
-    """The number of its tokens."""
+    """Number of tokens."""
 
     rank: int
-    """Among all continuations of its step and group, from 1."""
+    """Rank among all continuations of its step and group, from 1."""
 
     group: int
     fate: str
     why: str
-    """Its fate in words, with the numbers that decided."""
+    """Reason for its fate, with the numbers that decided."""
 
     place: int | None = None
-    """Among the finished ones of its group in the end, from 1."""
+    """Final place among the finished hypotheses of its group, from 1."""
 
     next: tuple[Option, ...] = ()
-    """The model's best next tokens, the best first; none where it never asked."""
+    """Most probable next tokens, the best first; empty if the node was never expanded."""
 
     @property
     def token(self) -> int:
@@ -76,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Count:
-    """One step of one group: every token behind every hypothesis, accounted for.
+    """Counts for one step of one group: every possible next token of every hypothesis.
 
     `scored` = `ruled_out` + `listed` + `rest`.
     """
@@ -84,48 +85,49 @@ class Count:
     step: int
     group: int
     alive: int
-    """Hypotheses that were asked for a next token."""
+    """Open hypotheses before the step."""
 
     scored: int
     """`alive` times the vocabulary."""
 
     ruled_out: int
-    """By rules: an end too early, a sequence that came before, a prefix, tokens no output has."""
+    """Continuations excluded by rules: an early end, a repeated sequence, a prefix, or tokens that
+    no output can have."""
 
     listed: int
-    """Nodes of the tree."""
+    """Continuations that became nodes of the tree."""
 
     rest: int
-    """Possible, but not among the best that a step takes up."""
+    """Possible continuations that were not among the best of the step."""
 
     rest_best: float | None
-    """The log-probability of the best of the rest, as a whole hypothesis."""
+    """Log-probability of the best of the rest, as a whole hypothesis."""
 
 
 @dataclass(frozen=True)
 class BeamTree:
     nodes: tuple[Node, ...]
-    """In the order in which they came: parents first."""
+    """In the order of creation: parents first."""
 
     counts: tuple[Count, ...]
     outputs: tuple[int, ...]
-    """The nodes that the search gave back, the best first."""
+    """Nodes that the search returned, the best first."""
 
     beam: int
     groups: int
     penalty: str
     alpha: float
     limit: int
-    """Most tokens of an output, the end token counted."""
+    """Most tokens of an output, with the end token."""
 
     stopped: str
-    """Why the search came to an end."""
+    """Why the search stopped, as the end of a sentence."""
 
     kind: str = "source"
-    """`source`: made for a source text; `prompt`: goes on with a text."""
+    """`source`: output for a source; `prompt`: continuation of a text."""
 
     given: tuple[int, ...] = ()
-    """The tokens of the source, or of the prompt, as the model reads them."""
+    """Tokens of the source, or of the prompt, as the model reads them."""
 
     @property
     def best(self) -> Node:
@@ -133,12 +135,12 @@ class BeamTree:
 
     @property
     def scored(self) -> int:
-        """Continuations whose probability was computed."""
+        """Number of continuations whose probability was computed."""
         return sum(count.scored for count in self.counts)
 
     @property
     def expanded(self) -> int:
-        """Nodes, without node 0."""
+        """Number of nodes, without node 0."""
         return len(self.nodes) - 1
 
     @property
@@ -151,7 +153,7 @@ class BeamTree:
 
     @property
     def summary(self) -> str:
-        """`k=4 α=0.6 · 212 expanded · 61 kept · 151 cut`."""
+        """Short summary such as `k=4 α=0.6 · 212 expanded · 61 kept · 151 cut`."""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         alpha = "" if self.penalty == "none" else f" α={self.alpha:g}"
         return (
@@ -161,14 +163,14 @@ class BeamTree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Of each node, by group and rank."""
+        """Children of each node, by group and rank."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes[1:]:
             found[node.parent].append(node.id)
         return tuple(tuple(of_one) for of_one in found)
 
     def path(self, node: Node | int) -> list[Node]:
-        """From the first token to this node, without node 0."""
+        """Nodes from the first token to this node, without node 0."""
         number = node if isinstance(node, int) else node.id
         found = []
         while number > 0:
@@ -177,14 +179,14 @@ class BeamTree:
         return found[::-1]
 
     def text(self, node: Node | int) -> str:
-        """What the hypothesis says so far; an end token is not written."""
+        """Text of a hypothesis, without its end token."""
         path = self.path(node)
         if path and path[-1].fate in ("ended", "lost"):
             path = path[:-1]
         return "".join(node.piece for node in path).replace(SPACE_MARK, " ").strip()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. A node names its last token; the others are those of its parents."""
+        """JSON values. A node stores only its last token; the others are those of its ancestors."""
         values = asdict(self)
         for node in values["nodes"]:
             node["token"] = node.pop("tokens")[-1:]
@@ -209,5 +211,5 @@ class BeamTree:
 
 
 def readable_pieces(pieces: Sequence[str]) -> list[str]:
-    """Pieces as people read them in a chart: the mark of a space is a space."""
+    """Pieces as displayed in a chart: the space mark becomes a space."""
     return [piece.replace(SPACE_MARK, " ").strip() or piece for piece in pieces]

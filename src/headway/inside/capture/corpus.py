@@ -1,7 +1,7 @@
-"""Examples to study a model on, of the kind that it reads: texts, pictures, videos, recordings.
+"""Corpora for studies of a model: texts, images, videos or recordings.
 
-They come from files, from memory, or from the validation data that a run keeps, with the answers
-that are right where someone knows them.
+The examples come from files, from memory, or from the validation data that a run keeps, with their
+targets or labels where these are known.
 """
 
 from __future__ import annotations
@@ -35,35 +35,37 @@ from headway.tasks.media_inputs import check_kind, found_file, what_of
 from headway.tasks.opened import Opened
 
 MAX_CHARACTERS = 8_000_000
-"""Of a corpus; what comes behind is left out, and `Corpus.cut` says so."""
+"""Most characters of a corpus; the rest is left out, and `Corpus.cut` is set."""
 
 MAX_BYTES = 256_000_000
-"""The same of pixels or samples."""
+"""Most bytes of pixels or samples of a corpus."""
 
 MAX_LINES = 50_000
-"""Of the validation data of a run."""
+"""Most lines of the validation data of a run."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts, or pictures, videos or recordings, and what is right for each where that is known."""
+    """Examples of texts or media, with their targets or labels where these are known."""
 
     name: str
     examples: tuple[str | Media, ...]
     targets: tuple[str, ...] | None = None
-    """What a model that writes should write."""
+    """Reference outputs for a model that generates text."""
 
     labels: tuple[int, ...] | None = None
-    """The numbers of the labels."""
+    """Numbers of the labels."""
 
     cut: bool = False
-    """There was more than fits."""
+    """Whether examples were left out because of a limit."""
 
     @classmethod
     def of(cls, paths: str | Path | Sequence[str | Path], run: Opened) -> Corpus:
-        """Text files, a line each (JSONL and labelled tables are read as in training). For a
-        translator a line may be `source<TAB>target`. For a run of pictures or recordings folders,
-        manifests and files; labels and texts are taken where these have them."""
+        """Read a corpus from files: text files with one text per line, JSONL, or labelled tables.
+
+        For a translator a line may be `source<TAB>target`. A run that reads media takes folders,
+        manifests and files; labels and texts are read if these have them.
+        """
         names = [str(path) for path in listed(paths)]
         if media_front(run.settings) is not None:
             return _of_media_files(run, names)
@@ -84,7 +86,7 @@ class Corpus:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
-        """Lines that are in memory already."""
+        """Make a corpus of lines in memory."""
         given = [line.strip() for line in listed(lines)]
         pairs = list(zip(given, given if targets is None else listed(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
@@ -95,7 +97,7 @@ class Corpus:
 
     @classmethod
     def of_test_set(cls, files: DataSettings, run: Opened) -> Corpus:
-        """Test data in the form in which `headway evaluate` takes it."""
+        """Read test data in the form that `headway evaluate` takes."""
         spec, name = run.spec, "the test set"
         if spec.reads == "media":
             return _of_media(run, files, _target(run), name)
@@ -112,7 +114,7 @@ class Corpus:
 
     @classmethod
     def own(cls, run: Opened) -> Corpus:
-        """The validation data that a run keeps in its folder."""
+        """Load the validation data that a run keeps in its folder."""
         name = "the validation data of the run"
         if not keeps_data(run):
             raise FolderError(
@@ -142,20 +144,20 @@ class Corpus:
 
     @property
     def unit(self) -> str:
-        """What its examples are, for people."""
+        """Plural name of the examples, for messages."""
         first = self.examples[0]
         return "texts" if isinstance(first, str) else first.unit
 
     @property
     def lines(self) -> list[str]:
-        """Those that are texts."""
+        """The examples that are texts."""
         return [example for example in self.examples if isinstance(example, str)]
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def part(self, start: int, end: int) -> Corpus:
-        """The examples from one to before another."""
+        """Return the examples from `start` to before `end`."""
         return replace(
             self,
             examples=self.examples[start:end],
@@ -164,7 +166,7 @@ class Corpus:
         )
 
     def first(self, n: int) -> Corpus:
-        """The first `n` examples."""
+        """Return the first `n` examples."""
         return replace(self.part(0, n), cut=self.cut or len(self) > n)
 
 
@@ -173,7 +175,7 @@ def keeps_data(run: Opened) -> bool:
 
 
 def _texts_in(files: DataSettings, run: Opened) -> Iterator[str]:
-    """Texts alone; of pairs of them the first."""
+    """Yield texts only; for pairs of texts the first one."""
     if files.pairs:
         yield from (first for first, _ in read_pairs((), (), files.pairs, files))
         return
@@ -192,7 +194,7 @@ def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
 
 
 def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, ...] | None:
-    """The numbers that the model has for these labels."""
+    """Numbers of the labels in the order of the model."""
     if "label" not in columns:
         return None
     numbers = {name: number for number, name in enumerate(run.settings.labels)}
@@ -200,7 +202,7 @@ def _labels(columns: Columns, names: Sequence[str], run: Opened) -> tuple[int, .
 
 
 def _target(run: Opened) -> Target:
-    """What examples of media come with, where all that is asked for is there."""
+    """Target that media examples of this run have, if all targets are known."""
     if run.spec.answers == "label":
         return "label"
     return "text" if run.spec.writes else "none"
@@ -215,12 +217,12 @@ def _of_media_files(run: Opened, paths: Sequence[str]) -> Corpus:
     where = ", ".join(map(shown, paths))
     try:
         return _of_media(run, data, _target(run), where)
-    except DataError:  # nothing is right or wrong of files alone: the model's own answers count
+    except DataError:  # files without targets: the model's own answers are used
         return _of_media(run, data, "none", where)
 
 
 def _of_media(run: Opened, data: DataSettings, target: Target, name: str) -> Corpus:
-    """Read as a test set is."""
+    """Read media as a test set is read."""
     settings = front_of(run.settings)
     media = WantedMedia.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)
@@ -246,7 +248,7 @@ def _of_set(
         size += values.nbytes
         if examples and size > MAX_BYTES:
             break
-        if values.dtype == np.int16:  # as sounds are stored
+        if values.dtype == np.int16:  # the format in which audio is stored
             values = values.astype(np.float32) / 32768.0
         place = places[row] if row < len(places) else f"example {row + 1:,}"
         examples.append(Media.of(place, values, settings))
@@ -297,7 +299,7 @@ def _join(texts: Sequence[str]) -> str:
 
 
 def _refuse_tables(path: str, head: list[str]) -> None:
-    """A table where text belongs would be learned from as if tabs and labels were words."""
+    """Raise an error for a table in place of text, whose tabs and labels would be read as words."""
     full = [line for line in head if line.strip()]
     if full and all("\t" in line for line in full):
         raise DataError(

@@ -1,8 +1,8 @@
-"""Examples of a corpus as a model reads them, to study it on: each with the answers that are right
-where someone knows them.
+"""Examples of a corpus as a model reads them, with targets or labels where these are known.
 
-Long texts are cut into parts that do not overlap, not into the windows of training: every token is
-counted once, and figures that were published stay what they are."""
+Long texts are cut into parts that do not overlap, unlike the windows of training: every token is
+counted once, and published figures stay valid.
+"""
 
 from __future__ import annotations
 
@@ -29,42 +29,45 @@ from headway.tasks.thumbnails import data_uri
 from headway.tokens.tokenizer import Tokenizer
 
 N_EXAMPLES = 200
-"""Examples that heads are judged by, unless asked."""
+"""Default number of examples for measuring heads."""
 
 GAP_EVERY = 7
-"""Tokens from one hidden token of a text to the next: about the 15 % of training."""
+"""Distance between hidden tokens of a text: close to the 15 % of training."""
 
 LONGEST = 128
-"""Tokens of a passage: longer lines are cut into several."""
+"""Most tokens of a passage: longer lines are cut."""
 
 AT_ONCE = 256
-"""Lines that are made tokens of together."""
+"""Number of lines that are tokenized together."""
 
 Read = TypeVar("Read", bound=Reading)
 
 
 class Shown(TypedDict):
-    """A place in a passage, for people."""
+    """A place in a passage with its context, for display."""
 
     at: int
     pieces: list[str]
-    """Of tokens; or a row of media, and what it is a part of."""
+    """Tokens; for media the name of the position, and the name of the file."""
 
     picture: NotRequired[str]
-    """As an address with all of it inside."""
+    """Image as a `data:` address."""
 
 
 @dataclass(frozen=True)
 class Passage(Reading):
-    """What the model reads of an example, or of a part of it. The outputs are what the text says;
-    where it says nothing their number is -1, and the model's own answer counts."""
+    """An example, or a part of one, as the model reads it.
+
+    The outputs are the tokens or labels of the text. Where the text has none, their id is -1, and
+    the model's own prediction is used.
+    """
 
     line: int = 0
-    """The number of the example."""
+    """Number of the example."""
 
     def shown(self, stream: str, place: int, first: int, end: int) -> Shown:
-        """A place among those from `first` to before `end`, for people; of media alone, with the
-        name of what it is a part of and, of a picture, how it looks there."""
+        """Format a place with its context from `first` to before `end`. For media it is the name of
+        the position and of the file and, for an image, the patch with its surroundings."""
         if self.media is None or not self.is_media(stream):
             return {"at": place - first, "pieces": spell(self.streams[stream])[first:end]}
         name = self.streams[stream].pieces[place]
@@ -74,18 +77,18 @@ class Passage(Reading):
 
 
 def examples(run: Opened, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
-    """The first `n` examples, each with the outputs that its loss is made of.
+    """Return the first `n` examples, each with the outputs that its loss is computed from.
 
-    Where the model writes: the given targets, else its own; where it continues: the text itself;
-    where it fills gaps: hidden tokens, patches or moments; else the given labels, or the model's
-    own answers. What is too long for the model is left out there and cut elsewhere.
+    Sequence-to-sequence: the given targets, otherwise the model's own. Language models: the text
+    itself. Masked models: hidden tokens, patches or moments. Other models: the given labels,
+    otherwise the model's own predictions. Inputs that are too long are left out or cut.
     """
     corpus = corpus.first(n)
     found: list[Reading]
     if not corpus.lines:
         found = list(_answer_media(run, corpus))
     elif run.spec.in_words:
-        if SEPARATOR in corpus.lines:  # it parts documents and is no text
+        if SEPARATOR in corpus.lines:  # a separator between documents
             corpus = Corpus.of_lines([line for line in corpus.lines if line != SEPARATOR])
         cut = [one for one in passages(run, corpus, 1 << 40) if one.n_tokens > 2][:n]
         found = [_with_gaps(run, one) for one in cut] if run.spec.answers == "gaps" else [*cut]
@@ -103,7 +106,7 @@ def _with_gaps(run: Opened, reading: Reading) -> Reading:
 
 
 def hide_tokens(run: Opened, reading: Read, rows: Iterable[int]) -> Read:
-    """A text with some of its tokens masked; the outputs are what stood there."""
+    """Mask some tokens of a text; the outputs are the masked tokens."""
     tokenizer, text, hidden = run.vocab.target, reading.last, list(rows)
     assert tokenizer.mask is not None
     ids = list(text.ids)
@@ -132,7 +135,7 @@ def _answer_texts(run: Opened, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Reading:
-    """With the label that is right, where it is known, in the place of the model's own."""
+    """Replace the model's label by the correct one, if that is known."""
     if corpus.labels is None or run.spec.answers != "label" or reading.direction:
         return reading
     label = corpus.labels[number]
@@ -141,7 +144,7 @@ def _right(run: Opened, reading: Reading, corpus: Corpus, number: int) -> Readin
 
 
 def _answer_media(run: Opened, corpus: Corpus) -> Iterator[Reading]:
-    """Pictures, videos or recordings."""
+    """Yield readings of images, videos or recordings."""
     for number, media in _media(run, corpus):
         if run.spec.answers == "gaps":
             yield ask_hidden(run, media, number)
@@ -157,7 +160,7 @@ def _answer_media(run: Opened, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
-    """Those that the model can read whole, with their numbers."""
+    """Yield the media that the model can read whole, with their numbers."""
     for number, media in enumerate(corpus.examples):
         assert isinstance(media, Media)
         if not exceeds(run, media):
@@ -165,10 +168,10 @@ def _media(run: Opened, corpus: Corpus) -> Iterator[tuple[int, Media]]:
 
 
 def passages(run: Opened, corpus: Corpus, max_tokens: int, *, write: bool = True) -> list[Passage]:
-    """The corpus from its beginning, as the model reads it, up to about so many tokens.
+    """Return the beginning of the corpus, up to about `max_tokens`, as the model reads it.
 
-    A model that writes one thing from another, and whose corpus has no targets, reads what it
-    writes itself, greedily; without `write` its passages have a source and nothing else then.
+    A sequence-to-sequence model without targets generates them greedily; with `write=False` its
+    passages have only a source.
     """
     found: list[Passage] = []
     total = 0
@@ -222,7 +225,7 @@ def _block(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
 
 
 def _pairs(run: Opened, corpus: Corpus, write: bool) -> Iterator[Passage]:
-    """What is written with what it is written from: given, or the run's own, greedily."""
+    """Yield sources with their targets, which are given or generated greedily by the run."""
     source, target = run.vocab.source if corpus.lines else None, run.vocab.target
     media: dict[int, Media] = {}
     items: list[Any]
@@ -264,13 +267,13 @@ def _room(run: Opened) -> int:
 def _passage(
     run: Opened, number: int, streams: dict[str, Stream], media: Media | None = None
 ) -> Passage:
-    """With what a model of this task is asked: who writes says the next token, who fills gaps the
-    token itself; others say labels, or give the vector of all."""
+    """Make a passage with the outputs of this task: the next token for generation, the token itself
+    for masked models, labels for taggers, or one vector for the whole text."""
     stream, spec = list(streams.values())[-1], run.spec
     found = Passage("", run.settings.task, streams, (), media=media, line=number)
     if readout_of(run.settings).pools:
         return replace(found, outputs=(Output(None, -1, ""),))
-    if found.is_media(stream.name):  # every row says something, and nobody said what
+    if found.is_media(stream.name):  # every position has an output, whose target is unknown
         assert media is not None
         rows = [row for row, own in enumerate(media.is_own) if own]
         return replace(found, outputs=tuple(Output(row, -1, "") for row in rows))
@@ -294,7 +297,7 @@ def _tokenizer(run: Opened, stream: Stream) -> Tokenizer:
 
 
 def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Parts of at most `room` tokens; words stay whole where they are not very long."""
+    """Yield parts of at most `room` tokens; words stay whole unless they are very long."""
     while len(ids) > room:
         starts = tokenizer.word_starts(ids[: room + 1])
         end = next((place for place in range(room, room // 2, -1) if starts[place]), room)
@@ -305,7 +308,7 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
 
 
 def spell(stream: Stream) -> list[str]:
-    """Tokens as people write them: with a space where a word begins, so that they can be joined."""
+    """Tokens for display: with a space where a word begins, so that they can be joined."""
     pieces, last = [], -2
     for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
         goes_on = word == last and not special

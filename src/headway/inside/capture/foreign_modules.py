@@ -1,7 +1,6 @@
-"""Modules of `torch.nn` looked at as if they were ours: their weights are copied into our blocks.
+"""Inspect modules of `torch.nn` by copying their weights into blocks of this package.
 
-What is recorded is what the module computes: before a trace is handed out, its output is compared
-with that of the module itself.
+Traces are exact: before a trace is returned, its output is compared with that of the module itself.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from headway.nn.norms import LayerNorm, RMSNorm
 from headway.nn.stack import Stack
 
 TOLERANCE = 1e-5
-"""Largest difference from the module's own output; of large outputs, as a share of the largest."""
+"""Largest allowed difference from the module's output, relative to its largest value if that is
+above 1."""
 
 TASK = "vectors"
-"""The `task` of a reading that ends in a vector a token, and in no words or labels."""
+"""The `task` of a reading that ends in one vector per token, without words or labels."""
 
 Labels = Sequence[str] | Sequence[Sequence[str]]
 
@@ -42,7 +42,7 @@ INPUTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.TransformerDecoder: ("target", "source"),
     nn.Transformer: ("source", "target"),
 }
-"""The stream of each input, in the order in which torch takes them."""
+"""Streams of the inputs, in torch's order."""
 
 
 ACTIVATIONS: dict[object, str] = {
@@ -51,24 +51,24 @@ ACTIVATIONS: dict[object, str] = {
     F.gelu: "gelu",
     F.silu: "silu",
 }
-"""Functions that torch's layers can be given, and our name of each."""
+"""Our names of the activation functions that torch's layers can have."""
 
 Pair = tuple[Tensor | None, Tensor | None]
-"""Our weight and theirs. Where they have none, ours is zero."""
+"""Our weight and torch's. Where torch has None, ours is set to zero."""
 
 
 @torch.no_grad()
 def from_torch(
     module: nn.Module, *inputs: Tensor, labels: Labels | None = None, causal: bool = False
 ) -> Trace:
-    """What a module of torch does with one sequence, called as torch calls it.
+    """Trace a module of torch on one sequence, with the arguments that torch takes.
 
     Encoders and their layers take x; decoders and their layers take the target and the memory;
-    `nn.Transformer` takes the source and the target. Each input is tokens by width, or a batch of
-    one. `labels` name the tokens, a list for each input. `causal`: no token sees a later one (the
-    source of a `Transformer` always sees all of itself), as with torch's square mask.
-    The rows of `scores_RC` are the vectors that the module gives; it says no words, so the reading
-    has no outputs. The module is not changed.
+    `nn.Transformer` takes the source and the target. Each input has the shape tokens by width, or
+    is a batch of one. `labels` name the tokens, one list per input. With `causal` no token attends
+    to a later one, as with torch's square mask (the source of a `Transformer` is not masked). The
+    rows of `scores_RC` are the output vectors of the module; the reading has no outputs, because
+    the module predicts no words. The module is not changed.
     """
     names = _streams_of(module)
     theirs = copy.deepcopy(module).to("cpu", torch.float32).eval()
@@ -83,7 +83,7 @@ def from_torch(
 
 
 def _run(anatomy: Anatomy, xs: dict[str, Tensor]) -> Tensor:
-    """What the last stack gives. A decoder alone gets its memory."""
+    """Run the stacks and return the output of the last one. A decoder alone gets its memory."""
     memory, out_TD = None, torch.empty(0)
     if anatomy.stacks[0].name != "encoder" and "source" in xs:
         memory = Memory(xs["source"], Layout.of([len(xs["source"])]))
@@ -129,7 +129,7 @@ def _stacks(module: nn.Module, *, causal: bool) -> list[StackPart]:
 def _sequences(
     module: nn.Module, names: Sequence[str], inputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Each input as tokens by width, in fp32."""
+    """Each input as a tensor of tokens by width, in fp32."""
     if len(inputs) != len(names):
         raise UserError(
             f"{type(module).__name__} takes {len(names)} input(s) ({', '.join(names)}), but "
@@ -161,9 +161,10 @@ def _attentions(module: nn.Module) -> list[nn.MultiheadAttention]:
 
 
 def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool) -> None:
-    """A subclass or a hook may do more than its class says; then there is nothing true to show."""
+    """Check our output against the module itself: a subclass or a hook may change what it
+    computes."""
     batched = _attentions(module)[0].batch_first
-    # Batches of one and, where torch has one, its slow way: its quick ways differ in support.
+    # Batches of one, because torch's fast paths for encoders support fewer cases.
     inputs = [x.unsqueeze(0 if batched else 1) for x in xs]
     names = {nn.Transformer: "tgt_mask", nn.TransformerEncoder: "mask"}
     default = "src_mask" if isinstance(module, nn.TransformerEncoderLayer) else "tgt_mask"
@@ -207,7 +208,7 @@ def _reading(xs: dict[str, Tensor], labels: dict[str, tuple[str, ...]]) -> Readi
 
 
 def _stream(name: str, pieces: tuple[str, ...]) -> Stream:
-    """Every token is a word of its own."""
+    """Make a stream in which every token is a separate word."""
     n = len(pieces)
     return Stream(
         name=name,
@@ -220,7 +221,7 @@ def _stream(name: str, pieces: tuple[str, ...]) -> Stream:
 
 @torch.no_grad()
 def _copy_stack(layers: Iterable[nn.Module], norm: nn.Module | None, *, causal: bool) -> Stack:
-    """Blocks with the weights of torch's encoder or decoder layers, and their last norm."""
+    """Copy torch's encoder or decoder layers and their last norm into a stack."""
     blocks = [_block(layer, f"layer {n}", causal) for n, layer in enumerate(layers, 1)]
     if not blocks:
         raise UserError("this module has no layers.")
@@ -237,7 +238,7 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     if isinstance(layer, nn.TransformerDecoderLayer):
         theirs.append(layer.norm3)
         cross = _attention(layer.multihead_attn, where, Scope())
-    # A block asks for its norms in this order: attention, cross attention, feed-forward.
+    # A block takes its norms in this order: attention, cross attention, feed-forward.
     norms = iter([_norm(norm, where) for norm in theirs])
     block = wiring(
         _attention(layer.self_attn, where, Scope(causal=causal)),

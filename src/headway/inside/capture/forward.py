@@ -1,4 +1,4 @@
-"""Readings through the model: vectors, and scores for everything that the model answers."""
+"""Run readings through the model: hidden states, and scores of all outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headway.tasks.opened import Opened
 from headway.tasks.readout import OneVector, Read, as_model, bernoulli, mean_square, readout_of
 
 TOGETHER = 2048
-"""Tokens that pass the model side by side where one reading passes it again and again."""
+"""Tokens per batch when copies of one reading pass through the model together."""
 
 __all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each", "states_behind",
            "vectors", "vote_of"]  # fmt: skip
@@ -36,18 +36,18 @@ __all__ = ["NO_CHANGE", "Batch", "Change", "Pass", "read_out", "say", "say_each"
 
 @dataclass(frozen=True)
 class Batch:
-    """Readings side by side, as the model takes them."""
+    """Readings in one flat batch, as the model takes them."""
 
     readings: Sequence[Reading]
     streams: dict[str, Input]
-    """What is read first comes first."""
+    """In the order of reading."""
 
     hidden: tasks.Batch[Gone] | None = None
-    """Of media with hidden rows: which they are, and what stood there."""
+    """Hidden positions of media and their true values."""
 
     @classmethod
     def of(cls, run: Opened, readings: Sequence[Reading]) -> Batch:
-        """On the device of the model."""
+        """Make a batch on the device of the model."""
         device = next(run.model.parameters()).device
         media = [one.media for one in readings if one.media is not None]
         streams: dict[str, Input] = {}
@@ -72,16 +72,16 @@ class Batch:
 
     @property
     def last(self) -> str:
-        """The stream that the model answers in."""
+        """Name of the stream that the outputs are read from."""
         return list(self.streams)[-1]
 
     @property
     def layout(self) -> Layout:
-        """Of that stream."""
+        """Layout of the last stream."""
         return self.streams[self.last].layout
 
     def rows(self) -> Tensor:
-        """Of the last stream those that outputs are read from, or that are hidden."""
+        """Positions of the last stream that outputs are read from, or that are hidden."""
         if self.hidden is not None:
             assert self.hidden.rows_R is not None
             return self.hidden.rows_R
@@ -95,9 +95,11 @@ class Batch:
         return torch.tensor(rows, dtype=torch.long, device=self.layout.starts_B.device)
 
     def ordinary(self, run: Opened, stream: str) -> Tensor:
-        """Which rows are words, patches or sound: the first and last tokens of a text carry other
-        things, and some models park huge states on them; so do rows that are no part of a picture,
-        and the silence that a recording is filled up with is none of it."""
+        """Mask of the positions that are words, patches or audio.
+
+        Excluded are special tokens at the ends of a text, on which some models park huge states,
+        positions before the patches of an image, and the padding of a recording.
+        """
         device = self.layout.starts_B.device
         if self.readings[0].is_media(stream):
             own = [one.media.is_own for one in self.readings if one.media is not None]
@@ -108,15 +110,15 @@ class Batch:
         return ~torch.isin(self.streams[stream].values, torch.tensor(apart, device=device))
 
     def places(self, stream: str) -> Iterator[tuple[int, int]]:
-        """For each row of a stream the number of its reading in the batch, and its place there."""
+        """Yield for each position of a stream the number of its reading and the place in it."""
         for number, one in enumerate(self.readings):
             for place in range(len(one.streams[stream])):
                 yield number, place
 
 
 def hide_rows(run: Opened, media: Sequence[Media], seed: int) -> tasks.Batch[Gone]:
-    """Pictures or recordings with some of their rows hidden, as the model of a run may see them,
-    and what it is to say there. The same seed always hides the same; copies are hidden alike."""
+    """Hide some positions of images or recordings, and return the batch with their true values. The
+    same seed hides the same positions, also in copies."""
     intake, model = intake_of(run.settings), run.model
     each = {id(one): one for one in media}
     number = {key: place for place, key in enumerate(each)}
@@ -129,8 +131,8 @@ def hide_rows(run: Opened, media: Sequence[Media], seed: int) -> tasks.Batch[Gon
 
 
 def vectors(model: nn.Module, batch: Batch, changes: Sequence[Change] = ()) -> Tensor:
-    """Of the last stream that the batch has, behind the final norm. `changes`: of copies of one
-    reading, what is hidden from the tokens of each."""
+    """Hidden states of the last stream in the batch, after the final norm. `changes`: hidden tokens
+    for each copy of one reading."""
     return states_behind(model, batch, changes).x_ND
 
 
@@ -142,7 +144,7 @@ def states_behind(
 ) -> States:
     """Hidden states of the last stream, and the scores of the n-gram member if the model has one.
 
-    `added_ND`: the tokens' contributions to these scores, in place of those of the text.
+    `added_ND`: contributions of the tokens to these scores, in place of those of the text.
     """
     found = _states(model, batch, changes)
     return found._replace(ngrams=vote_of(model, batch, changes, added_ND))
@@ -195,7 +197,7 @@ def _with_tree(
     given: Input, n_rows: int, n_columns: int, hidden: list[list[int]], *, causal: bool = False,
     own: bool = False,
 ) -> Input:  # fmt: skip
-    """The same with a layout that says who sees whom, where something is hidden."""
+    """Restrict the attention of an input if anything is hidden."""
     if not any(hidden):
         return given
     tree = hiding(n_rows, n_columns, hidden, causal=causal, own=own)
@@ -208,27 +210,30 @@ def log_softmax(scores_RC: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Pass:
-    """One reading behind its way through the model."""
+    """Result of one reading after a pass through the model."""
 
     x_ND: Tensor
-    """Vectors of the last stream, behind the final norm."""
+    """Hidden states of the last stream, after the final norm."""
 
     scores_RC: Tensor
-    """A row for each output of the reading: scores of words, classes or tags; or the vector of
-    the text, not normalised."""
+    """One row per output of the reading: scores of words, classes or tags, or the vector of the
+    text without normalization."""
 
     reading: Reading
     targets_RE: Tensor | None = None
-    """What stood where rows are hidden."""
+    """True values of hidden positions of media."""
 
     logs: Callable[[Tensor], Tensor] = log_softmax
-    """Log-probabilities of all scores."""
+    """Function that converts scores to log-probabilities."""
 
     @property
     def log_probs_R(self) -> Tensor:
-        """Of what each output chose. Of a vector: how far it goes in the direction of the reading,
-        so that gradients and changes say what the vector hangs on. Of what is rebuilt: minus the
-        mean squared error, which is what training lessens."""
+        """Log-probability of each chosen output.
+
+        For a vector it is the component along the direction of the reading, so that gradients and
+        changes show what the vector depends on. For reconstructions it is minus the mean squared
+        error.
+        """
         if self.targets_RE is not None:
             return -mean_square(self.scores_RC, self.targets_RE, 1.0)
         if self.reading.direction:
@@ -244,10 +249,10 @@ def say(
     *,
     fronts: Mapping[str, Tensor] | None = None,
 ) -> Pass:
-    """What the model says; with gradients where they are on.
+    """Run the model on a reading; gradients are recorded if they are enabled.
 
-    `fronts` replaces what the front of a stack hands over (a row a token), by the stack's name;
-    `NGRAMS` what tokens add to the scores of the n-gram member.
+    `fronts` replaces the output of the front of a stack (one row per token), by the stack's name;
+    `NGRAMS` the contributions of tokens to the scores of the n-gram member.
     """
     [found] = say_each(run, reading, [change], fronts=fronts)
     return found
@@ -260,10 +265,10 @@ def say_each(
     *,
     fronts: Mapping[str, Tensor] | None = None,
 ) -> list[Pass]:
-    """What the model says with each of these changes: copies of the reading, side by side in one
-    pass. They may differ in what is hidden, not in the heads that are off.
+    """Run the model with each of these changes: copies of the reading in one batch.
 
-    `fronts` has the rows of all copies, one copy behind another.
+    The changes may differ in hidden tokens, but not in heads that are off. `fronts` has the rows
+    of all copies, one copy after another.
     """
     lengths = {name: len(stream.ids) for name, stream in reading.streams.items()}
     for change in changes:
@@ -285,9 +290,9 @@ def say_each(
 
 
 def read_out(run: Opened, batch: Batch, states: States, changes: Sequence[Change] = ()) -> Read:
-    """A row for every output, from states of the last stream, whichever layer they come from.
+    """Read one row per output from states of the last stream, whichever layer they come from.
 
-    A token that is hidden in one of the `changes` has no part in the mean over a text.
+    Tokens that are hidden in one of the `changes` are left out of the mean over a text.
     """
     readout = readout_of(run.settings)
     if not readout.pools:
@@ -307,17 +312,17 @@ def _without(states: States, hidden: Sequence[Sequence[int]]) -> States:
 
 
 def scores_in(run: Opened, read: Read) -> Tensor:
-    """Those of words, classes or tags; what is rebuilt; or vectors, not normalised."""
+    """Scores of words, classes or tags, reconstructions, or vectors without normalization."""
     return read.x_RD if gives_vector(run) else read.answers()
 
 
 def logs_in(read: Read) -> Callable[[Tensor], Tensor]:
-    """How log-probabilities are made of scores: one of all is right, or each may be."""
+    """Function from scores to log-probabilities: softmax, or independent labels."""
     return F.logsigmoid if read.apart is bernoulli else log_softmax
 
 
 def gives_vector(run: Opened) -> bool:
-    """Whether the answer is one vector, which nothing is said about."""
+    """Whether the output is a vector (an embedding), without scores of words or labels."""
     return isinstance(readout_of(run.settings), OneVector)
 
 

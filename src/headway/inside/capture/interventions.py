@@ -1,4 +1,4 @@
-"""What is done to a model while it reads: tokens hidden from the others, heads switched off."""
+"""Changes to a model while it reads: tokens hidden from other tokens, heads switched off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Change:
     """Stream and place of tokens that no other token may attend to, in any layer."""
 
     off: frozenset[tuple[str, int, int]] = frozenset()
-    """Kind, layer and head whose output is zero. Layers that share their weights share this."""
+    """Kind, layer and head whose output is set to zero; layers with shared weights share the
+    change."""
 
     def places(self, stream: str) -> list[int]:
         return sorted(place for name, place in self.hidden if name == stream)
@@ -42,7 +43,7 @@ NO_CHANGE = Change()
 
 @contextmanager
 def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
-    """The heads are off inside; afterwards the gates are as before."""
+    """Switch heads off within the context; their gates are restored afterwards."""
     anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
     for kind, layer, head in change.off:
         attention = anatomy.head(kind, layer, head)
@@ -64,8 +65,8 @@ def heads_off(model: nn.Module, change: Change) -> Iterator[None]:
 def hiding(
     n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
 ) -> Tree:
-    """Who sees whom in sequences of one length, each with its own columns hidden; with `own` a
-    token sees itself."""
+    """Mask of sequences of equal length, each with its own hidden columns; with `own` every token
+    attends to itself."""
     may_BTS = torch.ones(len(places), n_rows, n_columns, dtype=torch.bool)
     for may_TS, hidden in zip(may_BTS, places, strict=True):
         may_TS[:, hidden] = False

@@ -1,7 +1,7 @@
-"""A picture, a video or a recording as a model reads it: what was read, and the names of its rows.
+"""An image, a video or a recording as a model reads it, and the names of its positions.
 
-A row of a picture is a patch and has its place as its name, "row 3, column 5"; a row of a recording
-is a stretch of time, named by its beginning, "0.24 s".
+A position of an image is a patch, named by its place: "row 3, column 5". A position of a recording
+is a stretch of time, named by its beginning: "0.24 s".
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ Kind = Literal["picture", "sound"]
 NAMES = {"pictures": "an image", "videos": "a video", "sounds": "a recording"}
 
 MAX_ROWS = 4096
-"""Of an example that is studied: the attention of every head is a square of them."""
+"""Most positions of an example, because every head has a square matrix of attention weights."""
 
 FIRST_ROWS = ("class", "distil")
-"""Names of the rows that a picture has before its patches."""
+"""Names of the positions before the patches of an image."""
 
 
 @dataclass(frozen=True)
 class Media:
     kind: Kind
     name: str
-    """Of the file, without its folder."""
+    """Name of the file, without its folder."""
 
     item: NDArray[Any] = field(compare=False, repr=False)
-    """As the front takes it: frames (T C Y X, uint8), or samples (float32)."""
+    """Input of the front: frames (T C Y X, uint8) or samples (float32)."""
 
     grid: tuple[int, int, int] = (1, 0, 0)
-    """Of a picture: patches by time, height and width."""
+    """Image: number of patches in time, height and width."""
 
     extra: int = 0
-    """Of a picture: rows before its patches."""
+    """Image: number of positions before the patches."""
 
     tubelet: int = 1
-    """Of a video: frames that a patch spans."""
+    """Video: number of frames in a patch."""
 
     rate: int = 0
-    """Of a recording: samples a second."""
+    """Recording: samples per second."""
 
     row_s: float = 0.0
-    """Of a recording: seconds that a row stands for."""
+    """Recording: seconds per position."""
 
     n_rows: int = 0
 
     @classmethod
     def of(cls, name: str, item: NDArray[Any], settings: PictureSettings | SoundSettings) -> Media:
-        """What was read, as a front with these settings cuts it into rows."""
+        """Make media from an item as a front with these settings divides it into positions."""
         if isinstance(settings, SoundSettings):
             n_rows = settings.rows_of(len(item))
             return cls("sound", name, item, rate=settings.rate, row_s=settings.row_seconds,
@@ -76,28 +76,28 @@ class Media:
 
     @property
     def unit(self) -> str:
-        """What there are several of, for people."""
+        """Plural name of this kind of media, for messages."""
         what: What = "sounds" if self.kind == "sound" else "pictures"
         return UNITS["videos" if self.kind == "picture" and len(self.item) > 1 else what]
 
     @property
     def seconds(self) -> float:
-        """Of a recording, without what it is filled up with."""
+        """Duration of a recording without padding."""
         return len(self.item) / self.rate
 
     @property
     def heard_rows(self) -> int:
-        """Of a recording: rows that are not all silence that it was filled up with."""
+        """Number of positions of a recording without those that contain only padding."""
         return min(self.n_rows, max(1, round(np.ceil(self.seconds / self.row_s - 1e-6))))
 
     @property
     def is_own(self) -> list[bool]:
-        """For each row whether it is a part of the picture or recording."""
+        """For each position, whether it is part of the image or recording."""
         n = self.heard_rows if self.kind == "sound" else self.n_rows
         return [self.extra <= row < n for row in range(self.n_rows)]
 
     def stream(self, name: str) -> Stream:
-        """Its rows as the tokens of a stream, each a word of its own."""
+        """Positions as the tokens of a stream, each a separate word."""
         pieces = [*FIRST_ROWS[: self.extra], *self._places()]
         special = tuple(place < self.extra for place in range(len(pieces)))
         words = tuple(-1 if apart else at - self.extra for at, apart in enumerate(special))
@@ -117,7 +117,8 @@ class Media:
         ]
 
     def around(self, row: int) -> NDArray[np.uint8] | None:
-        """Of a picture: a patch with those beside it (T C Y X); None for what is no patch."""
+        """Pixels of a patch and its neighbours (T C Y X); None for positions that are not
+        patches."""
         place = row - self.extra
         if self.kind == "sound" or place < 0:
             return None
@@ -131,14 +132,14 @@ class Media:
         return np.asarray(self.item[first : first + 1, :, top:bottom, left:right], np.uint8)
 
     def short(self) -> list[str]:
-        """The same for where there is little room: "3·5"."""
+        """Short names of the positions for small spaces, such as "3·5"."""
         names = self.stream("").pieces
         for word in ("frame ", "row ", "column ", " s"):
             names = tuple(name.replace(word, "") for name in names)
         return [name.replace(", ", "·") for name in names]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON, without the pixels or samples."""
+        """JSON values, without the pixels or samples."""
         kept = ("kind", "name", "grid", "extra", "tubelet", "rate", "row_s", "n_rows")
         return {name: getattr(self, name) for name in kept}
 
@@ -148,20 +149,20 @@ class Media:
 
 
 def what_it_reads(run: Opened) -> str:
-    """In a word: text, a picture, a video or a recording."""
+    """Name of the input of a run with its article: text, an image, a video or a recording."""
     settings = media_front(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
 def exceeds(run: Opened, media: Media) -> bool:
-    """Whether it has more rows than the model has places for, or than can be looked at."""
+    """Whether the item has more positions than the model supports or than can be inspected."""
     most = getattr(media_front(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
 
 def open_media(run: Opened, path: Path | str) -> Media:
-    """A file, brought to what the run was trained on. Of many items in one file, which: `NAME:12`
-    is line 12 of a manifest, or item 12, counted from 0, of an `.npy` stack."""
+    """Open a file in the format that the run was trained on. `NAME:12` selects an item of a list:
+    line 12 of a manifest, or item 12 (from 0) of an `.npy` stack."""
     settings = media_front(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not media files.")
@@ -193,7 +194,7 @@ def example_input(run: Opened) -> str | Media | None:
 
 
 def check_given(run: Opened, text: str | None, file: Path | str | None) -> None:
-    """What is given has to be what the run reads."""
+    """Raise an error if the input is not of the kind that the run reads."""
     reads = what_it_reads(run)
     if reads == "text" and file is not None:
         raise UserError(

@@ -1,5 +1,5 @@
-"""A text, a picture, a video or a recording becomes a reading: its rows as the run's task reads
-them, and what the run answers."""
+"""Convert a text, an image, a video or a recording to a reading: its tokens as the run's task reads
+them, and the outputs of the run."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ from headway.tokens.tokenizer import Tokenizer
 __all__ = ["NEW_TOKENS", "PLAINLY", "Ask", "Output", "Reading", "Stream", "answer", "read"]
 
 NEW_TOKENS = 24
-"""How far a language model goes on from a prompt, unless asked."""
+"""Default number of tokens that a language model adds to a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """How a text is to be answered, where the model writes the answer itself."""
+    """Settings for generating an answer."""
 
     output: str | Sequence[int] | None = None
-    """The answer, given: the model only reads it. Text, or ids without special tokens."""
+    """Given output, which the model only reads: text, or ids without special tokens."""
 
     begin: str = ""
-    """What the answer has to begin with."""
+    """Text that the output must begin with."""
 
     decode: DecodeSettings | None = None
-    """How to search; None: as the run says (a language model: greedily)."""
+    """Decoding settings; None: those of the run (greedy for a language model)."""
 
     new: int = NEW_TOKENS
     """Most tokens that a language model adds."""
@@ -69,16 +69,17 @@ PLAINLY = Ask()
 
 
 def greedy_unless(named: Collection[str], decode: DecodeSettings) -> DecodeSettings:
-    """A language model is looked at greedily, unless a beam or sampling was named."""
+    """Decode greedily, as is the default for inspecting language models, unless a beam or sampling
+    was requested."""
     return decode if {"beam", "sample"} & {*named} else replace(decode, sample=False, beam=1)
 
 
 def read(
     run: Opened, text: str | Path | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE
 ) -> Reading:
-    """The text as the run reads it, and what the run answers, with the model changed or not.
+    """Read a text and return it with the outputs of the run, with or without a change of the model.
 
-    A run of pictures, videos or recordings reads a file.
+    A run that reads media takes a file.
     """
     return answer(run, text, ask, change)[0]
 
@@ -91,8 +92,11 @@ def answer(
     *,
     beam: bool = False,
 ) -> tuple[Reading, BeamTree | None]:
-    """As `read`, with `beam` also the tree of the search that found the answer; None where there
-    was no search, or none by a beam as trees are drawn of."""
+    """Read as in `read`; with `beam` also return the tree of the search that found the output.
+
+    The tree is None if there was no search, or if its settings differ from those of a recorded
+    search.
+    """
     given = _open(run, text)
     if Anatomy.of(run.model).is_pair:
         return _write(run, given, ask, change, beam)
@@ -120,7 +124,7 @@ def _open(run: Opened, text: str | Path | Media) -> str | Media:
 
 
 def context(run: Opened) -> int:
-    """The most tokens of a text that the run reads, special ones included."""
+    """Most tokens of a text that the run reads, with special tokens."""
     if Anatomy.of(run.model).is_pair:
         ends = [most_positions(part.front) for part in Anatomy.of(run.model).stacks]
         more = len(run.vocab.source.as_source([]))
@@ -136,7 +140,7 @@ def _check(run: Opened, n_tokens: int) -> None:
 def _write(
     run: Opened, given: str | Media, ask: Ask, change: Change, beam: bool
 ) -> tuple[Reading, BeamTree | None]:
-    """The source, and what the model writes from it."""
+    """The source, and the output that the model generates from it."""
     target = run.vocab.target
     item: Any
     if isinstance(given, Media):
@@ -195,7 +199,7 @@ def _find(
 
 
 def _most_written(run: Opened) -> int:
-    """Tokens of the longest answer to the longest source that the run was made for."""
+    """Length in tokens of the longest output to the longest source."""
     decode, longest = run.settings.decode, run.settings.data.max_len
     return max(decode.max_len or 0, longest + decode.extra_len)
 
@@ -235,14 +239,15 @@ def _continue(
     )
     if finished:
         return reading, tree
-    # Nobody chose what follows the last token: it is what the model holds likeliest.
+    # The token after the last one was not chosen: use the most probable one.
     last = int(_scores(run, reading, change)[-1].argmax())
     behind = next_outputs([last], tokenizer, len(ids) - 1)
     return replace(reading, outputs=(*reading.outputs[:-1], *behind)), tree
 
 
 def _prompt(run: Opened, text: str) -> list[int]:
-    """Of a run with fields, a line of JSON is a document, and its first missing field begins."""
+    """Tokens of a prompt. If the run has fields, a line of JSON is a document that is continued at
+    its first missing field."""
     tokenizer, fields = run.vocab.source, run.settings.data.fields
     if not fields or not text.lstrip().startswith("{"):
         return tokenizer.as_prompt(tokenizer.encode(text))
@@ -258,8 +263,8 @@ def _prompt(run: Opened, text: str) -> list[int]:
 def write_uncached(
     run: Opened, reading: Reading, start: Sequence[int], change: Change, limit: int
 ) -> tuple[list[int], bool]:
-    """The likeliest token again and again behind `start`, and whether the end came, with all that
-    came before read anew every time: no cache knows of hidden tokens."""
+    """Decode greedily after `start` without a cache, because caches do not support hidden tokens;
+    return the tokens and whether the end was reached."""
     tokenizer, name = run.vocab.target, Anatomy.of(run.model).stacks[-1].stream
     never = sorted(tokenizer.specials - {tokenizer.eos})
     tokens: list[int] = []
@@ -277,7 +282,7 @@ def write_uncached(
 
 
 def next_outputs(tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0) -> tuple[Output, ...]:
-    """Row t says token t."""
+    """Outputs in which row t predicts token t."""
     names = tokenizer.tokens(tokens)
     pairs = enumerate(zip(tokens, names, strict=True))
     return tuple(Output(first + row, id, name) for row, (id, name) in pairs)
@@ -295,7 +300,7 @@ def _given_tokens(ask: Ask, tokenizer: Tokenizer) -> list[int] | None:
 
 
 def _only(change: Change, stream: str, length: int) -> Change:
-    """What is hidden of what is given; the answer is not there yet."""
+    """Keep only the hidden tokens of the input; the output does not exist yet."""
     for name, place in change.hidden:
         if name == stream and place < 0:
             raise UserError(f"cannot hide token {place + 1}: tokens count from 1.")
@@ -305,8 +310,8 @@ def _only(change: Change, stream: str, length: int) -> Change:
 
 
 def _label(run: Opened, given: str | Media, change: Change) -> Reading:
-    """Classes, tags, filled gaps, a number or a vector: what is asked does not hang on the
-    answer, but where CTC hears text."""
+    """Read classes, tags, filled gaps, a number or a vector. The positions of the outputs are known
+    beforehand, except for text by CTC."""
     reading = _unanswered(run, given)
     if gives_vector(run):
         vector_D = F.normalize(_scores(run, reading, NO_CHANGE)[0], dim=-1)
@@ -316,7 +321,7 @@ def _label(run: Opened, given: str | Media, change: Change) -> Reading:
     if isinstance(given, Media) and run.spec.answers == "gaps":
         return ask_hidden(run, given)
     scores_RC = _scores(run, reading, change)
-    if run.spec.answers == "number":  # what it hangs on is seen as of a vector of one
+    if run.spec.answers == "number":  # explained like a vector with one component
         value = float(target_of(run.settings, ()).shares(scores_RC[:1])[0, 0])
         number = (Output(None, 0, f"{value:.6g}"),)
         return replace(reading, outputs=number, direction=(1.0,))
@@ -326,7 +331,7 @@ def _label(run: Opened, given: str | Media, change: Change) -> Reading:
 
 
 def _unanswered(run: Opened, given: str | Media) -> Reading:
-    """What is asked, with no answer yet."""
+    """Make the reading before the outputs are known."""
     name = Anatomy.of(run.model).stacks[0].stream
     if isinstance(given, Media):
         vector = (Output(None, -1, "vector"),)
@@ -350,8 +355,8 @@ def _unanswered(run: Opened, given: str | Media) -> Reading:
 
 
 def ask_hidden(run: Opened, media: Media, number: int = 0) -> Reading:
-    """A picture or a recording to rebuild: some of its rows are hidden, chosen by a number, and
-    the outputs are what stood there."""
+    """Hide some positions of an image or a recording, selected by a number; the outputs are these
+    positions."""
     reading = _unanswered(run, media)
     rows_R = hide_rows(run, [media], number).rows_R
     assert rows_R is not None
@@ -379,20 +384,20 @@ def _name(run: Opened, id: int) -> str:
 
 
 def align_by_ctc(run: Opened, media: Media, tokens: list[int]) -> Reading:
-    """A recording of which is known what is said in it: where these tokens are likeliest."""
+    """Align a recording with known text: the most probable position of each of these tokens."""
     reading = _unanswered(run, media)
     return _place_symbols(run, reading, _symbols(run, reading, NO_CHANGE), tokens)
 
 
 def _symbols(run: Opened, reading: Reading, change: Change) -> Tensor:
-    """Log-probabilities of every row."""
+    """Log-probabilities of all symbols at every position."""
     every = tuple(Output(row, -1, "") for row in range(len(reading.last)))
     return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
 
 
 def _hear(run: Opened, reading: Reading, change: Change) -> Reading:
-    """Each symbol is read from the row of its stretch where it is likeliest. No search knows of
-    hidden rows: with such, the likeliest symbols of all rows are the answer."""
+    """Read each symbol from the position in its segment where it is most probable. With hidden
+    positions the best CTC path is used, because no search supports them."""
     logs_SV = _symbols(run, reading, change)
     if change.hidden:
         tokens = best_path(logs_SV).tokens

@@ -1,4 +1,4 @@
-"""A trace from a file may come from any program: does all of it fit together?"""
+"""Check that all parts of a trace from another program fit together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 KINDS = (*SIDES, "self")
 STACKS = ("encoder", "decoder", "self")
 ONLY = (["text"], ["picture"], ["sound"])
-"""Streams of a model that reads but one."""
+"""Streams of a model with a single stream."""
 
 
 def check(trace: Trace) -> None:
-    """Every tensor has the axes that its name promises; what does not fit is named."""
+    """Check that every tensor has the axes that its name promises; raise an error that names the
+    tensor."""
     _check_streams(trace.reading)
     for group in ("attention", "gradients"):
         for kind, layers in getattr(trace, group).items():
@@ -82,7 +83,7 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
 
 
 def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
-    """Of rows and columns."""
+    """Number of rows and columns."""
     if kind not in known:
         raise DataError(f"unknown name {group}.{kind}: the kinds are {', '.join(known)}.")
     rows, columns = reading.sides(kind)

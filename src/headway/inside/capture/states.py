@@ -1,7 +1,7 @@
-"""Many readings through the model at once, with a view of every layer's states, or a hand in them.
+"""Run many readings through the model, and read or edit the hidden states of every layer.
 
-A *site* is a stack and a layer of it: layer 0 is what the front hands over, layer n what comes out
-of the nth block, before any final norm.
+A *site* is a stack and a layer of it: layer 0 is the output of the front, layer n the output of the
+nth block, before any final norm.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from headway.tasks.opened import Opened
 
 Site = tuple[str, int]
 Edit = Callable[[Site, Tensor], Tensor | None]
-"""Gets the states of a site and may answer others, which the model goes on with."""
+"""Function that receives the states of a site and may return others to replace them."""
 
 READ_AT_ONCE = 2048
-"""Tokens of a batch."""
+"""Tokens per batch."""
 
 
 def batches(
     run: Opened, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
 ) -> Iterator[Batch]:
-    """In order, about `tokens` at a time."""
+    """Yield batches in order, of about `tokens` each."""
     held: list[Reading] = []
     for reading in readings:
         if held and sum(one.n_tokens for one in [*held, reading]) > tokens:
@@ -49,7 +49,7 @@ def stream_of(model: nn.Module, site: Site) -> str:
 
 
 def states_of(model: nn.Module, batch: Batch) -> dict[Site, Tensor]:
-    """The states of every site, a row a token."""
+    """States of every site, one row per token."""
     with watch_states(model) as found:
         vectors(model, batch)
     return found
@@ -57,7 +57,7 @@ def states_of(model: nn.Module, batch: Batch) -> dict[Site, Tensor]:
 
 @contextmanager
 def watch_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
-    """What a pass inside leaves in every site."""
+    """Record the states of every site during a pass within the context."""
     found: dict[Site, Tensor] = {}
 
     def keep(site: Site, x_ND: Tensor) -> None:
@@ -69,7 +69,8 @@ def watch_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
 
 @contextmanager
 def edit_states(model: nn.Module, edit: Edit) -> Iterator[None]:
-    """Inside, `edit` sees the states of every site in the order in which they come about."""
+    """Call `edit` with the states of every site, in the order of computation, within the
+    context."""
     hooks: list[Any] = []
     try:
         for part in Anatomy.of(model).stacks:
@@ -81,7 +82,7 @@ def edit_states(model: nn.Module, edit: Edit) -> Iterator[None]:
 
 
 def _hooks(part: StackPart, edit: Edit) -> list[Any]:
-    # Layers that share their weights are one module called again and again, so calls are counted.
+    # Layers with shared weights are one module that is called repeatedly, so calls are counted.
     layer = 0
 
     def before(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:

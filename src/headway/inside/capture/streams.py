@@ -1,4 +1,4 @@
-"""One text as a model reads it: its tokens by stream, and what the model answers."""
+"""A text as a model reads it: its tokens by stream, and the outputs of the model."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ SIDES = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Of the attention of a model that writes one stream from another: who asks, and who is attended
-to. Every other model has one way, `self`, in its only stream."""
+"""Streams of the queries and of the keys for each kind of attention of a sequence-to-sequence
+model. Every other model has one kind, `self`, in its only stream."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Tokens that are read together: `source` and `target` of a model that writes one from the
-    other, else `text`; of an encoder of patches or of sound `picture` or `sound`."""
+    """Tokens that are read together.
+
+    The name is `source` or `target` for a sequence-to-sequence model, `picture` or `sound` for an
+    encoder of media, otherwise `text`.
+    """
 
     name: str
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
-    """Readable; `▁` is a space."""
+    """Readable pieces; `▁` is a space."""
 
     words: tuple[int, ...]
-    """The number of the word that each token is part of; -1 for special tokens."""
+    """Number of the word that each token is part of; -1 for special tokens."""
 
     special: tuple[bool, ...]
 
@@ -53,13 +56,13 @@ class Stream:
 
 @dataclass(frozen=True)
 class Output:
-    """One thing that the model answers."""
+    """One output of the model."""
 
     row: int | None
-    """The row of the last stream that it is read from; None: all of them."""
+    """Position of the last stream that it is read from; None: the whole stream."""
 
     id: int
-    """The token or label that was chosen; -1 for a vector."""
+    """Token or label that was chosen; -1 for a vector."""
 
     name: str
 
@@ -69,35 +72,36 @@ class Reading:
     text: str
     task: str
     streams: dict[str, Stream]
-    """What is read first comes first."""
+    """In the order of reading."""
 
     outputs: tuple[Output, ...]
     segments: tuple[int, ...] = ()
-    """Of an encoder: 1 for the second text of a pair."""
+    """Segment of each token: 1 for the second text of a pair; for a tagger the shape of the
+    token."""
 
     n_given: int = 0
-    """Of a text that the model went on with: the tokens that were given."""
+    """Number of given tokens in a text that the model continued."""
 
     direction: tuple[float, ...] = ()
-    """Of a vector as answer: where it points, unchanged; changes are measured along it."""
+    """Unit vector of an embedding without changes; effects of changes are measured along it."""
 
     finished: bool = True
-    """Whether an output that the model wrote ended by itself."""
+    """Whether a generated output ended with an end token."""
 
     media: Media | None = None
-    """The picture, video or recording that was read, where it was no text."""
+    """The image, video or recording, if the input is not a text."""
 
     hides: int | None = None
-    """Of media with hidden rows, which are what is asked: the number by which they are chosen."""
+    """Seed of the hidden positions of media, for a model that reconstructs them."""
 
     @property
     def answers(self) -> Answers | None:
-        """What kind of answer it has; None for a trace of a task that is not ours."""
+        """Kind of the outputs; None for a trace of an unknown task."""
         return spec_of(self.task).answers if self.task in SPECS else None
 
     @property
     def unit(self) -> str:
-        """What there are several of, for people."""
+        """Plural name of the inputs, for messages."""
         return "texts" if self.media is None else self.media.unit
 
     @property
@@ -106,17 +110,17 @@ class Reading:
 
     @property
     def continues(self) -> bool:
-        """Whether the answer stands behind what was given, in one stream."""
+        """Whether the output follows the input in the same stream."""
         return self.task in SPECS and spec_of(self.task).continues
 
     @property
     def writes(self) -> bool:
-        """Whether the model wrote its answer token by token, so that row t says token t + 1."""
+        """Whether the model generated its output token by token, so that row t predicts token t +
+        1."""
         return self.continues or "target" in self.streams
 
     def sides(self, kind: str) -> tuple[str, str]:
-        """Of a kind of attention the stream of its rows and that of its columns; of a stack the
-        stream that it reads, twice."""
+        """Streams of the rows and columns of a kind of attention; for a stack its stream, twice."""
         return SIDES.get(kind, (self.first.name, self.first.name))
 
     @property
@@ -124,7 +128,7 @@ class Reading:
         return sum(map(len, self.streams.values()))
 
     def is_media(self, stream: str) -> bool:
-        """Whether a stream is the picture or recording."""
+        """Whether a stream is the image or recording."""
         return self.media is not None and stream == self.first.name
 
     @property
@@ -136,7 +140,7 @@ class Reading:
         return list(self.streams.values())[-1]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON, without the pixels of a picture or the samples of a recording."""
+        """JSON values, without the pixels of an image or the samples of a recording."""
         found = asdict(replace(self, media=None))
         del found["media"], found["hides"]
         return found if self.media is None else {**found, "media": self.media.facts()}
@@ -166,5 +170,5 @@ def _words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
 
 
 def shown(piece: str) -> str:
-    """A token as people see it: without the mark of the space before it."""
+    """A token for display: without the mark of the space before it."""
     return piece.replace(SPACE_MARK, " ").strip(" ") or "␣"

@@ -1,7 +1,7 @@
-"""One reading of one text with everything that happened inside: the same schema for all families.
+"""Trace of one reading: what a model computes for a text, in one schema for all families.
 
-It is plain tensors and plain facts, saved as `trace.safetensors` and `trace.json`, so that other
-programs can write one, too.
+A trace consists of tensors and JSON values, saved as `trace.safetensors` and `trace.json`, so that
+other programs can write traces, too.
 """
 
 from __future__ import annotations
@@ -37,40 +37,41 @@ T = TypeVar("T")
 TENSORS, FACTS = "trace.safetensors", "trace.json"
 VERSION = 1
 GROUPS = ("attention", "values", "states", "hidden", "gradients")
-"""Fields of a trace that are lists of tensors by name, a tensor a layer."""
+"""Fields of a trace that hold lists of tensors by name, one tensor per layer."""
 
 MOST_WEIGHTS = 1 << 28
-"""Attention weights that are recorded: 1 GiB, and as much again several times for a page."""
+"""Limit of the recorded attention weights: 1 GiB, and several times as much for a page."""
 
 
 @dataclass(frozen=True)
 class Trace:
     reading: Reading
     attention: dict[str, list[Tensor]]
-    """By kind, of each layer the weights (H T S): rows of T sum to 1."""
+    """Attention weights (H T S) by kind and layer; rows sum to 1."""
 
     values: dict[str, list[Tensor]] = field(default_factory=dict)
-    """By kind, of each layer the value vectors (S G K) that the weights add up."""
+    """Value vectors (S G K) by kind and layer."""
 
     states: dict[str, list[Tensor]] = field(default_factory=dict)
-    """By stack the residual stream (T D): what the front hands over, then after every layer,
-    before the final norm."""
+    """Residual stream (T D) by stack: the output of the front, then of every layer, before the
+    final norm."""
 
     hidden: dict[str, list[Tensor]] = field(default_factory=dict)
-    """By stack, of each layer the feed-forward activations (T F)."""
+    """Feed-forward activations (T F) by stack and layer."""
 
     scores_RC: Tensor | None = None
-    """A row for each output of the reading."""
+    """One row per output of the reading."""
 
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
-    """By kind, of the summed log-probabilities of all outputs, by the attention weights (H T S)."""
+    """Gradients of the summed log-probabilities of all outputs by the attention weights (H T S), by
+    kind and layer."""
 
     beam: BeamTree | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
     @property
     def change(self) -> Change:
-        """Tokens that were hidden and heads that were switched off in this pass."""
+        """Hidden tokens and switched-off heads of this pass."""
         off = (head.split(".") for head in self.meta.get("off", ()))
         return Change(
             frozenset((name, place) for name, place in self.meta.get("hidden", ())),
@@ -97,7 +98,7 @@ class Trace:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / TENSORS, lambda part: save_file(tensors, part))
-            (folder / TENSORS).chmod(0o644)  # the library lets only its owner read it
+            (folder / TENSORS).chmod(0o644)  # safetensors makes files readable by the owner only
             replace_text(folder / FACTS, json.dumps(facts, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise FolderError(f"cannot write the trace to {folder}: {error.strerror}.") from error
@@ -140,11 +141,10 @@ def trace(
     gradients: bool = False,
     beam: bool = False,
 ) -> Trace:
-    """Everything that happens inside while the run reads a text, or a picture, a video or a
-    recording by its file.
+    """Record everything that the run computes for a text, or for a file of its medium.
 
-    `gradients`: also how the outputs hang on every attention weight. `beam`: also the search that
-    led to the output. A `Reading` is taken as it is: nothing is searched.
+    `gradients`: also the gradients of the outputs by every attention weight. `beam`: also the
+    search that found the output. A `Reading` is used as it is, without a search.
     """
     tree = None
     if isinstance(text, Reading):
@@ -189,7 +189,7 @@ def _record(run: Opened, reading: Reading, change: Change, *, gradients: bool) -
 def record_layers(
     model: nn.Module, anatomy: Anatomy, forward: Callable[[], T], *, gradients: bool = False
 ) -> tuple[T, dict[str, Any]]:
-    """What `forward` gives, and what passes the layers meanwhile: the `GROUPS` of a trace."""
+    """Run `forward`, and return its result and the recorded `GROUPS` of a trace."""
     into: dict[str, Tensor] = {}
     hooks = [part.stack.register_forward_pre_hook(_keep(into, part.name))
              for part in anatomy.stacks]  # fmt: skip
@@ -223,7 +223,7 @@ def record_layers(
 
 
 def _check_size(anatomy: Anatomy, reading: Reading) -> None:
-    """Before anything is computed: what is recorded must fit, and so must what is made of it."""
+    """Raise an error before the computation if the attention weights would not fit into memory."""
     sizes = {name: len(stream) for name, stream in reading.streams.items()}
     n = sum(layer.n_heads * sizes[kind.rows] * sizes[kind.columns]
             for kind in anatomy.kinds for layer in kind.layers)  # fmt: skip
@@ -258,7 +258,7 @@ def _meta(run: Opened, change: Change) -> dict[str, Any]:
 
 
 def _error(said: Pass) -> dict[str, float]:
-    """Of what was hidden and rebuilt."""
+    """Mean squared error of reconstructed positions, if there are any."""
     hides = said.targets_RE is not None
     return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}
 
