@@ -1,1 +1,2 @@
-"""Numbers about what was captured: maps, heads, lenses, positions, factors, truth."""
+"""Measurements of recorded passes: maps, heads, lenses, positional encodings, factors and
+accuracy."""

@@ -1,4 +1,4 @@
-"""What a model answers to many passages, and how much worse it answers when its states change."""
+"""Outputs of a model on many passages, and their losses when hidden states change."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, bernoulli, readout_of
 
 AT_ONCE = 512
-"""Rows whose word scores are held."""
+"""Rows whose scores are held at a time."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one pass. Rows are tokens, or texts for classes and vectors."""
+    """Outputs of one pass. A row is a token, or a text for classes and vectors."""
 
     owner_R: Tensor
-    """The number of the reading in the batch that each row belongs to."""
+    """Number of the reading in the batch for each row."""
 
     place_R: Tensor
-    """The place in the last stream that it is read from; -1: the whole text."""
+    """Position in the last stream that each row is read from; -1: the whole text."""
 
     read: Read
     target_R: Tensor | None
-    """The tokens that come, where the text says it, or what is to be rebuilt (R E). None: the
-    model's own answer counts."""
+    """True next tokens, or true values of reconstructions (R E). None: the model's own prediction
+    is the target."""
 
     is_vector: bool = False
-    """Whether what is read is all there is."""
+    """Whether the output is a vector without scores."""
 
 
 def answers(run: Opened, batch: Batch) -> Answers:
-    """One pass of the batch, inside whatever is done to the model."""
+    """Run one pass of a batch, within any active change of the model."""
     states = states_behind(run.model, batch)
     read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
@@ -53,7 +53,7 @@ def answers(run: Opened, batch: Batch) -> Answers:
 
 
 def unit(run: Opened) -> str:
-    """Of losses: log-probabilities, angles between vectors, errors of what is rebuilt."""
+    """Unit of losses: nats, 1 − cosine for vectors, or mean square."""
     if gives_vector(run):
         return "1 − cosine"
     numbers = run.spec.answers == "number" or not run.spec.is_likely
@@ -62,9 +62,11 @@ def unit(run: Opened) -> str:
 
 @torch.no_grad()
 def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row the loss before, the loss behind the change, and how far the answer moved: the
-    KL divergence in nats. For vectors it is 1 − cosine with the vector before, in all of them; for
-    what is rebuilt and for numbers, mean squares."""
+    """Return for each row the loss before and after the change, and the change of the output.
+
+    The change is the KL divergence in nats. For vectors all three are 1 − cosine with the vector
+    before the change; for reconstructions and numbers they are mean squares.
+    """
     old, new = clean.read, changed.read
     if not old.is_likely and not clean.is_vector:
         was_RE, is_RE = old.answers(), new.answers()
@@ -79,7 +81,7 @@ def losses(clean: Answers, changed: Answers) -> tuple[Tensor, Tensor, Tensor]:
     for rows in torch.arange(len(old.x_RD), device=old.x_RD.device).split(AT_ONCE):
         old_RC, new_RC = (one.only(rows).said_RC for one in (old, new))
         moved_R = old.apart(new_RC, old_RC, 1.0)
-        if old.apart is bernoulli:  # its own answer: of each label whether it is right
+        if old.apart is bernoulli:  # targets are its own predictions for each label
             own_RC = (old_RC > 0).float()
             said = [F.binary_cross_entropy_with_logits(one_RC, own_RC, reduction="none").mean(-1)
                     for one_RC in (old_RC, new_RC)]  # fmt: skip

@@ -1,5 +1,4 @@
-"""Which word belongs to which: from any map to Pharaoh's `0-0 1-2` and back, and how far two
-alignments differ."""
+"""Word alignments: convert maps to Pharaoh format (`0-0 1-2`) and back, and compare alignments."""
 
 from __future__ import annotations
 
@@ -15,8 +14,10 @@ __all__ = ["Pair", "aer", "aligning_layer", "alignment", "pharaoh", "read_pharao
 
 
 def alignment(map_: Map, reading: Reading) -> list[Pair]:
-    """For every word that was written the word of the source that its pieces weigh most, as
-    (source, target); special tokens are no words. Signs of weights are left out."""
+    """Align every output word with the source word that gets most weight from its tokens.
+
+    Pairs are (source, target). Special tokens are left out, and absolute weights are used.
+    """
     parts = map_.parts()
     if "source" not in parts:
         raise UserError(
@@ -31,9 +32,10 @@ def alignment(map_: Map, reading: Reading) -> list[Pair]:
 
 
 def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, str]:
-    """The layer whose cross attention, as the mean over its heads, is looked at for what a word is
-    about: the one that was right most often where that was measured. Elsewhere it is the last but
-    one, since the last may look for the next word already (Garg et al. 2019). And which, in words.
+    """Select the layer whose cross attention (mean over heads) aligns words best, and describe it.
+
+    It is the layer with the highest measured accuracy. Without measurements it is the second to
+    last, because the last may already attend to the next word (Garg et al. 2019).
     """
     measured = (truth or {}).get("maps", {})
     right = {
@@ -49,7 +51,7 @@ def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, st
 
 
 def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
-    """`0-0 1-2`: pairs of word numbers, source first, counted from 0."""
+    """Parse pairs of word numbers such as `0-0 1-2`, source first, counted from 0."""
     pairs = []
     for entry in line.split():
         source, dash, target = entry.partition("-")
@@ -60,9 +62,9 @@ def read_pharaoh(line: str, where: str = "the alignment") -> list[Pair]:
 
 
 def aer(found: Iterable[Pair], sure: Iterable[Pair], possible: Iterable[Pair] = ()) -> float:
-    """The alignment error rate of Och and Ney (2003): 0 is perfect, 1 is all wrong.
+    """Alignment error rate of Och and Ney (2003): 0 is perfect, 1 is all wrong.
 
-    What is sure is possible, too. Nothing found where nothing is sure is no error.
+    Sure pairs count as possible, too. The rate is 0 if nothing is sure and nothing was found.
     """
     links, certain = set(found), set(sure)
     allowed = certain | set(possible)

@@ -1,4 +1,4 @@
-"""The same input through all kept checkpoints of a run, and what changes on the way."""
+"""Run the same input through all kept checkpoints of a run, and measure what changes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headway.training.checkpoint import Checkpoints
 FINAL = "final"
 
 Measures = dict[str, dict[str, float]]
-"""By figure and, in it, by line: one number each."""
+"""One number for each figure and each line in it."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A run as it was at one moment of its training."""
+    """A run at one moment of its training."""
 
     label: str
     step: int
@@ -36,7 +36,7 @@ class Stage:
 
 
 def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
-    """Those that a run has kept, oldest first; none is an error only if someone asked for them."""
+    """Kept checkpoints of a run, oldest first; raise an error without any if `asked`."""
     paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
     if not paths and asked:
         made = "an imported model" if run.imported else f"{run.folder}"
@@ -51,16 +51,16 @@ def checkpoints_of(run: Opened, *, asked: bool = False) -> list[Path]:
 def stages(
     run: Opened, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
 ) -> Iterator[Stage]:
-    """The run at each checkpoint that is whole, then as it is. One model at a time is made.
+    """Yield the run at each intact checkpoint, then as it is. Only one model is built at a time.
 
-    A damaged checkpoint is passed over, and `note` is told in a line.
+    Damaged checkpoints are skipped, with a message to `note`.
     """
     last_step = 0
     for path in checkpoints_of(run, asked=asked):
         try:
             stage = stage_at(run, path)
         except FolderError as error:
-            note(f"warning: {error} The page leaves this checkpoint out.".replace("\n", " "))
+            note(f"warning: {error} The page omits this checkpoint.".replace("\n", " "))
             continue
         last_step = stage.step
         yield stage
@@ -68,14 +68,14 @@ def stages(
 
 
 def describe_kept(run: Opened) -> str | None:
-    """What the final weights are, in the run's own words: `average of the last 5`, say."""
+    """Description of the final weights from the log of the run, such as `average of the last 5`."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
     return said if isinstance(said, str) else None
 
 
 def _final_step(run: Opened, last: int) -> int:
-    """Of the checkpoint that was kept as the best one, else of the end of the training."""
+    """Step of the checkpoint that was kept as the best, otherwise of the end of the training."""
     named = re.search(r"step-(\d+)", describe_kept(run) or "")
     if named:
         return int(named[1])
@@ -84,7 +84,7 @@ def _final_step(run: Opened, last: int) -> int:
 
 
 def stage_at(run: Opened, checkpoint: Path) -> Stage:
-    """The run with the weights of a checkpoint, in a model of its own."""
+    """Load the weights of a checkpoint into a separate model."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape, device=run.device).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
@@ -106,7 +106,7 @@ def along(
     *,
     asked: bool = False,
 ) -> list[tuple[str, int, Trace]]:
-    """Label, step and trace of every stage. All read the same: what the final model wrote."""
+    """Label, step and trace of every stage; all stages read the output of the final model."""
     return [
         (stage.label, stage.step, trace(stage.run, reading))
         for stage in stages(run, note, asked=asked)
@@ -114,12 +114,12 @@ def along(
 
 
 def history(run: Opened) -> History:
-    """What the run wrote of itself while it learned; empty where that is gone."""
+    """Training log of the run; empty if it is missing."""
     return read_history(run.folder)
 
 
 def measures(now: Trace, final: Trace) -> Measures:
-    """How far a stage has come with this input; `final` is the trace of the finished model."""
+    """Measure one stage on this input; `final` is the trace of the finished model."""
     found: Measures = {"loss": _loss(now, final), "entropy": {}, "pattern": {}}
     for kind, layers in now.attention.items():
         weights_HTS = torch.cat([layer.float() for layer in layers])
@@ -138,19 +138,19 @@ def measures(now: Trace, final: Trace) -> Measures:
 
 
 def entropy(weights_HTS: Tensor) -> float:
-    """Mean over heads and rows, in nats: 0 looks at one token, ln S at all S alike."""
+    """Mean entropy over heads and rows, in nats: 0 for one token, ln S for uniform attention."""
     return float(-(weights_HTS * weights_HTS.clamp_min(1e-12).log()).sum(-1).mean())
 
 
 def previous_H(weights_HTS: Tensor) -> Tensor:
-    """Mean weight that each head gives to the token before; zero for a text of one token."""
+    """Mean weight that each head gives to the previous token; zero for a text of one token."""
     if weights_HTS.shape[1] < 2:
         return weights_HTS.new_zeros(len(weights_HTS))
     return weights_HTS.diagonal(-1, dim1=1, dim2=2).mean(-1)
 
 
 def diagonal_H(weights_HTS: Tensor) -> Tensor:
-    """Mean weight within one token of the line from the first corner to the last."""
+    """Mean weight within one token of the diagonal."""
     _, n_rows, n_columns = weights_HTS.shape
     steps_T = torch.arange(n_rows) * ((n_columns - 1) / max(n_rows - 1, 1))
     near_TS = (torch.arange(n_columns) - steps_T[:, None]).abs() <= 1.0
@@ -158,15 +158,15 @@ def diagonal_H(weights_HTS: Tensor) -> Tensor:
 
 
 def rank_residual(x_TD: Tensor) -> float:
-    """‖X − mean‖ / ‖X‖: what tells the tokens apart; 0 when all have become the same vector."""
+    """‖X − mean‖ / ‖X‖: how much tokens differ; 0 if all have the same vector."""
     x_TD = x_TD.double()
     return float((x_TD - x_TD.mean(0)).norm() / x_TD.norm().clamp_min(1e-30))
 
 
 def linear_cka(x_TD: Tensor, y_TD: Tensor) -> float:
-    """Likeness of two sets of states whatever their rotation and scale: 1 is the same."""
+    """Similarity of two sets of states, invariant to rotation and scale: 1 is the same."""
     x_TD, y_TD = x_TD.double() - x_TD.double().mean(0), y_TD.double() - y_TD.double().mean(0)
-    # Through products of tokens with tokens, of which there are fewer than dimensions.
+    # Gram matrices of tokens are smaller than those of dimensions.
     x_TT, y_TT = x_TD @ x_TD.T, y_TD @ y_TD.T
     size = x_TT.norm() * y_TT.norm()
     return float((x_TT * y_TT).sum() / size) if size > 0 else 1.0
@@ -179,7 +179,7 @@ def _pattern(kind: str, weights_HTS: Tensor) -> tuple[str, Tensor]:
 
 
 def _loss(now: Trace, final: Trace) -> dict[str, float]:
-    """Of what the final model wrote, in nats a token; of a vector, how far it has turned."""
+    """Mean loss of the final model's output in nats per token; for vectors 1 − cosine."""
     ids = torch.tensor([output.id for output in now.reading.outputs])
     if not len(ids) or now.scores_RC is None or final.scores_RC is None:
         return {}

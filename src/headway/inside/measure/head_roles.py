@@ -1,8 +1,8 @@
-"""What heads do, by where their attention goes: previous token, first token, rare word, …
+"""Roles of heads, by where their attention goes: previous token, first token, rare word and others.
 
-A score is a share of attention (or of rows) between 0 and 1. A head has a role when its score
-reaches the threshold of the role in `ROLES` and is at least `LIFT` times what attention spread
-evenly over the same tokens would get.
+A score is a fraction of attention (or of rows) between 0 and 1. A head has a role if its score
+reaches the threshold of the role in `ROLES` and is at least `LIFT` times the score of uniform
+attention over the same tokens.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ class Role:
     threshold: float
     meaning: str
     mark: str
-    """One or two letters for where there is no room for a name."""
+    """Abbreviation of one or two letters."""
 
 
 ROLES = {
     role.name: role
     for role in (
-        Role("previous", 0.4, "attention on the token before", "P"),
-        Role("next", 0.4, "attention on the token behind", "N"),
+        Role("previous", 0.4, "attention on the previous token", "P"),
+        Role("next", 0.4, "attention on the next token", "N"),
         Role("self", 0.4, "attention on the token itself", "S"),
-        Role("first", 0.4, "attention on the first token: a sink where else nothing fits", "F"),
+        Role("first", 0.4, "attention on the first token (often an attention sink)", "F"),
         Role("ends", 0.4, "attention on end tokens and punctuation", "E"),
-        Role("alignment", 0.4, "rows whose strongest token is the source token that the output "
-             "hangs on most (gradient × input)", "A"),
+        Role("alignment", 0.4, "output tokens whose strongest source token is the one that they "
+             "depend on most (gradient × input)", "A"),
         Role("rare", 0.3, "attention on the rarest token of the text", "R"),
-        Role("induction", 0.4, "attention on what came after the same token before, in random "
-             "tokens read twice", "I"),
-        Role("duplicate", 0.4, "attention on the same token before, in random tokens read twice",
-             "D"),
+        Role("induction", 0.4, "attention on the token after an earlier copy of this token, in "
+             "repeated random tokens", "I"),
+        Role("duplicate", 0.4, "attention on an earlier copy of this token, in repeated random "
+             "tokens", "D"),
     )
 }  # fmt: skip
-"""Every role, its threshold, and what is measured."""
+"""All roles with their thresholds and what they measure."""
 
 
 def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[str, ...]:
-    """The roles of a head, the clearest first; `even`: what even attention would score."""
+    """Roles of a head, the clearest first; `even` are the scores of uniform attention."""
     found = [
         (score / ROLES[name].threshold, name)
         for name, score in scores.items()
@@ -59,7 +59,7 @@ def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[st
 
 
 class Means:
-    """Running means by name of a number for each head."""
+    """Running means of numbers per head, by name."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -75,7 +75,8 @@ class Means:
 
 
 class Frequencies:
-    """How often tokens occur in the texts; of tokens as frequent the one learned later is rarer."""
+    """Counts of tokens in the texts; of equally frequent tokens the one with the higher id is
+    rarer."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
         self.counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -84,7 +85,7 @@ class Frequencies:
                 self.counts[name].update(stream.ids)
 
     def rarest(self, stream: Stream) -> int | None:
-        """Its place; patches and stretches of sound have no number by which they come again."""
+        """Position of the rarest token; None for media, whose positions have no token ids."""
         places = [
             place
             for place, (piece, apart) in enumerate(zip(stream.pieces, stream.special, strict=True))
@@ -101,8 +102,8 @@ def is_punctuation(piece: str) -> bool:
 
 
 def add_places(means: Means, even: Means, weights_HTS: Tensor, *, causal: bool) -> None:
-    """Scores of the token before, behind and itself, and of the first, for attention of a text to
-    itself; in rows where these are different tokens."""
+    """Add scores of the previous, next, same and first token for self-attention, over rows in which
+    these tokens differ."""
     n_rows = weights_HTS.shape[1]
     rows_R = torch.arange(min(2, n_rows), n_rows)
     if not causal:
@@ -127,7 +128,7 @@ def add_columns(
     *,
     causal: bool,
 ) -> None:
-    """Scores of ends and punctuation, and of the rarest token."""
+    """Add scores of end tokens and punctuation, and of the rarest token."""
     n_rows, n_columns = weights_HTS.shape[1:]
     ends = [
         place
@@ -152,7 +153,7 @@ def add_columns(
 def add_alignment(
     means: Means, even: Means, weights_HTS: Tensor, rows: Sequence[int], columns: Sequence[int]
 ) -> None:
-    """How often the strongest column of a row is the one that is right for it."""
+    """Add the fraction of rows whose strongest column is the correct one."""
     if rows:
         best_HR = weights_HTS[:, torch.tensor(rows)].argmax(-1)
         hits_HR = best_HR == torch.tensor(columns)
@@ -161,7 +162,7 @@ def add_alignment(
 
 
 def add_repeats(means: Means, even: Means, weights_HTS: Tensor, start: int, period: int) -> None:
-    """`period` tokens from `start` on, and the same once more: where the second look goes."""
+    """Add scores of the second copy of `period` tokens that are repeated from `start` on."""
     rows_R = torch.arange(start + period, start + 2 * period - 1)
     means.add("duplicate", weights_HTS[:, rows_R, rows_R - period].sum(1), len(rows_R))
     means.add("induction", weights_HTS[:, rows_R, rows_R - period + 1].sum(1), len(rows_R))

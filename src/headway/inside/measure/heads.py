@@ -1,8 +1,8 @@
-"""What each head is worth and what it does: importance, entropy, distance, roles.
+"""Importance, entropy, distance and roles of each attention head.
 
 Importance is that of Michel et al. 2019: every head has a gate g = 1, and its importance is the
-mean over texts of |dL/dg|, where L is the mean loss of the outputs of a text in nats (of a vector:
-its length along its own direction). It costs one pass back for each text and no training.
+mean over texts of |dL/dg|, where L is the mean loss of the outputs of a text in nats (for a vector:
+its length along its own direction). It takes one backward pass per text and no training.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from headway.tasks.opened import Opened
 __all__ = ["HeadFacts", "Heads", "heads"]
 
 ALIGNED = 40
-"""Texts that alignment is measured on: it takes a pass back for every output."""
+"""Texts on which alignment is measured, which takes one backward pass per output."""
 
 REPEATS, PERIOD = 8, 24
-"""Texts of random tokens, and how many of them come twice."""
+"""Number of texts of random tokens, and the number of tokens that are repeated in each."""
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,28 @@ class HeadFacts:
     kind: str
     layer: int
     head: int
-    """Counted from 0, among those that the model has."""
+    """Number of the head among those that the model has, from 0."""
 
     number: int
-    """In the whole model, where some heads are gone."""
+    """Number of the head in the unpruned model."""
 
     importance: float
     """E|dL/dg|, in nats."""
 
     entropy: float
-    """Of its attention, in nats, mean over rows."""
+    """Mean entropy of its attention over rows, in nats."""
 
     evenness: float
-    """Entropy by that of even attention: 1 sees all tokens alike, 0 sees one."""
+    """Entropy relative to uniform attention: 1 is uniform, 0 is a single token."""
 
     distance: float
-    """Mean distance of what it attends to, in tokens; across texts of different length, from the
-    diagonal."""
+    """Mean distance of the tokens that it attends to; for cross attention, from the diagonal."""
 
     scores: dict[str, float]
-    """Of every role that can be measured for it."""
+    """Score of every role that can be measured for this head."""
 
     roles: tuple[str, ...]
-    """Those it has, the clearest first."""
+    """Roles of the head, the clearest first."""
 
     @property
     def name(self) -> str:
@@ -83,13 +82,13 @@ class Heads:
     n_texts: int
     n_outputs: int
     loss: float
-    """Mean over texts of the loss that importance is of, in nats."""
+    """Mean loss over texts, in nats, from which importance is computed."""
 
     source: str = ""
-    """Where the texts come from."""
+    """Origin of the texts."""
 
     unit: str = "texts"
-    """What they are, for people."""
+    """Plural name of the inputs, for messages."""
 
     def __getitem__(self, name: str) -> HeadFacts:
         return next(head for head in self.heads if head.name == name)
@@ -106,7 +105,8 @@ class Heads:
         return list(rows.values())
 
     def importance(self, *, normalised: bool = False) -> dict[Head, float]:
-        """By head; `normalised`: divided by the length of its layer's, as Michel et al. do."""
+        """Importance by head; with `normalised` divided by the norm over its layer, as in Michel et
+        al."""
         found = {(h.kind, h.layer, h.head): h.importance for h in self.heads}
         if not normalised:
             return found
@@ -116,7 +116,7 @@ class Heads:
         return {h: value / max(squares[h[:2]] ** 0.5, 1e-30) for h, value in found.items()}
 
     def facts(self) -> dict[str, Any]:
-        """As JSON."""
+        """JSON values."""
         return asdict(self)
 
     @classmethod
@@ -135,9 +135,9 @@ def heads(
     importance: bool = True,
     change: Change = NO_CHANGE,
 ) -> Heads:
-    """Every head of a run, judged by some texts. Readings are taken as they are.
+    """Measure every head of a run on some texts. Readings are used as they are.
 
-    `change`: what is done to the model meanwhile. A head that is off is worth nothing.
+    `change` is applied to the model meanwhile. A head that is off has importance 0.
     """
     readings, source = _readings(run, texts, n)
     anatomy = Anatomy.of(run.model)
@@ -190,8 +190,11 @@ class _Passed:
 
 
 def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> _Passed:
-    """One text there and back. dL/dg of a head is the sum over its output of output × gradient,
-    which also tells the calls of layers apart that share their weights."""
+    """Run one text forward and backward.
+
+    dL/dg of a head is the sum of output × gradient over its output, which also separates the calls
+    of layers with shared weights.
+    """
     with (
         torch.set_grad_enabled(gradients),
         record(run.model, "weights", "heads", gradients=True) as got,
@@ -218,7 +221,7 @@ def _pass(run: Opened, reading: Reading, change: Change, *, gradients: bool) -> 
 
 
 class _Layer:
-    """What is known so far of the heads of one layer."""
+    """Accumulated measurements of the heads of one layer."""
 
     def __init__(self) -> None:
         self.means, self.even = Means(), Means()
@@ -241,7 +244,7 @@ class _Layer:
             sees_T = sees_T.minimum(torch.arange(n_rows) + 1.0)
         most_T = sees_T.log()
         means.add("evenness", entropy_HT[:, most_T > 0].sum(1), float(most_T.sum()))
-        # Where both texts are one, a token's own place is the diagonal.
+        # In self-attention the own position is the diagonal.
         own_T = torch.arange(n_rows) * (1.0 if kind.name != "cross" else n_columns / n_rows)
         distance_TS = (torch.arange(n_columns) - own_T[:, None]).abs()
         means.add("distance", (weights_HTS * distance_TS).sum((1, 2)), n_rows)
@@ -271,8 +274,11 @@ class _Layer:
 
 
 def _align(run: Opened, reading: Reading, change: Change) -> tuple[list[int], list[int]]:
-    """For each output that is a word, its row and the source token that it hangs on most: where
-    |gradient × input| of its log-probability, summed over the vector, is largest."""
+    """For each output that is a word, return its row and the source token that it depends on most.
+
+    That is the token with the largest |gradient × input| of the log-probability, summed over the
+    vector.
+    """
     if "source" not in reading.streams:
         return [], []
     encoder = Anatomy.of(run.model).stack("encoder")
@@ -300,14 +306,14 @@ def _is_apart(run: Opened, output: Output) -> bool:
 
 @torch.no_grad()
 def _repeat(run: Opened, seen: dict[tuple[str, int], _Layer], change: Change) -> None:
-    """Random tokens, read twice."""
+    """Measure the roles that need random tokens that are repeated."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
     period = min(PERIOD, len(ordinary), (run.shape.max_len - 1) // 2)
     if period < 4:
         return
-    for _ in range(REPEATS):  # no token twice in a half, or there would be two to go back to
+    for _ in range(REPEATS):  # no token twice in a half, so that its copy is unique
         drawn = torch.randperm(len(ordinary), generator=random)[:period].tolist()
         half = [ordinary[i] for i in drawn]
         ids = tokenizer.begun([*half, *half])

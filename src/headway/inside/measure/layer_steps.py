@@ -1,5 +1,5 @@
-"""The steps of a walk: what goes in, what comes out, and the numbers that lead from one to the
-other, so that a page can compute each step again."""
+"""Steps of a walkthrough: inputs, output, and the numbers from which a page can recompute each
+step."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import Tensor, nn
 from headway.nn.norms import LayerNorm
 
 ROUGH = 3e-4
-"""Largest error, as a share of the largest number of a vector, that 16-bit weights may cause."""
+"""Largest error that 16-bit weights may cause, relative to the largest value of a vector."""
 
 Named = tuple[str, str]
-"""A vector's name and how a formula writes it."""
+"""Name of a vector, and its symbol in formulas."""
 
 
 @dataclass(frozen=True)
 class Step:
     kind: str
-    """start, norm, linear, rotary, scores, softmax, mix, activation or add."""
+    """One of start, norm, linear, rotary, scores, softmax, mix, activation and add."""
 
     title: str
     words: str
-    """One plain sentence."""
+    """Explanation in one sentence."""
 
     inputs: tuple[str, ...]
     out: str
     numbers: dict[str, Any] = field(default_factory=dict)
-    """Tensors and plain values by name. Weights may be in 16 bits."""
+    """Tensors and plain values by name. Weights may have 16 bits."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Story:
     """Vectors by name, as the model computed them, and the steps between them."""
 
     room: int
-    """Numbers of weights that each matrix may bring along; of larger ones some rows are there."""
+    """Most weights of a matrix that are stored; of larger matrices some rows are stored."""
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
@@ -56,11 +56,11 @@ class Story:
         return step.out
 
     def norm(self, norm: nn.Module, source: str, out: Named, words: str) -> str:
-        """One norm, of a layer or of a head's queries."""
+        """Add a step for a norm, of a layer or of a head's queries."""
         made = self.vector(out, norm(self.vectors[source][None])[0])
         parts = {name: value.detach() for name, value in norm.named_parameters()}
         centred = isinstance(norm, LayerNorm)
-        title = "Norm: mean 0, spread 1" if centred else "Norm: mean square 1"
+        title = "Layer norm: mean 0, variance 1" if centred else "RMS norm: mean square 1"
         numbers = {"centred": centred, "eps": norm.eps, **parts}
         return self.add(Step("norm", title, words, (source,), made, numbers))
 
@@ -68,8 +68,8 @@ class Story:
         self, source: str, matrix: tuple[Tensor, Tensor | None], out: Named, true_E: Tensor,
         title: str, words: str,
     ) -> str:  # fmt: skip
-        """A matrix, and perhaps a bias, that lead to `true_E`. Of a large one the strongest rows
-        are brought along, and the rest of what comes out is taken as given."""
+        """Add a step for a matrix with an optional bias that leads to `true_E`. Of a large matrix
+        the strongest rows are stored; the other outputs are taken as given."""
         weight_ED, bias_E = (None if part is None else part.detach().float() for part in matrix)
         assert weight_ED is not None
         made, x_D = self.vector(out, true_E), self.vectors[source]
@@ -85,7 +85,7 @@ class Story:
 
     def mix(self, shares: str, vectors_SD: Tensor, rest_D: Tensor, out: Named, true_D: Tensor,
             about: tuple[str, str], **numbers: Any) -> str:  # fmt: skip
-        """Vectors, each times its share, and one more for all that are not brought along."""
+        """Add a step for a weighted sum of vectors, with one more vector for the rest."""
         made, shares_S = self.vector(out, true_D), self.vectors[shares]
         kept_SD = vectors_SD.detach().half()
         if not _fine(shares_S @ kept_SD.float(), shares_S @ vectors_SD, true_D):
@@ -99,7 +99,7 @@ class Story:
 
 
 def strongest(values_E: Tensor, most: int) -> Tensor:
-    """Numbers of the largest values, in order; all, if there is room."""
+    """Indices of the largest values, in order; all if there is room."""
     if len(values_E) <= most:
         return torch.arange(len(values_E))
     return values_E.abs().topk(most).indices.sort().values

@@ -1,9 +1,9 @@
-"""One token through one layer, with all the numbers: the Illustrated Transformer on your own model.
+"""Walkthrough of one token through one layer with all numbers, on your own model.
 
-A walk is a list of steps: which vectors go in, which comes out, and the weights between them, so
-that a reader, or a page, can compute each step again. The wirings of `nn/block.py` are told here
-once more: each has words of its own, and a norm that is computed together with a sum passes no tap.
-What comes out is held against the trace, so that the two cannot part.
+A walkthrough is a list of steps with input vectors, an output vector and the weights between them,
+so that a reader or a page can recompute each step. The block layouts of `nn/block.py` are repeated
+here, because each needs its own explanations and a norm that is fused with a sum has no tap. The
+result is checked against the trace, so that the two cannot diverge.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from headway.nn.block import Block, Parallel, PostNorm
 from headway.tasks.opened import Opened
 
 WEIGHTS = 48_000
-"""Numbers of weights that a walk brings along: about 100 kB of a page."""
+"""Weights that a walkthrough stores: about 100 kB of a page."""
 
 Wish = tuple[str, int | None, int | None, int | None]
-"""Kind of attention, layer, head and row, counted from 0; None: choose one."""
+"""Kind of attention, layer, head and row, counted from 0; None: select one."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,27 @@ class Walk:
     at: At
     stack: str
     heads: dict[str, int]
-    """The head that is followed, of each kind of attention in the layer."""
+    """Head that is followed, for each kind of attention in the layer."""
 
     focus: dict[str, int]
-    """The column that it attends to most."""
+    """Column with the largest attention weight, by kind."""
 
     vectors: dict[str, Tensor]
-    """By name, as the model computed them."""
+    """Vectors by name, as the model computed them."""
 
     labels: dict[str, str]
-    """How formulas write the vectors."""
+    """Symbols of the vectors in formulas."""
 
     steps: list[Step]
 
 
 @torch.no_grad()
 def walk(run: Opened, found: Trace, at: Wish | None = None) -> Walk:
-    """Chosen, where `at` does not say: the last token that was said, the middle layer, and the
-    head that looks most sharply at another word."""
+    """Walk one token through one layer.
+
+    By default it is the last output token, the middle layer, and the head with the largest weight
+    on another word.
+    """
     anatomy = Anatomy.of(run.model)
     place = _place(anatomy, found, at)
     part = next(p for p in anatomy.stacks if p.stream == anatomy.kind(place.kind).rows)
@@ -79,7 +82,7 @@ def walk(run: Opened, found: Trace, at: Wish | None = None) -> Walk:
     story = tour.story
     true_D = found.states[part.name][place.layer + 1][place.row]
     error = (story.vectors["end"] - true_D).abs().max()
-    assert error <= 1e-4 * true_D.abs().max().clamp(min=1), "the walk left the trace"
+    assert error <= 1e-4 * true_D.abs().max().clamp(min=1), "the walkthrough differs from the trace"
     return Walk(place, part.name, heads, tour.focus, story.vectors, story.labels, story.steps)
 
 
@@ -98,7 +101,7 @@ def _place(anatomy: Anatomy, found: Trace, at: Wish | None) -> At:
 
 
 def _last_word(found: Trace) -> int:
-    """The row that said the last token before the end; else the last word of the text."""
+    """Row of the last output token before the end token; otherwise the last word of the text."""
     reading = found.reading
     rows = [output.row for output in reading.outputs if output.row is not None]
     if rows:
@@ -109,7 +112,7 @@ def _last_word(found: Trace) -> int:
 
 
 def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: At) -> int:
-    """The head with the largest weight on one word other than the token itself."""
+    """Head with the largest weight on a word other than the token itself."""
     columns = anatomy.kind(kind).columns
     weights_HS = found.attention[kind][place.layer][:, place.row].clone()
     weights_HS[:, list(found.reading.streams[columns].special)] = 0
@@ -126,7 +129,7 @@ def _memory(anatomy: Anatomy, found: Trace, block: Block) -> Tensor | None:
 
 
 class _Tour:
-    """The three wirings of a layer, step by step."""
+    """The three block layouts of a layer, step by step."""
 
     def __init__(
         self, story: Story, found: Trace, place: At, part: StackPart, heads: dict[str, int]
@@ -137,14 +140,14 @@ class _Tour:
 
     def whole(self, block: Block, memory_SD: Tensor | None) -> None:
         x = self.story.vector(("x", "x"), self.x_TD[self.place.row])
-        came = "the layer before left it" if self.place.layer else "embedding and position made it"
-        words = f"One vector stands for the token, as {came}."
-        self.story.add(Step("start", "The token as it comes in", words, (), x))
+        came = "output of the previous layer" if self.place.layer else "embedding and position"
+        words = f"The hidden state of the token before this layer: {came}."
+        self.story.add(Step("start", "Input of the layer", words, (), x))
         wiring = {Parallel: self._parallel, PostNorm: self._post}
         wiring.get(type(block), self._pre)(block, memory_SD)
 
     def _pre(self, block: Block, memory_SD: Tensor | None) -> None:
-        words = "A norm before each part of the layer: numbers of one size go in."
+        words = "A norm precedes each part of the layer, so that its inputs have a fixed scale."
         n = self.story.norm(block.norm_attention, "x", ("n", "n"), words)
         x = self._add("x", self._own(block, n, block.norm_attention(self.x_TD)), ("x1", "x′"))
         if memory_SD is not None and block.norm_cross is not None:
@@ -155,7 +158,7 @@ class _Tour:
         self._add(x, feed_forward_steps(self.story, block.feed_forward, n), ("end", "y"))
 
     def _post(self, block: Block, memory_SD: Tensor | None) -> None:
-        words = "After each part of the layer a norm brings the numbers back to one size."
+        words = "A norm follows each part of the layer, so that its outputs have a fixed scale."
         s = self._add("x", self._own(block, "x", self.x_TD), ("s1", "s"))
         x = self.story.norm(block.norm_attention, s, ("x1", "x′"), words)
         if memory_SD is not None and block.norm_cross is not None:
@@ -166,17 +169,17 @@ class _Tour:
         self.story.norm(block.norm_feed_forward, self._add(x, f, ("s3", "t")), ("end", "y"), words)
 
     def _parallel(self, block: Block, memory_SD: Tensor | None) -> None:
-        words = "One norm serves all parts of this layer, which work side by side."
+        words = "The parts of this layer work in parallel on the output of one norm."
         n = self.story.norm(block.norm_attention, "x", ("n", "n"), words)
         parts = ["x", self._own(block, n, block.norm_attention(self.x_TD))]
         if memory_SD is not None:
             parts.append(self._cross(block, n, memory_SD))
         parts.append(feed_forward_steps(self.story, block.feed_forward, n))
-        words = "What the parts found is added to what came in: the residual path."
-        self.story.plus(tuple(parts), ("end", "y"), "Add everything to x", words)
+        words = "Residual connection: the results of all parts are added to the input."
+        self.story.plus(tuple(parts), ("end", "y"), "Add all parts to x", words)
 
     def _add(self, x: str, added: str, out: tuple[str, str]) -> str:
-        words = "The token keeps what it was, and what was found is added: the residual path."
+        words = "Residual connection: the result is added to the token's previous state."
         return self.story.plus((x, added), out, f"Add to {self.story.labels[x]}", words)
 
     def _own(self, block: Block, source: str, x_TD: Tensor) -> str:

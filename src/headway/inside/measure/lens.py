@@ -1,7 +1,7 @@
-"""What the model would say if it stopped after each layer: the lens.
+"""Logit lens: the prediction that the model would make from each layer.
 
-The vectors between two layers go straight to the final norm and the task's own head. So a reader
-sees words (or classes, or tags) grow, and from which layer on the answer stays what it will be.
+The vectors between two layers are passed directly to the final norm and the task's own head. This
+shows how words (or classes, or tags) emerge, and from which layer the prediction no longer changes.
 """
 
 from __future__ import annotations
@@ -27,44 +27,49 @@ __all__ = ["Lens", "Tuned", "lens", "tune"]
 WITH_NGRAMS = "with n-grams"
 
 TOP = 5
-"""Answers that are kept of each layer, the likeliest first."""
+"""Most probable candidates that are kept for each layer."""
 
 
 @dataclass(frozen=True)
 class Lens:
-    """Layers count from what the front hands over (0) to the last; after it comes, for a model with
-    an n-gram member, the answer of both members. Rows are the outputs."""
+    """Predictions by layer: from the output of the front (0) to the last layer.
+
+    A model with an n-gram member has one more row with the prediction of both members. Rows of
+    tensors are outputs.
+    """
 
     outputs: tuple[Output, ...]
     layers: tuple[str, ...]
-    """Their names."""
+    """Names of the layers."""
 
     how: str
-    """What is done with a layer's vectors, in a sentence."""
+    """How the vectors of a layer are read, in a sentence."""
 
     scores_RC: Tensor
-    """Scores of the last of `layers`: the model's answer."""
+    """Scores of the last of `layers`: the model's prediction."""
 
     top_LRK: Tensor
-    """The likeliest words or labels of each layer. Of a vector as output there are none."""
+    """Most probable words or labels of each layer; empty if the output is a vector."""
 
     probability_LRK: Tensor
-    """Theirs."""
+    """Probabilities of `top_LRK`."""
 
     rank_LR: Tensor
-    """Of the output that was chosen in the end: 1 is the likeliest."""
+    """Rank of the final output at each layer: 1 is the most probable."""
 
     chosen_LR: Tensor
-    """The probability of that output; of a vector: its cosine with the final one."""
+    """Probability of the final output; for a vector its cosine with the final one."""
 
     kl_LR: Tensor
-    """Kullback-Leibler divergence of the layer from the answer, in nats; of several labels that are
-    right or not, the mean of theirs."""
+    """Kullback-Leibler divergence from the final prediction, in nats; for independent labels their
+    mean."""
 
     @property
     def decided(self) -> tuple[int | None, ...]:
-        """For each output the first layer from which on it stays the likeliest; None: it never
-        does, as happens where a search or neighbouring tags decide."""
+        """For each output the first layer from which it stays the most probable.
+
+        None if it never does: a search or neighbouring tags may decide.
+        """
         first_R = []
         for rank_L in self.rank_LR.T.tolist():
             below = [layer for layer, rank in enumerate(rank_L) if rank != 1]
@@ -79,8 +84,8 @@ class Lens:
 
 @torch.no_grad()
 def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -> Lens:
-    """The last one is the model's answer, to the last bit. `tuned`: with a fitted map before the
-    head of every layer but the last."""
+    """Read the prediction at each layer; the last one equals the model's exactly. `tuned` applies a
+    fitted map before the head for every layer but the last."""
     found = text if isinstance(text, Trace) else trace(run, text)
     reading, part = found.reading, Anatomy.of(run.model).stacks[-1]
     states = found.states[part.name]
@@ -98,9 +103,9 @@ def lens(run: Opened, text: str | Reading | Trace, tuned: Tuned | None = None) -
     reads = [read_out(run, batch, one, changes) for one in behind]
     layers = [_layer(run, read, reads[-1], reading) for read in reads]
     top, probability, rank, chosen, kl = (torch.stack(parts) for parts in zip(*layers, strict=True))
-    how = _how(part) + ("" if tuned is None else " A fitted map goes first.")
+    how = _how(part) + ("" if tuned is None else " A fitted affine map is applied first.")
     if vote is not None:
-        how += " The last step adds the n-grams: it is the answer."
+        how += " The last step adds the n-grams, which gives the model's prediction."
     last_RC = scores_in(run, reads[-1])
     return Lens(reading.outputs, tuple(names), how, last_RC, top, probability, rank, chosen, kl)
 
@@ -118,7 +123,7 @@ def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tenso
     ids_R1 = torch.tensor([output.id for output in reading.outputs])[:, None]
     chosen_R1 = logs_RC.gather(1, ids_R1)
     rank_R = 1 + (logs_RC > chosen_R1).sum(1)
-    if read.apart is bernoulli:  # each label for itself
+    if read.apart is bernoulli:  # independent labels
         kl_R = read.apart(scores_RC, last_RC, 1.0)
     else:
         last_logs_RC = last_RC.double().log_softmax(-1)
@@ -128,13 +133,13 @@ def _layer(run: Opened, read: Read, last: Read, reading: Reading) -> tuple[Tenso
 
 def _how(part: StackPart) -> str:
     if part.stack.final_norm is not None:
-        return "A layer's vectors go through the model's final norm, then to its own head."
+        return "The vectors of a layer go through the model's final norm, then to its output head."
     if isinstance(part.front, TextFront) and part.front.norm is not None:
         return (
-            "Every layer of this model ends with a norm, and so does what comes in: vectors go "
-            "straight to the head."
+            "Every layer of this model ends with a norm, and so does its input, so vectors go "
+            "directly to the output head."
         )
     return (
-        "Every layer of this model ends with a norm, so its vectors go straight to the head; what "
-        "comes in has no norm and is taken as it is."
+        "Every layer of this model ends with a norm, so its vectors go directly to the output "
+        "head; the input has no norm and is used as it is."
     )

@@ -1,6 +1,6 @@
-"""What each output looked at in a picture or a recording: every head, and maps through all layers.
+"""Attention of each output to an image or a recording: every head, and maps over all layers.
 
-A row is an output, a column a patch or a stretch of sound.
+A row is an output, a column a patch or an audio frame.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from headway.inside.measure.maps.rollout import rollout
 from headway.tasks.opened import Opened
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
-"""Outputs times rows of the source up to which gradients, occlusion and integrated gradients are
-made without being asked for."""
+"""Limits of outputs times source positions for gradients, occlusion and integrated gradients
+without `slow`."""
 
 STEPS = 64
 
@@ -36,7 +36,7 @@ class Method:
     key: str
     label: str
     how: str
-    """What it is, in a sentence."""
+    """Explanation in one sentence."""
 
 
 METHODS = {
@@ -59,12 +59,13 @@ METHODS = {
 
 
 def looking_kind(reading: Reading) -> str:
-    """The attention that looks at the input: across, or of the only stack."""
+    """Kind of attention that reads the input: cross attention, or that of the only stack."""
     return "cross" if "target" in reading.streams else "self"
 
 
 def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
-    """Of each layer what the heads look at when an output is read (H R S); nothing without them."""
+    """Weights by which each output is read from the input (H R S), for each layer; empty without
+    attention."""
     reads_RT = readout_RT(run, trace.reading)
     layers = trace.attention.get(looking_kind(trace.reading), [])
     return [reads_RT @ layer.float() for layer in layers]
@@ -73,8 +74,8 @@ def head_weights(run: Opened | None, trace: Trace) -> list[Tensor]:
 def whole_maps(
     run: Opened | None, trace: Trace, change: Change, *, slow: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Maps that are not of a single head (R S), by their key; and what was left out, and why.
-    `slow`: those that take long, too."""
+    """Make the maps that cover all layers (R S), by key; also return what was left out, and why.
+    `slow` includes maps that take long."""
     source = trace.reading.sides(looking_kind(trace.reading))[1]
     by_attention = run is None or Anatomy.of(run.model).by_attention
     made = {"rollout": rollout(run, trace).parts()[source]} if by_attention else {}
@@ -106,8 +107,8 @@ def whole_maps(
 
 
 def word_groups(reading: Reading) -> list[dict[str, Any]]:
-    """The words of the answer, each with the numbers of the outputs that wrote it. A label is one
-    word; the end of a text, and other special tokens, are words of their own."""
+    """Words of the output, each with the numbers of its outputs. A label is one word; special
+    tokens are separate words."""
     numbers = written_words(reading)
     groups: list[dict[str, Any]] = []
     for row, (number, output) in enumerate(zip(numbers, reading.outputs, strict=True)):

@@ -1,7 +1,7 @@
-"""The nearest tokens of a corpus: by the state of a layer, or by the factors that fire there.
+"""Nearest tokens of a corpus, by the hidden states of a layer or by the factors active there.
 
-Exact: every token of the corpus is compared. States are centred first by their mean over the
-corpus, since in most models all states share one large part, which makes everything look alike.
+The search is exact: every token of the corpus is compared. States are first centred by their mean
+over the corpus, because in most models all states share a large component that makes all similar.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.tasks.opened import Opened
 
 MAX_TOKENS = 50_000
 AT_ONCE = 8192
-"""Tokens compared at a time: in f32, though they are held in f16."""
+"""Tokens compared at a time, converted from f16 to f32."""
 
 Vectors = NDArray[np.float32]
 
@@ -37,7 +37,8 @@ class Hit:
 
 @dataclass(frozen=True)
 class Index:
-    """Tokens of a corpus by their states at one site; first and last tokens of texts are not in."""
+    """Tokens of a corpus by their states at one site, without special tokens at the ends of
+    texts."""
 
     run: Opened
     site: Site
@@ -49,7 +50,7 @@ class Index:
     length_N: Vectors
     middle_D: Vectors
     factors: Factors | None = None
-    """Then rows are not states but what fires."""
+    """If given, rows are activations of factors instead of states."""
 
     @classmethod
     def of(
@@ -62,7 +63,7 @@ class Index:
         factors: Factors | None = None,
         max_tokens: int = MAX_TOKENS,
     ) -> Index:
-        """Of a layer (0: the embedding) of a stack, the last one unless named."""
+        """Make an index of a layer (0: the embedding) of a stack, by default the last stack."""
         sites = sites_of(run.model)
         wanted = (sites[-1][0] if stack is None else stack, layer)
         if wanted not in sites:
@@ -75,14 +76,15 @@ class Index:
         return stream_of(self.run.model, self.site)
 
     def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Hit]:
-        """The tokens of the corpus most like one token of a traced text, nearest first."""
+        """Find the most similar tokens of the corpus for one token of a traced text, nearest
+        first."""
         if stream != self.stream:
             raise UserError(f"this index has tokens of {self.stream}, not of {stream}.")
         x_1D = trace.states[self.site[0]][self.site[1]][place : place + 1]
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
     def rows(self, x_ND: torch.Tensor) -> Vectors:
-        """What is compared of states of this site."""
+        """Vectors that are compared for states of this site."""
         if self.factors is not None:
             x_ND = self.factors.codes(x_ND, self.site)
         return np.asarray(x_ND.float().numpy() - self.middle_D, np.float32)
@@ -105,7 +107,7 @@ class Index:
         return np.concatenate(parts, axis=1)
 
     def strongest(self, factor: int, top: int = 10) -> list[tuple[float, int, int]]:
-        """Where a factor fires most: activation, passage and place."""
+        """Tokens on which a factor is most active: activation, passage and place."""
         if self.factors is None:
             raise UserError(
                 "this index contains states. Create it with factors=… to search by factor."
@@ -117,7 +119,7 @@ class Index:
         return [(float(value_N[n]), *place) for n, place in zip(best, places, strict=True)]
 
     def shown(self, passage: int, place: int, before: int = 8, behind: int = 5) -> Shown:
-        """A place in its context, for people."""
+        """Format a place with its context."""
         first, end = max(0, place - before), place + behind + 1
         return self.texts[passage].shown(self.stream, place, first, end)
 
@@ -131,7 +133,7 @@ def indexes(
     factors: Factors | None = None,
     max_tokens: int = MAX_TOKENS,
 ) -> dict[Site, Index]:
-    """Several layers in one pass over the corpus."""
+    """Make indexes of several layers in one pass over the corpus."""
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     decoding = any(stream_of(run.model, site) == "target" for site in sites)
     texts = passages(run, corpus, min(max_tokens, MAX_TOKENS), write=decoding)

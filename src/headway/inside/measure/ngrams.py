@@ -26,9 +26,9 @@ INSIDE = "(inside a word)"
 class Votes:
     """Effects of n-grams and layers on one output.
 
-    Of one label among several, an effect is on its margin: its score less the mean score of the
-    others. Of labels that do not exclude each other it is on the label's own score, and of a number
-    on its distance from the training mean. The effects add up to that margin, score or distance.
+    For a single label the effect is on its margin: its score minus the mean score of the others.
+    For independent labels it is on the label's own score, and for a number on its distance from the
+    training mean. The effects add up to that margin, score or distance.
     """
 
     probs: dict[str, Tensor]

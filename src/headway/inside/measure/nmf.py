@@ -1,7 +1,8 @@
-"""Non-negative factors of a matrix: what fires together (Lee and Seung 2001, multiplicative steps).
+"""Non-negative matrix factorization: groups of activations (Lee and Seung 2001, multiplicative
+updates).
 
-Ecco made them popular for the feed-forward activations of one text. As there, negative
-activations are set to zero first: gelu and its kin are slightly negative where they are off.
+Ecco introduced it for the feed-forward activations of one text. As there, negative activations are
+set to zero first, because gelu and similar functions are slightly negative when they are off.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from torch import Tensor
 
 SMALL = 1e-12
 STILL = 1e-5
-"""A relative gain of ten steps below which nothing more happens."""
+"""Relative improvement over ten steps below which the iteration stops."""
 
 
 @dataclass(frozen=True)
 class Nmf:
-    """`x_TF` is about `weights_TK @ parts_KF`; strongest factor first."""
+    """Factorization `x_TF` ≈ `weights_TK @ parts_KF`, with the strongest factor first."""
 
     weights_TK: Tensor
-    """How much of each factor a token has."""
+    """Weight of each factor for each token."""
 
     parts_KF: Tensor
-    """What each factor is made of; every row has length one."""
+    """Composition of each factor; every row has norm 1."""
 
     errors: tuple[float, ...]
-    """Of the reconstruction, as a share of |x|², before the first step and behind every one."""
+    """Reconstruction error relative to |x|², before the first step and after each step."""
 
     @property
     def explained(self) -> float:
@@ -36,8 +37,8 @@ class Nmf:
 
 @torch.no_grad()
 def nmf(x_TF: Tensor, n: int, *, steps: int = 200, seed: int = 1) -> Nmf:
-    """`n` factors of the positive part of `x_TF`. The error never grows; the same seed gives the
-    same factors."""
+    """Factorize the positive part of `x_TF` into `n` factors. The error never grows; the same seed
+    gives the same factors."""
     x_TF = x_TF.detach().float().clamp(min=0).cpu()
     total = float(x_TF.square().sum())
     random = torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
-"""How a model knows where a token stands, as numbers: the code, and what can be measured of it.
+"""Positional encodings of a model and their measured properties.
 
-Learned and sinusoidal codes are added to the embeddings; rotary ones turn queries and keys; ALiBi
-and relative ones are numbers that are added to the scores, by distance.
+Learned and sinusoidal encodings are added to the embeddings; rotary ones rotate queries and keys;
+ALiBi and relative ones are biases that are added to the scores, by distance.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from headway.models.parts.text import TextFront
 from headway.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal, sinusoids
 
 MOST_PLACES = 512
-"""Of a table that is looked at: enough to see its far end, and quick."""
+"""Most positions of a table that are measured: enough to show its far end, and fast."""
 
 STILL = 0.1
-"""A dimension that moves less than this, of a code between -1 and 1, tells places hardly apart."""
+"""Smallest range of a dimension, for an encoding between -1 and 1, that distinguishes positions."""
 
 
 @dataclass(frozen=True)
 class PositionCode:
-    """Of one stack, or of several whose codes are equal."""
+    """A positional encoding of one stack, or of several stacks with equal encodings."""
 
     kind: str
-    """learned, sinusoidal, sinusoidal-halves, rotary, alibi or relative."""
+    """One of learned, sinusoidal, sinusoidal-halves, rotary, alibi and relative."""
 
     stacks: tuple[str, ...]
     table_PD: Tensor | None = None
-    """A row a place. Of a rotary code: the cosines of its angles, then the sines."""
+    """One row per position; for a rotary encoding the cosines of its angles, then the sines."""
 
     rate_I: Tensor | None = None
-    """Radians a place, of each pair of numbers that turns: sinusoids and rotary."""
+    """Radians per position for each rotating pair, of sinusoidal and rotary encodings."""
 
     bias_HR: Tensor | None = None
-    """Added to the scores of each head at the `distances`."""
+    """Bias added to the scores of each head at the `distances`."""
 
     distances: tuple[int, ...] = ()
-    """Key place less query place."""
+    """Key position minus query position."""
 
     @property
     def pairs(self) -> tuple[list[int], list[int]]:
-        """Columns of the table that are the sines and the cosines of the `rate_I`."""
+        """Columns of the table with the sines and the cosines of the `rate_I`."""
         assert self.rate_I is not None
         half = len(self.rate_I)
         first, second = list(range(half)), list(range(half, 2 * half))
@@ -57,13 +57,13 @@ class PositionCode:
         return list(range(0, 2 * half, 2)), list(range(1, 2 * half, 2))
 
     def of_length(self, n_places: int) -> PositionCode:
-        """The first places alone."""
+        """Keep only the first positions."""
         assert self.table_PD is not None
         return replace(self, table_PD=self.table_PD[:n_places])
 
 
 def codes(model: nn.Module, n_places: int = MOST_PLACES) -> list[PositionCode]:
-    """Every code of the model; none, if nothing tells its tokens where they stand."""
+    """All positional encodings of the model; empty if it has none."""
     found = [code for part in Anatomy.of(model).stacks for code in _codes_of(part, n_places)]
     merged: list[PositionCode] = []
     for code in found:
@@ -122,22 +122,22 @@ def _equal(one: PositionCode, other: PositionCode) -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """How alike the codes of two places are, by their distance."""
+    """Similarity of the encodings of two positions by their distance."""
 
     value_R: Tensor
-    """Cosine of two places this far apart, averaged over where they stand; 1 at distance 0."""
+    """Mean cosine of two positions at each distance; 1 at distance 0."""
 
     spread_R: Tensor
-    """Standard deviation over where they stand: zero where only the distance matters."""
+    """Standard deviation over positions: zero if only the distance matters."""
 
     twin: float
-    """Distance of the two most alike places, as vectors of length 1."""
+    """Distance of the two most similar positions, as vectors of length 1."""
 
     twin_apart: int
-    """How many places apart those stand. More than a few: the code comes round again."""
+    """Difference of these two positions; a large value means that the encoding repeats."""
 
     spearman: float
-    """Rank correlation of the distance of the vectors with the distance of the places."""
+    """Rank correlation of the distance of the vectors with the distance of the positions."""
 
 
 def kernel(table_PD: Tensor) -> Kernel:
@@ -159,32 +159,34 @@ def kernel(table_PD: Tensor) -> Kernel:
 
 
 def slow_share(code: PositionCode, n_places: int) -> float:
-    """Share of the dimensions that hardly move over so many places, and are free for meaning."""
+    """Fraction of the dimensions that hardly change over `n_places` positions and are free for
+    meaning."""
     assert code.table_PD is not None
     table_PD = code.table_PD[:n_places]
     range_D = table_PD.amax(0) - table_PD.amin(0)
-    # A trained code has any size; a tenth of its dimensions move more than this.
+    # Trained encodings have any scale: a tenth of the dimensions have a larger range than this.
     size = float(range_D.quantile(0.9)) / 2 if code.rate_I is None else 1.0
     return float((range_D < STILL * size).float().mean())
 
 
 @dataclass(frozen=True)
 class PositionUse:
-    """What the trained part of a model does with each dimension of the code."""
+    """Use of the dimensions of an encoding by the trained weights."""
 
     code_D: Tensor
-    """Variance of the code over the places; of a rotary code: the rates."""
+    """Variance of the encoding over the positions; for a rotary encoding its rates."""
 
     use_D: Tensor
-    """Variance of the token embeddings; of a rotary code: size of queries times size of keys."""
+    """Variance of the token embeddings; for a rotary encoding the norms of queries times keys."""
 
     spearman: float
-    """Negative: meaning keeps to where the code is quiet."""
+    """Rank correlation of both; negative: embeddings use the dimensions where the encoding is
+    quiet."""
 
 
 @torch.no_grad()
 def use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
-    """Of the first stack that has the code; None for codes without dimensions."""
+    """Measure the first stack with this encoding; None for encodings without dimensions."""
     part = Anatomy.of(model).stack(code.stacks[0])
     if code.table_PD is None:
         return None
@@ -199,7 +201,7 @@ def use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | No
 
 
 def _pair_sizes(part: StackPart) -> Tensor:
-    """Size of the weights of queries times that of keys, for each pair that turns together."""
+    """Norm of the query weights times that of the key weights, for each rotating pair."""
     sizes = []
     for block in part.blocks:
         n_q, n_k, _ = block.attention.sizes
@@ -213,26 +215,29 @@ def _pair_sizes(part: StackPart) -> Tensor:
 
 
 def _spearman(one: Tensor, other: Tensor) -> float:
-    """0 where there is no rank correlation to speak of."""
+    """Rank correlation, or 0 if it is undefined."""
     return spearman(one.double().numpy(), other.double().numpy()) or 0.0
 
 
 @dataclass(frozen=True)
 class Shift:
-    """Is the code of place p + k a matrix times the code of place p, the same for all p?"""
+    """Test whether the encoding of position p + k is a matrix times that of p, the same for all
+    p."""
 
     k: int
     exact: float | None
-    """Largest error of the rotation that the frequencies give, in fp32; None without them."""
+    """Largest error of the rotation by the known frequencies, in fp32; None without frequencies."""
 
     fitted: float
-    """Relative error of a matrix fitted by least squares, on the places that it was fitted to."""
+    """Relative error of a matrix fitted by least squares, on the positions of the fit."""
 
     tested: float
-    """The same on the places behind them: a map that exists is not yet one that is found."""
+    """Relative error of the fitted matrix on later positions, which shows whether it
+    generalizes."""
 
     blocks: float | None
-    """The same for a map fitted in 2×2 blocks, one a frequency; None without frequencies."""
+    """Relative error on later positions of a map fitted in 2×2 blocks, one per frequency; None
+    without frequencies."""
 
 
 def shift(code: PositionCode, k: int = 1) -> Shift:
@@ -243,7 +248,7 @@ def shift(code: PositionCode, k: int = 1) -> Shift:
     wide_PD = table_PD.double()
     before_PD, after_PD = wide_PD[: half - k], wide_PD[k:half]
     new_PD, new_after_PD = wide_PD[half:-k], wide_PD[half + k :]
-    # numpy's, because it cuts off directions that rounding alone has filled.
+    # numpy's solver, because it cuts off directions that consist of rounding errors.
     map_DD = torch.from_numpy(np.linalg.lstsq(before_PD.numpy(), after_PD.numpy(), rcond=None)[0])
     exact = blocks = None
     if code.rate_I is not None:
@@ -260,7 +265,7 @@ def shift(code: PositionCode, k: int = 1) -> Shift:
 
 
 def rotation(code: PositionCode, k: int) -> Tensor:
-    """The matrix R_k with code(p + k) = R_k · code(p): each pair turns by k times its rate."""
+    """Matrix R_k with code(p + k) = R_k · code(p): each pair is rotated by k times its rate."""
     assert code.table_PD is not None
     assert code.rate_I is not None
     sines, cosines = code.pairs

@@ -1,4 +1,4 @@
-"""A run before and after something was taken out of it: size, loss, score and speed."""
+"""Compare a run before and after pruning: size, loss, score and speed."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from headway.tasks.opened import Opened, open_plain, open_run
 from headway.tasks.task import Use, find_task
 
 ROUNDS = 5
-"""Times that each of the two is timed, in turns, so that what else a machine does hits both."""
+"""Alternating timing rounds, so that other load on the machine affects both runs."""
 
 TIMED = 32
-"""Texts of a round."""
+"""Texts per round."""
 
 PROMPT, WRITTEN = 8, 32
-"""Tokens that a language model is given and writes, where it is timed."""
+"""Tokens of the prompt and of the continuation for timing a language model."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing measured of both."""
+    """One measurement of both runs."""
 
     name: str
     before: float
@@ -50,8 +50,8 @@ class Line:
 def find_examples(
     run: Opened, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
-    """Examples to judge heads by, and where they come from: given files, else the run's own data,
-    else a test set. The score is measured on that, too, so it is the last choice."""
+    """Find examples to measure heads on, and describe their origin: given files, else the run's own
+    data, else a test set. The test set comes last because the score is also measured on it."""
     if given:
         where = ", ".join(given)
         texts = replace(run.settings.data, text=tuple(given), valid_text=())
@@ -76,7 +76,7 @@ def prune_run(
     run: Opened, gone: Collection[Head], out: Path, readings: Sequence[Reading],
     files: DataSettings | None,
 ) -> list[Line]:  # fmt: skip
-    """Write the run without these heads into a new folder, and compare both."""
+    """Write the run without these heads to a new folder, and compare both."""
     with new_folder(out) as folder:
         save_pruned(run, gone, folder)
     return compare(run, open_plain(out), readings, files)
@@ -85,7 +85,8 @@ def prune_run(
 def compare(
     before: Opened, after: Opened, readings: Sequence[Reading], files: DataSettings | None
 ) -> list[Line]:
-    """`readings`: for loss and speed; `files`: test data for the task's own metric."""
+    """Compare two runs; `readings` are for loss and speed, `files` are test data for the task's
+    metric."""
     lines = [
         Line("parameters", count(before.model), count(after.model)),
         Line("heads", before.shape.n_kept_heads, after.shape.n_kept_heads, "in all layers"),
@@ -104,7 +105,7 @@ def compare(
 
 @torch.no_grad()
 def mean_loss(run: Opened, readings: Sequence[Reading]) -> float:
-    """Mean over texts of the mean over their outputs."""
+    """Mean over texts of the mean loss of their outputs."""
     losses = [-float(say(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
@@ -116,7 +117,7 @@ def _size(run: Opened) -> int:
 def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[Line]:
     found = []
     few = readings[:TIMED]
-    rows = "tokens" if few[0].media is None else "rows"
+    rows = "tokens" if few[0].media is None else "positions"
     times = f"median of {ROUNDS} alternating rounds, {len(few)} {readings[0].unit}"
     if before.spec.writes:
         what = "new" if before.spec.continues else "target"
@@ -128,7 +129,7 @@ def _speeds(before: Opened, after: Opened, readings: Sequence[Reading]) -> list[
 
 
 def _in_turns(*jobs: Callable[[], float]) -> list[float]:
-    """Tokens a second of each job, which says how many tokens it did."""
+    """Tokens per second of each job; a job returns its number of tokens."""
     for job in jobs:
         job()  # the first time is slower
     speeds: list[list[float]] = [[] for _ in jobs]
@@ -173,7 +174,7 @@ def _predicting(run: Opened, readings: Sequence[Reading]) -> Callable[[], float]
 
 
 def _question(reading: Reading) -> str | Given:
-    """What was read, as a predictor is asked."""
+    """Input of a reading in the form that predictors take."""
     if reading.media is not None:
         return Given(reading.media.name, reading.media.item)
     return " ".join(reading.text.split())

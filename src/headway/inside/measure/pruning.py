@@ -1,4 +1,4 @@
-"""Heads taken out of a model: what is left computes as if the others gave nothing."""
+"""Prune attention heads: the smaller model computes the same as with these heads set to zero."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from headway.storage import replace_file
 from headway.tasks.opened import Opened
 
 Head = tuple[str, int, int]
-"""Kind of attention, layer, head; counted from 0 among those that the model has."""
+"""Kind of attention, layer and head, counted from 0 among the heads that the model has."""
 
 
 def name_of(head: Head) -> str:
-    """`cross.1.3`, as in all data: from 0."""
+    """Name of a head as in data files, such as `cross.1.3`, counted from 0."""
     return ".".join(map(str, head))
 
 
 def all_heads(settings: ModelSettings) -> list[Head]:
-    """Those that can be taken out; layers that are one and the same count once."""
+    """All heads of a model; shared layers count once."""
     return [
         (kind, layer, head)
         for kind, n_layers in settings.attention_layers.items()
@@ -47,7 +47,8 @@ def all_heads(settings: ModelSettings) -> list[Head]:
 
 
 def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
-    """What goes together: heads that share keys and values; of one key for all, each alone."""
+    """Groups of heads that can only be removed together because they share keys and values. With a
+    single key head for all, each head is a group."""
     found: list[tuple[Head, ...]] = []
     for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
         side, heads = settings.side(kind), list(of_kind)
@@ -57,8 +58,8 @@ def units(settings: ModelSettings) -> list[tuple[Head, ...]]:
 
 
 def without(settings: ModelSettings, gone: Collection[Head]) -> KeptHeads:
-    """The heads that are left. An error names a head that is not there, or an attention without
-    any."""
+    """Return the remaining heads; raise an error for an unknown head or an attention layer without
+    heads."""
     known = set(all_heads(settings))
     for head in gone:
         if head not in known:
@@ -88,7 +89,7 @@ def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
 
 
 def _no_head(settings: ModelSettings, head: Head) -> str:
-    """What there is instead, counted from 1 as messages do."""
+    """Message for an unknown head, which lists the existing ones, counted from 1."""
     kind, layer, number = head
     layers = settings.attention_layers
     gone = f"there is no head {number + 1} in layer {layer + 1} of {kind} attention. "
@@ -104,9 +105,10 @@ def _no_head(settings: ModelSettings, head: Head) -> str:
 def least(
     order: Sequence[tuple[Head, ...]], n_heads: int, settings: ModelSettings
 ) -> frozenset[Head]:
-    """So many heads from the front of `order` (units), but never the last of an attention.
+    """Select at most `n_heads` heads from the front of `order`, but never all heads of an attention
+    layer.
 
-    Units that do not fit are passed over, so it may be a few fewer where heads go in groups.
+    Units that do not fit are skipped, so the result may be smaller if heads are grouped.
     """
     left: dict[tuple[str, int], int] = {}
     for kind, layer, _ in all_heads(settings):
@@ -121,14 +123,14 @@ def least(
 
 
 def prunable(settings: ModelSettings, kind: str | None = None) -> int:
-    """The most heads that can go, of one kind or all: every attention keeps a unit."""
+    """Largest number of heads that can be removed, of one kind or all: every layer keeps a unit."""
     queue = [unit for unit in units(settings) if kind in (None, unit[0][0])]
     return len(least(queue, settings.n_kept_heads, settings))
 
 
 def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[Head]) -> nn.Module:
-    """A new model without these heads, where the other one is; `settings` are those of the model as
-    it is."""
+    """Build a new model without these heads, on the same device; `settings` are those of the old
+    model."""
     kept = without(settings, frozenset(gone))
     small = build_model(replace(settings, kept_heads=kept), device=next(model.parameters()).device)
     names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
@@ -145,7 +147,7 @@ def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[Head])
 
 
 def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: list[int]) -> None:
-    """Leave these heads of one attention in the weights."""
+    """Keep only these heads of one attention layer in the weights."""
     sharing, width = attention.n_heads // attention.n_kv_heads, attention.d_head
     groups = list(dict.fromkeys(head // sharing for head in heads))
     chosen = dict(zip("qkv", (heads, groups, groups), strict=True))
@@ -166,10 +168,10 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
 
 
 def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool = True) -> None:
-    """A run folder with the same settings but for the heads, and its tokenizer.
+    """Write a run folder with the remaining heads, the same settings and the tokenizer.
 
-    `compact`: stored in 8 bits where the run is. Its settings are written last: a folder that has
-    them is whole.
+    With `compact` a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
+    with settings is complete.
     """
     gone = frozenset(gone)
     small = prune_heads(run.model, run.shape, gone)
@@ -177,7 +179,7 @@ def save_pruned(run: Opened, gone: Iterable[Head], out: Path, *, compact: bool =
     weights = model_weights(small)
     int8 = compact and _is_int8(file_in(run.folder, WEIGHTS))
     save_weights(out, to_int8(weights) if int8 else weights)
-    if run.words is not None:  # labels of pictures have none
+    if run.words is not None:  # image classifiers have no tokenizer
         words = file_in(run.folder, TOKENIZER)
         replace_file(out / TOKENIZER, partial(shutil.copyfile, words))
     write_config(out, resolved_toml(replace(run.settings, model=shape)))

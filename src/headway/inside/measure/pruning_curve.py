@@ -1,4 +1,4 @@
-"""What pruning costs, measured: heads go in order, and the task's own metric is taken each time."""
+"""Pruning curve: remove heads step by step, and measure the task's metric each time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.tasks.task import Use, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
 CURVE = "heads.json"
-"""In a run folder: what was measured of its heads."""
+"""File in a run folder with the measurements of its heads."""
 
 ORDERS = ("importance", "random", "most important first")
 
@@ -35,14 +35,14 @@ class Point:
     """One of `ORDERS`."""
 
     kind: str
-    """The only kind of attention that heads were taken from; `all`: any."""
+    """Kind of attention from which heads were removed; `all`: any kind."""
 
     share: float
-    """That was asked for; at least one head of each attention stays."""
+    """Requested fraction; at least one head of each attention layer is kept."""
 
     gone: int
     score: float
-    """In the unit of the task's metric."""
+    """Score in the unit of the task's metric."""
 
     loss: float | None = None
 
@@ -51,12 +51,12 @@ class Point:
 class Curve:
     points: tuple[Point, ...]
     metric: str
-    """As people write it."""
+    """Display name of the metric."""
 
     higher_is_better: bool
     n_heads: int
     data: str = ""
-    """What it was measured on."""
+    """Data that it was measured on."""
 
     def facts(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,7 +69,7 @@ class Curve:
 def order_units(
     settings: ModelSettings, worth: Mapping[Head, float], kind: str = "all"
 ) -> list[tuple[Head, ...]]:
-    """Units of heads, the least important first. Of layers that share weights the worth adds up."""
+    """Sort units of heads, the least important first. The importance of shared layers is summed."""
     total: dict[tuple[Head, ...], float] = {}
     for unit in units(settings):
         if kind in ("all", unit[0][0]):
@@ -80,7 +80,7 @@ def order_units(
 def least_important(
     settings: ModelSettings, found: Heads, n_heads: int, kind: str | None = None
 ) -> frozenset[Head]:
-    """So many heads, of one kind of attention or of all."""
+    """Select the `n_heads` least important heads, of one kind of attention or of all."""
     return least(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
 
 
@@ -100,10 +100,10 @@ def curve(
     orders: Sequence[str] = ("importance", "random"),
     note: Callable[[str], None] = lambda line: None,
 ) -> Curve:
-    """Scores of physically pruned runs on test data in the form that `headway evaluate` takes.
+    """Score physically pruned runs on test data in the form that `headway evaluate` takes.
 
-    `kinds`: take heads of these alone, one after another; for a translator by default each of its
-    three, beside `all`. Orders other than importance are measured for `all`.
+    `kinds` limits pruning to one kind of attention at a time. By default a translator is measured
+    for each of its three kinds and for `all`. Orders other than importance are measured for `all`.
     """
     layers = run.shape.attention_layers
     chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
@@ -145,7 +145,7 @@ def _queue(
 def measure_without(
     run: Opened, files: DataSettings, gone: Collection[Head]
 ) -> tuple[float, float | None]:
-    """The task's metric, and the loss where it has one, of the run without these heads."""
+    """The task's metric, and the loss if available, of the run without these heads."""
     with work_folder() as folder:
         save_pruned(run, gone, folder, compact=False)
         found = evaluate_quietly(folder, files)
@@ -153,7 +153,8 @@ def measure_without(
 
 
 def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
-    """As `headway evaluate` scores a run; quietly. `decode`: changes to how it searches."""
+    """Score a run as `headway evaluate` does, without output; `decode` overrides decoding
+    settings."""
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
@@ -161,7 +162,7 @@ def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores
 
 
 def headline(spec: Spec, found: Scores) -> float:
-    """What the heads of a run are measured by."""
+    """Value of the task's main metric."""
     name = spec.headline.name
     if "scores" in found.facts:
         scores = {score["name"].lower(): score["value"] for score in found.facts["scores"]}
@@ -170,7 +171,7 @@ def headline(spec: Spec, found: Scores) -> float:
 
 
 def save_found(folder: Path, found: Heads, measured: Curve | None) -> None:
-    """Beside the model, where `headway look` finds it."""
+    """Write the measurements next to the model, where `headway look` finds them."""
     facts = {"heads": found.facts(), "curve": None if measured is None else measured.facts()}
     replace_text(folder / CURVE, seal_json(json.dumps(facts, ensure_ascii=False, indent=1)))
 

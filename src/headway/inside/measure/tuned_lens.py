@@ -1,7 +1,7 @@
-"""The tuned lens: an affine map for each layer, so that its vectors speak the last layer's tongue.
+"""Tuned lens: an affine map for each layer that predicts the state of the last layer.
 
-Fitted to say what the last layer says (Belrose et al. 2023). The plain lens is where each map
-starts, and where it stays if the fit does not help on lines that are kept for choosing.
+The maps are fitted to the predictions of the last layer (Belrose et al. 2023). Each map starts as
+the plain logit lens, and stays so if the fit does not help on validation lines.
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ from headway.tasks.opened import Opened
 from headway.tasks.readout import Read, readout_of
 
 FEWEST = 20
-"""Lines of text, without which nothing can be held out."""
+"""Fewest lines of text from which some can be held out."""
 
 MOST = 2000
-"""Examples of a corpus; more change little."""
+"""Most examples of a corpus; more change little."""
 
 STEPS, LOOKS = 320, 16
-"""Of the fit, and how often it is looked at whether it helps."""
+"""Steps of the fit, and the number of validations."""
 
 ROWS = 128
-"""About as many tokens in a step."""
+"""Approximate number of tokens per step."""
 
 RATE = 5e-3
 SHRINK = 0.02
-"""Weight decay towards the plain lens, a share of a step."""
+"""Weight decay towards the plain lens, relative to a step."""
 
 HIDDEN = 0.15
-"""Share of the tokens that a model which fills gaps is asked for, where a line has no gap."""
+"""Fraction of the tokens that are masked for a masked language model, if a line has no gap."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """Layer l is read as x + x·matrix + shift; the last layer has no map."""
+    """Fitted maps: layer l is read as x + x·matrix + shift; the last layer has no map."""
 
     matrix_LDD: Tensor
     shift_LD: Tensor
     plain_L: Tensor
-    """Divergence from the last layer, in nats, of the plain lens (of what is rebuilt: the mean
-    squared difference); on lines for this alone."""
+    """Divergence of the plain lens from the last layer, in nats, on held-out lines; for
+    reconstructions the mean squared difference."""
 
     tuned_L: Tensor
-    """The same with the maps."""
+    """Divergence of the tuned lens, measured in the same way."""
 
     n_lines: int
     n_held_out: int
@@ -72,7 +72,7 @@ class Tuned:
         return x_ND + x_ND @ self.matrix_LDD[layer] + self.shift_LD[layer]
 
     def check(self, n_layers: int, width: int) -> None:
-        """An error if it was made for another model."""
+        """Raise an error if the lens was fitted for another model."""
         if self.shift_LD.shape != (n_layers, width):
             mine = " × ".join(map(str, self.shift_LD.shape))
             raise UserError(
@@ -117,17 +117,22 @@ class Tuned:
 
 
 Line = Tensor
-"""Of one example: of each layer the vectors that the head reads (L T D)."""
+"""Vectors of one example that the head reads, for each layer (L T D)."""
 
 Maps = tuple[Tensor, Tensor]
-"""Matrices and shifts."""
+"""Matrices and shifts of the maps."""
 
 
 def tune(run: Opened, lines: Corpus | Sequence[str], seed: int = 0) -> Tuned:
-    """Fit the maps on eight tenths of the lines, keep each as it was when another tenth said best
-    (which may be before the first step), and measure on the last tenth, which chooses nothing."""
+    """Fit a tuned lens on eight tenths of the lines.
+
+    Another tenth selects the best step for each layer, which may be the plain lens. The last tenth
+    is used only for the final measurement.
+    """
     if gives_vector(run):
-        raise UserError("this run outputs a vector, not words or labels, so it has no tuned lens.")
+        raise UserError(
+            "this run outputs a vector, not words or labels, so a tuned lens cannot be fitted."
+        )
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     given = corpus.first(MOST).examples
     texts = [one for one in given if isinstance(one, str) or not exceeds(run, one)]
@@ -175,7 +180,8 @@ def _fit(run: Opened, fit: list[Line], choose: list[Line], rng: np.random.Genera
 
 @torch.no_grad()
 def _divergence(run: Opened, lines: list[Line], maps: Maps | None) -> Tensor:
-    """Of each layer but the last from the last one, over all outputs of the lines."""
+    """Mean divergence of each layer but the last from the last one, over all outputs of the
+    lines."""
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
@@ -197,7 +203,7 @@ def _map(x_ND: Tensor, maps: Maps | None, layer: int) -> Tensor:
 
 
 def _read_out(run: Opened, x_ND: Tensor, layout: Layout) -> Read:
-    """Of the rows, or of the examples where the head reads whole ones."""
+    """Read outputs from the given states, or from whole examples if the head pools."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
     return readout_of(run.settings).of(run.model, States(x_ND, layout))
@@ -220,7 +226,7 @@ def _batches(lines: list[Line]) -> Iterator[list[Line]]:
 
 
 def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator) -> Line:
-    # A language model reads the line and adds nothing; who writes an answer does so without a beam.
+    # A language model reads the line and generates nothing; other models decode without a beam.
     gaps = run.spec.answers == "gaps"
     if gaps and not isinstance(text, str):
         reading = ask_hidden(run, text, number)
@@ -234,7 +240,7 @@ def _line(run: Opened, text: str | Media, number: int, rng: np.random.Generator)
 
 
 def _with_gaps(reading: Reading, run: Opened, rng: np.random.Generator) -> Reading:
-    """Some tokens hidden, as in training; a text that has gaps keeps those."""
+    """Mask some tokens, as in training; a text that has gaps keeps these."""
     tokenizer, text = run.vocab.source, reading.last
     if tokenizer.mask in text.ids:
         return reading

@@ -1,4 +1,4 @@
-"""When each word of a transcript was said: by the heads that follow the sound, and by CTC."""
+"""Word times of a transcript, by attention heads that follow the audio and by CTC."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from headway.tasks.opened import Opened
 from headway.tasks.readout import as_model
 
 Rows = list[tuple[int, int]]
-"""The first row of the sound of each output, and the one behind its last."""
+"""First audio frame of each output, and the end of its range (exclusive)."""
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """How outputs lie in the sound, by the heads that follow it best."""
+    """Alignment of outputs with the audio, by the heads that follow it best."""
 
     heads: list[tuple[int, int]]
-    """Layer and head of those, the best first."""
+    """Layer and head of the aligning heads, the best first."""
 
     shares: list[list[float]]
-    """Of every head of every layer: how much of its attention lies on one path through time."""
+    """Fraction of the attention of every head of every layer that is on a single path through
+    time."""
 
     rows: Rows
 
     held: Held
-    """How much of the attention of these heads lies there."""
+    """Measured share of the attention of these heads on their path."""
 
     def says(self) -> str:
-        """What may be said about the line, from what was measured on it."""
+        """Describe how well the heads follow the audio, from the measurements."""
         held = self.held
         shares = (
             f"{held.line:.0%} of the attention of these heads is on the line, and "
@@ -62,7 +63,7 @@ class Aligned:
 
 
 def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligned | None:
-    """From cross attention; None where there is none. `given`: heads that are known to align."""
+    """Align by cross attention; None without it. `given` are heads that are known to align."""
     media = trace.reading.media
     layers = trace.attention.get("cross")
     if media is None or not layers or not trace.reading.outputs:
@@ -88,7 +89,8 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> Aligne
 
 
 def _n_begin(reading: Reading) -> int:
-    """Outputs before the first word that every answer begins with, whatever is said."""
+    """Number of outputs before the first word with which every answer begins, such as language
+    tokens."""
     special = reading.last.special
     n = 0
     while n + 1 < len(special) and special[n + 1]:
@@ -98,8 +100,8 @@ def _n_begin(reading: Reading) -> int:
 
 @torch.no_grad()
 def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
-    """Log-probabilities of all symbols and, last, of the blank, for each row that is no silence the
-    recording was filled up with (S V); None where the model has no such head."""
+    """Log-probabilities of all symbols and, last, of the blank, for each audio frame without
+    padding (S V); None if the model has no CTC head."""
     model, media = run.model, trace.reading.media
     has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
     if media is None or not has:
@@ -112,7 +114,7 @@ def ctc_logs(run: Opened, trace: Trace) -> Tensor | None:
 
 
 def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
-    """Where CTC hears each output that is a word; None where it cannot have been said so."""
+    """Align each output that is a word by CTC; None if the text does not fit into the audio."""
     numbers = written_words(reading)
     spoken = [place for place, number in enumerate(numbers) if number >= 0]
     if not reading.writes:
@@ -128,7 +130,7 @@ def by_ctc(logs_SV: Tensor, reading: Reading) -> Rows | None:
 
 
 def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list[Word]:
-    """The words of the answer with the seconds at which they begin and end, as the rows say."""
+    """Words of the output with their start and end in seconds, from the ranges of frames."""
     media = reading.media
     assert media is not None
     numbers = word_of_each(reading)
@@ -143,13 +145,13 @@ def spoken_words(reading: Reading, rows: Rows, scores_RC: Tensor | None) -> list
 
 
 def at_pauses(media: Media, words: Sequence[Word]) -> list[Word]:
-    """The words with their borders moved to pauses. Where these are clear they tell the times, and
-    two ways that heard different things come out the same."""
+    """Move the boundaries of words to pauses. Clear pauses determine the times, so that two methods
+    then agree."""
     return snapped(words, wave_of(media), media.rate)
 
 
 def word_of_each(reading: Reading) -> list[int]:
-    """The number of the word that each output is part of; -1 for special tokens."""
+    """Number of the word that each output is part of; -1 for special tokens."""
     if reading.writes:
         return written_words(reading)
     from headway.decode.align import word_numbers
@@ -166,7 +168,7 @@ def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
 
 
 def wave_of(media: Media) -> np.ndarray:
-    """Its samples between -1 and 1."""
+    """Samples of a recording between -1 and 1."""
     samples = media.item
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / 32768.0

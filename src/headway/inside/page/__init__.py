@@ -1,1 +1,1 @@
-"""What was measured, shown: the page and its sections, the server, the terminal."""
+"""Show measurements: the page and its sections, the server and the terminal."""

@@ -1,4 +1,4 @@
-"""Two looks side by side: what can be compared number by number, and the reason where not."""
+"""Compare two looks: what can be subtracted number by number, and the reason where it cannot."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 TOP = 3
-"""Likeliest answers that are kept of each output."""
+"""Most probable candidates that are kept for each output."""
 
 Fits = dict[str, str | None]
-"""By kind of attention, and `outputs`: None where numbers can be subtracted, else why not."""
+"""Why values cannot be subtracted, for each kind of attention and for `outputs`; None if they
+can."""
 
 
 def check_pair(first: Looked, second: Looked) -> dict[str, Any]:
-    """What the page needs to put the second beside the first; nothing in common is an error."""
+    """Return the data that the page needs to compare two looks; raise an error if they share no
+    kind of attention."""
     one, other = first.trace, second.trace
     if not set(one.attention) & set(other.attention):
         raise UserError(
-            f"these two cannot be compared: one has {_listed(one)} attention and the other "
-            f"{_listed(other)}. Compare runs of one family."
+            f"cannot compare these runs: one has {_listed(one)} attention and the other "
+            f"{_listed(other)} attention. Compare runs of the same family."
         )
     sides = [side(looked.run, looked.trace) for looked in (first, second)]
     return {"pair": True, "fits": fits(one, other), "sides": sides}
 
 
 def of_stages(stages: Sequence[tuple[Opened, Trace]]) -> dict[str, Any]:
-    """The same for any two moments of one training: all of them read the same tokens."""
+    """Return the data to compare any two checkpoints of one training; all of them read the same
+    tokens."""
     found = [side(run, trace) for run, trace in stages]
     first = stages[0][1]
     return {"pair": False, "fits": fits(first, first), "sides": found}
 
 
 def fits(one: Trace, other: Trace) -> Fits:
-    """Differences need the same heads and the same number of tokens."""
+    """Check what can be subtracted: differences need the same heads and the same number of
+    tokens."""
     found: Fits = {}
     for kind in dict.fromkeys([*one.attention, *other.attention]):
         if kind not in one.attention or kind not in other.attention:
@@ -51,20 +55,20 @@ def fits(one: Trace, other: Trace) -> Fits:
             continue
         shapes, others = _shapes(one, kind), _shapes(other, kind)
         if [heads for heads, _ in shapes] != [heads for heads, _ in others]:
-            found[kind] = f"{_heads(shapes)} cannot be subtracted from {_heads(others)}"
+            found[kind] = f"their heads differ: {_heads(shapes)} and {_heads(others)}"
         elif shapes != others:
             (_, a), (_, b) = shapes[0], others[0]
-            found[kind] = f"the maps have {_size(a)} tokens and {_size(b)}"
+            found[kind] = f"their sizes in tokens differ: {_size(a)} and {_size(b)}"
         else:
             found[kind] = None
     ids = [[output.id for output in each.reading.outputs] for each in (one, other)]
     same = ids[0] == ids[1] and _columns(one) == _columns(other)
-    found["outputs"] = None if same else "the two give different outputs"
+    found["outputs"] = None if same else "their outputs differ"
     return found
 
 
 def side(run: Opened | None, trace: Trace) -> dict[str, Any]:
-    """The outputs of one look: how sure each was, and what else was likely."""
+    """The outputs of one look with their log-probabilities and their most probable alternatives."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
         return {"outputs": []}
@@ -98,7 +102,7 @@ def _named(run: Opened | None, trace: Trace, logs_K: Tensor, ids_K: Tensor) -> l
 
 
 def _shapes(trace: Trace, kind: str) -> list[tuple[int, tuple[int, int]]]:
-    """Heads, and rows by columns, of each layer."""
+    """The number of heads, and of rows and columns, of each layer."""
     return [(w.shape[0], (w.shape[1], w.shape[2])) for w in trace.attention[kind]]
 
 

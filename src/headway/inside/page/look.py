@@ -1,4 +1,5 @@
-"""From a run and a text to one page: all is traced once, then each section takes its part."""
+"""Make one page from a run and a text: trace the text once, then fill each section from the
+trace."""
 
 from __future__ import annotations
 
@@ -27,56 +28,56 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 TRUTH = "truth.json"
-"""In a run folder: how often each map was right where the truth is known; see `truth.py`."""
+"""File in a run folder with the measured accuracy of each map; `headway truth` writes it."""
 
 LIGHT = ("overview", "picture", "sound", "attention", "lens")
-"""Sections of a look at a checkpoint; the final weights have all of them."""
+"""Sections of a look at a checkpoint; only the look at the final weights has all sections."""
 
 HEIGHT = 760
-"""Pixels of a page in a notebook."""
+"""Height of a page in a notebook, in pixels."""
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What a page may show besides, from files and choices of the user."""
+    """Optional inputs of a page: files and choices of the user."""
 
     corpus: Corpus | str | Path | Sequence[str] | None = None
-    """Lines like those that the run was trained on: for head studies and for search."""
+    """Texts similar to the training data, for head studies and for the search of neighbours."""
 
     factors: Path | None = None
-    """A folder that `headway factors` made."""
+    """Folder written by `headway factors`."""
 
     tuned: Path | None = None
-    """A lens that was tuned: a file that `Tuned.save` wrote."""
+    """File of a tuned lens, written by `Tuned.save`."""
 
     truth: Path | None = None
-    """A file that `headway truth` wrote; None: the one in the run folder."""
+    """File written by `headway truth`; None: the one in the run folder, if any."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and row of the token that is followed."""
+    """Kind, layer, head and position of the token that the walkthrough follows."""
 
     pins: tuple[int, ...] = ()
-    """Rows that are kept exactly in maps of more than 256 tokens."""
+    """Rows that maps of more than 256 tokens show exactly."""
 
     slow: bool = False
     """Also make the maps that take long."""
 
     checkpoints: bool | None = None
-    """Whether the training is shown; None: where the run has kept checkpoints."""
+    """Whether to show the training; None: if the run has kept checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """Everything that a section may need."""
+    """Inputs of the sections of one look."""
 
     trace: Trace
     run: Opened | None = None
-    """None where the trace comes from elsewhere."""
+    """None if the trace comes from elsewhere."""
 
     final: bool = True
-    """Whether these are the weights that the run ended with, not those of a checkpoint."""
+    """Whether these are the final weights of the run, not those of a checkpoint."""
 
     ask: Ask = PLAINLY
     change: Change = NO_CHANGE
@@ -91,7 +92,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class Page:
-    """One page with its data; `html` is all of it in one file."""
+    """A page with its data; `html` contains everything in one file."""
 
     title: str
     looks: list[dict[str, Any]] = field(repr=False)
@@ -100,7 +101,7 @@ class Page:
 
     @cached_property
     def packed(self) -> str:
-        """The data alone: what a served page is sent."""
+        """The packed data alone, which a served page receives as an update."""
         return pack(page_data(self.title, self.looks, self.shared, self.run, SECTIONS))
 
     @cached_property
@@ -109,9 +110,8 @@ class Page:
 
     @property
     def live_html(self) -> str:
-        """The same for a server that answers it. It may be sent other panels, too, which a later
-        answer has: of a text all but those of several looks, of a picture or a recording the
-        search."""
+        """HTML for a page that is served. It also has the panels that later answers may need: for a
+        text all that a single look can have, for media also the beam search."""
         panels = self._panels
         media = panels.intersection(OF_MEDIA)
         panels |= {"beam"} if media else set(SECTIONS).difference(OF_MEDIA, OF_SEVERAL)
@@ -119,7 +119,7 @@ class Page:
 
     @property
     def _panels(self) -> set[str]:
-        """Those of the sections that there are."""
+        """Names of the panels whose sections this page has."""
         found = (self.shared, *(look["sections"] for look in self.looks))
         return {name for part in found for name in part}
 
@@ -131,7 +131,7 @@ class Page:
             raise UserError(f"cannot write {path}: {error.strerror}.") from error
 
     def _repr_html_(self) -> str:
-        """For notebooks: a frame that can run the page's own scripts and do nothing else."""
+        """HTML for notebooks: a frame that can only run the scripts of the page."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{HEIGHT}px;border:0" title="{html.escape(self.title)}">'
@@ -151,19 +151,18 @@ def look(
     note: Note = lambda line: None,
     **extras: Any,
 ) -> Page:
-    """A page about one text in one run, or about one `file`: a picture, a video or a recording. A
-    run's folder or its shipped name will do.
+    """Make a page about one text in one run, or about one `file`: an image, a video or a recording.
 
-    `against` and `against_text` put another run, or another text (or `open_media` of another
-    file), beside it. `extras` are the fields of `Extras`. `note` is told what was left
-    out, a line each.
+    `run` is a folder, the name of a shipped model or an opened run. `against` and `against_text`
+    compare it with another run, or with another text (or `open_media` of another file). `extras`
+    are the fields of `Extras`. `note` receives a message for everything that is left out.
     """
     if isinstance(run, Trace):
         return _of_trace(run)
     own, more = _opened(run), Extras(**extras)
     if file is not None:
         if text:
-            raise UserError("give a text or a file to look at, not both.")
+            raise UserError("give either a text or a file, not both.")
         check_given(own, None, file)
         text = open_media(own, file)
     corpus = _corpus(more.corpus, own)
@@ -172,7 +171,9 @@ def look(
     shared: dict[str, Any] = {}
     if against is not None or against_text is not None:
         if more.checkpoints:
-            raise UserError("a page compares two looks or shows the training: one of the two.")
+            raise UserError(
+                "a page cannot both compare two looks and show the training. Leave one out."
+            )
         other = own if against is None else _opened(against)
         alone = replace(more, corpus=corpus if against is None else None, factors=None)
         second = looked_at(other, against_text or text, ask, change, alone)
@@ -189,12 +190,14 @@ def looked_at(
     run: Opened, text: str | Media, ask: Ask = PLAINLY, change: Change = NO_CHANGE,
     extras: Extras = Extras(),  # noqa: B008 (it is frozen)
 ) -> Looked:  # fmt: skip
-    """One text or file in one run, traced, with the files that sections ask for."""
+    """Trace one text or file in one run, and add the files that sections need."""
     found = trace(run, text, ask, change, beam=True)
     longest = max(map(len, found.reading.streams.values()))
     for row in extras.pins:
         if not 0 <= row < longest:
-            raise UserError(f"--pin {row + 1}: the longest stream has {longest} tokens.")
+            raise UserError(
+                f"--pin {row + 1} is out of range: the longest stream has {longest} tokens."
+            )
     return Looked(
         run=run,
         trace=found,
@@ -203,7 +206,8 @@ def looked_at(
         corpus=_corpus(extras.corpus, run),
         factors=extras.factors,
         tuned=extras.tuned,
-        truth=truth_of(run, extras.truth) if change == NO_CHANGE else None,  # of the whole model
+        # Accuracies were measured on the unchanged model.
+        truth=truth_of(run, extras.truth) if change == NO_CHANGE else None,
         walk=extras.walk,
         pins=extras.pins,
         slow=extras.slow,
@@ -211,7 +215,7 @@ def looked_at(
 
 
 def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
-    """How often the maps of this run were found right, if that was ever measured."""
+    """Return the measured accuracy of the maps of this run; None if it was never measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
         return None
@@ -219,15 +223,15 @@ def truth_of(run: Opened, path: Path | None = None) -> dict[str, Any] | None:
         found = read_json(place)
     except (OSError, ValueError) as error:
         raise FolderError(
-            f"{place} cannot be read: {error}. Make it again: headway truth."
+            f"{place} cannot be read: {error}. To write it again: headway truth {run.folder.name}"
         ) from error
     if not isinstance(found, dict) or not isinstance(found.get("maps"), dict):
-        raise FolderError(f"{place} is not what `headway truth` writes. Make it again.")
+        raise FolderError(f"{place} is not a file of `headway truth`. Run the command again.")
     return found
 
 
 def facts_of(run: Opened) -> dict[str, Any]:
-    """What the header says about a run."""
+    """Name and facts of a run for the header of a page."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
     if (run.folder / IMPORTED).is_file():
@@ -238,7 +242,8 @@ def facts_of(run: Opened) -> dict[str, Any]:
 def _along(
     run: Opened, first: Looked, extras: Extras, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The looks of all stages of the training, the final one last, and the sections they share."""
+    """Return the looks of all stages of the training, the final one last, and their shared
+    sections."""
     asked = bool(extras.checkpoints)
     if extras.checkpoints is False or not checkpoints_of(run, asked=asked):
         return [look_of("final", first)], {}
@@ -249,7 +254,7 @@ def _along(
             found, sections = first, None
         else:
             then = trace(stage.run, first.trace.reading, change=first.change)
-            # What was measured, and what was fitted, is about the final weights.
+            # Accuracies and tuned lenses were measured on the final weights.
             found = replace(first, run=stage.run, trace=then, final=False, truth=None, tuned=None)
             sections = LIGHT
         traces.append((stage, found.trace))
@@ -266,7 +271,7 @@ def _along(
 
 
 def _of_trace(found: Trace) -> Page:
-    """A trace from elsewhere has the panels that need no model."""
+    """Make a page of a trace from elsewhere, with the panels that need no model."""
     looked = Looked(trace=found)
     title = str(found.meta.get("run", "trace"))
     facts = [str(found.meta[name]) for name in ("task", "family") if name in found.meta]
@@ -295,6 +300,6 @@ def _labels(
 ) -> tuple[str, str]:
     if one.folder.name != other.folder.name:
         return one.folder.name, other.folder.name
-    if other_text is None:  # folders of the same name; where they are is nobody's business
+    if other_text is None:  # same folder name; a page does not show paths
         return f"A: {one.folder.name}", f"B: {other.folder.name}"
     return _said(text)[:40], _said(other_text)[:40]

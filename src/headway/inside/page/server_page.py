@@ -1,4 +1,4 @@
-"""What a served page shows: the page of a request, and what its strip of controls needs to know."""
+"""Data of a served page: the page for a request, and the state of its controls."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.opened import Opened
 
 SLOW = "saliency"
-"""The section that takes longer than all others together; a request has to ask for it."""
+"""Section that takes longer than all others together; requests must ask for it."""
 
-GREEDY = "While tokens are hidden, the output is written greedily, whatever the beam."
+GREEDY = "While tokens are hidden, the output is decoded greedily and the beam setting is ignored."
 
 
 @dataclass(frozen=True)
 class Live:
-    """One run that answers requests; `usual` is how it decodes where a request leaves that open."""
+    """One run that answers requests; `usual` are its decoding settings where a request leaves them
+    open."""
 
     run: Opened
     usual: DecodeSettings
     extras: Extras
     media: Media | None = None
-    """What a run of pictures, videos or recordings looks at: requests cannot name files."""
+    """Input of a run that reads media: requests cannot name files."""
 
     asked: Mapping[str, str] = field(default_factory=dict)
-    """Where the page asks again (`post`), and what it says there besides the request."""
+    """Address for further requests (`post`), and values that are sent with each of them."""
 
     @classmethod
     def of(cls, run: Opened, ask: Ask, extras: Extras, media: Media | None = None) -> Live:
@@ -46,7 +47,7 @@ class Live:
         usual = run.settings.decode if writes else DecodeSettings(beam=1)
         corpus = extras.corpus
         if corpus is not None and not isinstance(corpus, Corpus):
-            corpus = Corpus.of(corpus, run)  # once for all requests
+            corpus = Corpus.of(corpus, run)  # read once for all requests
         return cls(run, ask.decode or usual, replace(extras, corpus=corpus), media)
 
     def page(self, request: Request) -> Page:
@@ -54,7 +55,7 @@ class Live:
         extras = self.extras if request.walk is None else replace(self.extras, walk=request.walk)
         read = request.text if self.media is None else self.media
         looked = looked_at(run, read, request.ask(self.usual), request.change(), extras)
-        if label != FINAL:  # what was measured, and what was fitted, is about the final weights
+        if label != FINAL:  # both were measured on the final weights
             looked = replace(looked, final=False, truth=None, tuned=None)
         looked = replace(looked, walk=_within(looked))
         shared = {"live": self._strip(request, looked.trace.reading)}
@@ -66,11 +67,12 @@ class Live:
             return self.run
         paths = {label_of(path): path for path in checkpoints_of(self.run)}
         if label not in paths:
-            raise UserError(f"there is no checkpoint {label!r}.{suggest(label, [*paths, FINAL])}")
+            raise UserError(f"unknown checkpoint {label!r}.{suggest(label, [*paths, FINAL])}")
         return stage_at(self.run, paths[label]).run
 
     def _strip(self, request: Request, reading: Reading) -> dict[str, Any]:
-        """For `web/live.js`: what was asked, what can be asked, and what an empty box means."""
+        """Data for `web/live.js`: the request, the available choices, and the defaults of empty
+        fields."""
         plain = asdict(Request(text=""))
         del plain["text"]
         return {
@@ -92,7 +94,7 @@ class Live:
         }
 
     def _answer(self, reading: Reading) -> str:
-        """What the model says, as plain text; nothing where it says a vector."""
+        """The output of the model as plain text; empty for a vector."""
         if "target" in reading.streams:
             target = self.run.vocab.target
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
@@ -102,7 +104,7 @@ class Live:
 
 
 def _within(looked: Looked) -> tuple[str, int, int, int] | None:
-    """The token that is followed, unless the new output is too short to have it."""
+    """The token to follow; None if the new output is too short to contain it."""
     if looked.walk is None:
         return None
     kind, *_, row = looked.walk
@@ -111,10 +113,10 @@ def _within(looked: Looked) -> tuple[str, int, int, int] | None:
 
 
 def request_of(text: str, ask: Ask, change: Change) -> Request:
-    """What the command line asked for, as the first request."""
+    """Convert the options of the command line to the first request."""
     output = ask.output
     if output is not None and not isinstance(output, str):
-        raise UserError("a served page takes the output as a text.")
+        raise UserError("the output of a served page must be a string, not token ids.")
     return Request(
         text=text,
         output=output,

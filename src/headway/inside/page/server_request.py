@@ -1,4 +1,5 @@
-"""What a served page asks for: JSON from the browser becomes a text, an `Ask` and a `Change`."""
+"""Parse requests of a served page: JSON from the browser becomes a text, an `Ask` and a
+`Change`."""
 
 from __future__ import annotations
 
@@ -14,53 +15,55 @@ from headway.inside.capture.reading import NEW_TOKENS, Ask
 from headway.settings.decode import DecodeSettings
 
 MOST_TEXT = 20_000
-"""Characters of a text; the model's own limit comes first for nearly all models."""
+"""Most characters of a text; for nearly all models their own limit is lower."""
 
 MOST_BEAM, MOST_NEW = 32, 512
-"""One computation must not hold the server for minutes."""
+"""Limits of the beam and of new tokens, so that one request does not hold the server for
+minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """As the page sends it. Places, layers and heads count from 0."""
+    """A request as the page sends it. Positions, layers and heads count from 0."""
 
     text: str
     output: str | None = None
-    """What the model shall read as its own output; None: it writes it itself."""
+    """Output that the model reads instead of generating it; None: the model generates it."""
 
     force: str = ""
-    """What the output has to begin with."""
+    """Text that the output must begin with."""
 
     hidden: tuple[tuple[str, int], ...] = ()
-    """Streams and places of tokens that no other token may attend to."""
+    """Stream and position of tokens that no other token may attend to."""
 
     off: tuple[str, ...] = ()
-    """Heads that are switched off: `cross.2.5`."""
+    """Heads that are switched off, such as `cross.2.5`."""
 
     beam: int | None = None
     alpha: float | None = None
     temperature: float | None = None
-    """Draw tokens at this temperature instead of searching."""
+    """Temperature for sampling; None: search."""
 
     seed: int = 1
     new: int = NEW_TOKENS
     checkpoint: str | None = None
-    """The label of a stage of the training; None: the final weights."""
+    """Label of a stage of the training; None: the final weights."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and row of the token that the tab Walk follows; None: as it chooses."""
+    """Kind, layer, head and position of the token that the walkthrough follows; None: the
+    default."""
 
     maps: bool = False
-    """Whether saliency maps are made, too: they run the model a hundred times."""
+    """Whether to make saliency maps, which run the model about a hundred times."""
 
     def ask(self, usual: DecodeSettings) -> Ask:
-        """`usual`: how the run searches where the request says nothing."""
+        """Convert the request to an `Ask`; `usual` are the decoding settings where it has none."""
         given: dict[str, Any] = {"beam": self.beam, "alpha": self.alpha}
         given = {name: value for name, value in given.items() if value is not None}
         if self.temperature is not None:
             given |= {"sample": True, "temperature": self.temperature, "seed": self.seed}
         if self.beam is not None:
-            given |= {"n_best": 1, "groups": 1}  # which a smaller beam may not allow
+            given |= {"n_best": 1, "groups": 1}  # a smaller beam may not allow more
         decode = replace(usual, **given)
         return Ask(output=self.output, begin=self.force, decode=decode, new=self.new)
 
@@ -69,29 +72,34 @@ class Request:
 
 
 def parse(values: Mapping[str, object]) -> Request:
-    """Every value is checked; what is wrong is a `UserError` of one sentence or two."""
+    """Parse and check a request; raise a `UserError` with a short message if a value is wrong."""
     known = {field.name for field in fields(Request)}
     for name in values:
         if name not in known:
-            raise UserError(f"unknown key {name[:60]!r}.{suggest(name, sorted(known))}")
+            raise UserError(
+                f"unknown key {name[:60]!r} in a request.{suggest(name, sorted(known))}"
+            )
     if "text" not in values:
-        raise UserError("the request has no text.")
+        raise UserError("the request has no key 'text'.")
     return Request(**{name: READERS[name](name, value) for name, value in values.items()})
 
 
 def head_named(name: str) -> tuple[str, int, int]:
-    """`cross.2.5` is head 5 of layer 2 of cross attention, all counted from 0."""
+    """Parse the name of a head: `cross.2.5` is head 5 of layer 2 of cross attention, counted from
+    0."""
     kind, *numbers = name.split(".")
     if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
-        raise UserError(f"{name[:60]!r} names no head. Write kind.layer.head, such as cross.0.3.")
+        raise UserError(
+            f"{name[:60]!r} is not the name of a head. Write kind.layer.head, such as cross.0.3."
+        )
     return kind, int(numbers[0]), int(numbers[1])
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{name} must be a text.")
+        raise UserError(f"{name} must be a string.")
     if len(value) > MOST_TEXT:
-        raise UserError(f"{name} has {len(value):,} characters; at most {MOST_TEXT:,} are read.")
+        raise UserError(f"{name} has {len(value):,} characters, but the limit is {MOST_TEXT:,}.")
     return value
 
 
@@ -102,7 +110,7 @@ def _maybe(read: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
 def _whole(low: int, high: int) -> Callable[[str, Any], int]:
     def read(name: str, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise UserError(f"{name} must be a whole number from {low} to {high:,}.")
+            raise UserError(f"{name} must be an integer from {low} to {high:,}, not {value!r:.40}.")
         return value
 
     return read
@@ -111,8 +119,8 @@ def _whole(low: int, high: int) -> Callable[[str, Any], int]:
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{name} must be a number.")
-    if not abs(value) <= sys.float_info.max:  # nor is NaN, which is no less than anything
-        raise UserError(f"{name} must be a number.")
+    if not abs(value) <= sys.float_info.max:  # also false for NaN
+        raise UserError(f"{name} must be a finite number.")
     return float(value)
 
 
@@ -124,7 +132,7 @@ def _yes(name: str, value: object) -> bool:
 
 def _list(name: str, value: object) -> list[Any]:
     if not isinstance(value, list) or len(value) > 10_000:
-        raise UserError(f"{name} must be a list.")
+        raise UserError(f"{name} must be a list of at most 10,000 entries.")
     return value
 
 
@@ -168,4 +176,4 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "walk": _maybe(_walk),
     "maps": _yes,
 }
-"""How each key of a request is read."""
+"""Parser of each key of a request."""

@@ -1,4 +1,4 @@
-"""What happened inside a model as text for a terminal: map, alignment, search and lens."""
+"""Show a trace as text for a terminal: attention map, alignment, beam search and logit lens."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 LABEL = 12
-"""Most cells of a token beside a heatmap, and above it."""
+"""Most cells of a token beside and above a heatmap."""
 
 MOST_ROWS = 40
 RUNNERS_UP = 4
 BESIDE = 4
-"""Tokens that are named beside the best path, for each step."""
+"""Most alternatives that are named for each step of the best path."""
 
 GRAMS = 6
-"""N-grams that are named."""
+"""Most n-grams that are named."""
 
 
 def show(
     found: Looked | Trace, stream: Any = None, *, width: int | None = None, ink: str | None = None
 ) -> str:
-    """All that fits a terminal. What `stream` can show decides about colours and width, unless
-    they are given: `ink` is `colour`, `blocks` or `ascii`."""
+    """Format everything that fits a terminal. Colours and width follow the capabilities of `stream`
+    unless given; `ink` is `colour`, `blocks` or `ascii`."""
     hand = ink_for(stream) if ink is None else INKS[ink]
     room = width_of(stream) if width is None else width
     trace = found if isinstance(found, Trace) else found.trace
@@ -79,14 +79,14 @@ def _head(trace: Trace, ink: Ink, width: int) -> list[str]:
         said = "".join(piece for piece, apart in list(written)[reading.n_given :] if not apart)
     else:
         said = " ".join(output.name for output in reading.outputs)
-    for name, text in (("reads", reading.text), ("says", said)):
+    for name, text in (("input", reading.text), ("output", said)):
         lines.append(f"{name:6} {ink.fit(ink.safe(text).strip(), width - 7)}")
     return lines
 
 
 def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
-    """Kind of attention and name of the map that says most at a glance: across texts the layer
-    that aligns best, where that was measured."""
+    """Kind of attention and name of the default map: for cross attention the layer that aligns best
+    where measured, otherwise the last layer."""
     kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
     n_layers = len(trace.attention[kind])
     layer = aligning_layer(n_layers, truth)[0] if kind == "cross" else n_layers - 1
@@ -94,7 +94,7 @@ def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str,
 
 
 def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
-    """Rows are tokens that ask, columns what they attend to: the mean over the heads of a layer."""
+    """Attention map: the mean over the heads of a layer. Rows are queries, columns are keys."""
     kind, name = default_map(trace, truth)
     layer = int(name.split(".")[1])
     weights_TS = trace.attention[kind][layer].mean(0)
@@ -111,25 +111,25 @@ def heatmap(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = N
     elif len(columns) == pooled.shape[1]:
         lines += [" " * (LABEL + 1) + line for line in _upright(columns, cell, ink)]
     else:
-        lines.append(f"{'':{LABEL}} {len(columns)} tokens, the largest of neighbours in a cell")
+        lines.append(f"{'':{LABEL}} {len(columns)} tokens; a cell is the largest of neighbours")
     top = float(weights_TS.max()) or 1.0
     for label, row in zip(side, pooled[:n_rows].tolist(), strict=True):
         lines.append(f"{label} " + "".join(ink.cell(value / top, cell) for value in row))
     if len(pooled) > n_rows:
-        lines.append(f"{'':{LABEL}} and {len(pooled) - n_rows} rows more")
+        lines.append(f"{'':{LABEL}} {len(pooled) - n_rows} rows not shown")
     scale = "".join(ink.cell(share / 4, 2) for share in range(5))
     score = (truth or {}).get("maps", {}).get(name)
     right = "not validated"
     if score is not None:
         right = f"P@1 {score['p1']:.2f} (random {score['random']:.2f})"
     lines.append(f"{'':{LABEL}} 0 {scale} {top:.2f}")
-    notes = [f"truth: {right}", *wrap(CAUTION, width - LABEL - 1)]
+    notes = [f"accuracy: {right}", *wrap(CAUTION, width - LABEL - 1)]
     lines += [ink.soft(f"{'':{LABEL}} {note}") for note in notes]
     return lines
 
 
 def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
-    """Rows of a decoder are named by what they say, not by what they read."""
+    """Names of rows and columns. Rows of a decoder are named by the output, not by the input."""
     reading = trace.reading
     asking, asked = reading.last, reading.last
     if kind == "encoder":
@@ -143,8 +143,8 @@ def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
 
 
 def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
-    """As many columns as there is room for, and the width of one: 2, 1, or the largest of
-    neighbours in 1."""
+    """Pool the columns to the available width. Return the map and the width of a column: 2 or 1, or
+    1 with the largest of neighbours."""
     n_columns = weights_TS.shape[1]
     if n_columns <= room:
         return weights_TS, 2 if 2 * n_columns <= room else 1
@@ -154,9 +154,9 @@ def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
 
 
 def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
-    """Tokens from top to bottom, ending at the line below."""
+    """Tokens written from top to bottom, aligned at the bottom."""
     words = [ink.word(piece) for piece in pieces]
-    # A wide sign would push all columns behind it aside.
+    # A wide character would shift all columns after it.
     words = ["".join(c if cell_len(c) == 1 else "?" for c in word) for word in words]
     cut = [w if len(w) <= LABEL else w[: LABEL - len(ink.dots)] + ink.dots for w in words]
     height = max(map(len, cut), default=0)
@@ -165,13 +165,13 @@ def _upright(pieces: Sequence[str], cell: int, ink: Ink) -> list[str]:
 
 
 def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None = None) -> list[str]:
-    """Each written word, and the source word that it attends to most."""
+    """Table of the target words and the source word that each attends to most."""
     source, target = trace.reading.first, trace.reading.last
     _, name = default_map(trace, truth)
     weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
     said, written = _words(target)
     heard, read = _words(source)
-    if trace.reading.media is not None:  # a place is a word of its own
+    if trace.reading.media is not None:  # each patch or moment counts as a word
         named = zip(pieces_of(trace.reading, source), source.special, strict=True)
         read = [piece for piece, apart in named if not apart]
     said = [*said[1:], -1][: len(weights_TS)]
@@ -189,13 +189,15 @@ def alignment(trace: Trace, ink: Ink, width: int, truth: dict[str, Any] | None =
         [ink.word(read[place]) for place in best.indices.tolist()],
         [f"{share:.2f}" for share in best.values.tolist()],
     ]
-    lines = [_title("alignment", "the source word that each word attends to most", ink, width)]
+    lines = [
+        _title("alignment", "the source word that each target word attends to most", ink, width)
+    ]
     return lines + _banded(table, ["target", "source", "share"], ink, width)
 
 
 def _words(stream: Stream) -> tuple[list[int], list[str]]:
-    """The number of each token's word, and the words. A sign is a word of its own: a full stop
-    looks elsewhere than the word before it. Special tokens have the number -1."""
+    """The number of each token's word, and the words. Punctuation is a separate word, because a
+    full stop attends elsewhere than the word before it. Special tokens have the number -1."""
     numbers: list[int] = []
     words: list[str] = []
     before: tuple[int, bool] | None = None
@@ -215,7 +217,7 @@ def _words(stream: Stream) -> tuple[list[int], list[str]]:
 def _banded(
     table: Sequence[Sequence[str]], heads: Sequence[str], ink: Ink, width: int, most: int = 14
 ) -> list[str]:
-    """Rows of words under each other, in bands that fit the width."""
+    """Format a table of words in bands that fit the width."""
     first = max(map(cell_len, heads)) + 1
     widths = [2 + min(most, max(map(cell_len, column))) for column in zip(*table, strict=True)]
     lines: list[str] = []
@@ -228,7 +230,7 @@ def _banded(
 
 
 def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
-    """The finished hypotheses, then the best path with what was kept and cut beside it."""
+    """Finished hypotheses, then the best path with kept and cut alternatives."""
     lines = [_title("beam", ink.safe(tree.summary), ink, width)]
     ends = sorted((n for n in tree.nodes if n.place), key=lambda n: (n.place or 0, n.group))
     ends = ends or [tree.nodes[number] for number in tree.outputs]
@@ -236,7 +238,7 @@ def search(tree: BeamTree, ink: Ink, width: int) -> list[str]:
         mark = ink.star if node.id == tree.outputs[0] else str(node.place or "")
         text = ink.fit(ink.safe(tree.text(node)), width - 13).rstrip()
         lines.append(f"{mark:>3} {node.score:7.2f}  {text}")
-    head = f"{'step':>7} {'':{LABEL}} {'p':>5}  beside it: + went on, {ink.cross} cut"
+    head = f"{'step':>7} {'':{LABEL}} {'p':>5}  alternatives: + kept, {ink.cross} cut"
     lines.append(ink.soft(ink.fit(head, width).rstrip()))
     for node in tree.path(tree.best):
         prob = f"{torch.tensor(node.token_log_prob).exp().item():.2f}"
@@ -257,29 +259,30 @@ def _beside(tree: BeamTree, node: Node, ink: Ink) -> str:
 
 
 def layers(seen: Lens, words: dict[int, str], ink: Ink, width: int) -> list[str]:
-    """What each layer would say, and the first from which on it stays what is said."""
+    """Logit lens: the prediction at each layer, and the layer from which it stays."""
     heads = list(seen.layers)
     if seen.is_vector:
-        lines = [_title("lens", "how near each layer's vector is to the last", ink, width)]
+        lines = [_title("logit lens", "similarity of each layer's vector to the last", ink, width)]
         for head, cosine in zip(heads, seen.chosen_LR.mean(1).tolist(), strict=True):
             bar = ink.shades[-1] * round(max(0.0, cosine) * (width - 24))
             lines.append(f"{head:9} cosine {cosine:5.2f} {bar}")
         return lines
-    lines = [_title("lens", "what the model would say after each layer", ink, width)]
+    lines = [_title("logit lens", "the prediction at each layer", ink, width)]
     table = [[ink.word(words[int(id)]) for id in top_R.tolist()] for top_R in seen.top_LRK[:, :, 0]]
     table.append([ink.word(output.name) for output in seen.outputs])
     steps = [str(number) for number in range(len(seen.layers))]
     if seen.layers[-1] == WITH_NGRAMS:
         steps[-1] = "n-grams"
     table.append(["-" if layer is None else steps[layer] for layer in seen.decided])
-    return lines + _banded(table, [*heads, "said", "decided"], ink, width, most=11)
+    return lines + _banded(table, [*heads, "output", "decided"], ink, width, most=11)
 
 
 def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) -> list[str]:
-    """The answers of the layers and of the n-grams, and of one output the strongest n-grams."""
+    """Predictions of the layers and of the n-grams, and the strongest n-grams if there is one
+    output."""
     if not found:
         return []
-    lines = [_title("n-grams", "answers of each member of the model alone", ink, width)]
+    lines = [_title("n-grams", "prediction of each member of the model", ink, width)]
     names = list(found[0].probs)
     table = [
         [f"{ink.word(labels[int(p_C.argmax())])} {p_C.max():.2f}"
@@ -289,5 +292,5 @@ def ngrams(found: Sequence[Votes], labels: Sequence[str], ink: Ink, width: int) 
     lines += _banded(table, names, ink, width)
     if len(found) == 1:
         top = [f"{ink.word(name)} {effect:+.2f}" for name, effect in found[0].grams[:GRAMS]]
-        lines += wrap(ink.safe(f"strongest: {', '.join(top)}"), width)
+        lines += wrap(ink.safe(f"largest effects: {', '.join(top)}"), width)
     return lines

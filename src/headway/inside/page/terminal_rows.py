@@ -1,4 +1,4 @@
-"""Names for the rows of a picture or a recording where there is little room: in a terminal."""
+"""Short names of the positions of an image or a recording, for a terminal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def pieces_of(reading: Reading, stream: Stream) -> list[str]:
 
 
 def ticks(media: Media, size: int, cell: int, room: int) -> list[str]:
-    """What stands above a heatmap whose columns are its rows: the beginning of each row of patches,
-    or the seconds. `size`: rows to a column; `cell`: how wide a column is drawn."""
+    """Column headings of a heatmap of media: the first patch of each row, or the seconds. `size` is
+    the number of positions per column, `cell` the width of a column."""
     marks = _times(media, size, cell) if media.kind == "sound" else _patches(media)
     line = ""
     for row, name in marks:
@@ -42,7 +42,7 @@ def _patches(media: Media) -> list[tuple[int, str]]:
 
 
 def _times(media: Media, size: int, cell: int) -> list[tuple[int, str]]:
-    """At round seconds, far enough apart for their names."""
+    """Marks at round seconds, far enough apart for their labels."""
     a_cell = media.row_s * size / cell
     step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])
     n_marks = int(media.n_rows * media.row_s / step) + 1

@@ -1,4 +1,4 @@
-"""Text for terminals: how dark a number is, how wide a word is, and what must not be printed."""
+"""Text for terminals: shades, widths of words, and escaping of control characters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rich.cells import cell_len, set_cell_size
 from headway.tokens.pieces import SPACE_MARK
 
 BLUE = 33
-"""Of the 256 colours of a terminal: it can be read on black and on white."""
+"""A colour of the 256-colour palette that is readable on black and on white."""
 
 SPELLED = str.maketrans({"−": "-", "·": "|", "α": "alpha", "…": "..."})
-"""What ASCII writes for signs of our own."""
+"""ASCII spelling of special characters."""
 
 USUAL_WIDTH = 80
 NARROWEST = 40
@@ -25,10 +25,10 @@ NARROWEST = 40
 
 @dataclass(frozen=True)
 class Ink:
-    """What a terminal can show."""
+    """Signs and colours that a terminal can show."""
 
     shades: str
-    """Signs from nothing to everything."""
+    """Signs from the lowest to the highest value."""
 
     is_colour: bool = False
     is_ascii: bool = False
@@ -39,7 +39,7 @@ class Ink:
     dot: str = "·"
 
     def cell(self, value: float, width: int) -> str:
-        """A value from 0 to 1 as a piece of a heatmap."""
+        """Format a value from 0 to 1 as a cell of a heatmap."""
         share = min(max(value, 0.0), 1.0)
         cell = self.shades[round(share * (len(self.shades) - 1))] * width
         return f"\x1b[38;5;{BLUE}m{cell}\x1b[0m" if self.is_colour and cell.strip() else cell
@@ -51,7 +51,7 @@ class Ink:
         return f"\x1b[2m{text}\x1b[0m" if self.is_colour else text
 
     def safe(self, text: str) -> str:
-        """What a model wrote, on one line, without signs that a terminal would obey."""
+        """Text of a model on one line, with control characters escaped."""
         text = text.replace(SPACE_MARK, " ")
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         if not self.is_ascii:
@@ -61,11 +61,11 @@ class Ink:
         return kept.encode("ascii", "replace").decode()
 
     def word(self, piece: str) -> str:
-        """A token as one word; a space alone is a mark."""
+        """A token as one word; a single space is shown as a mark."""
         return self.safe(piece).strip() or ("_" if self.is_ascii else "␣")
 
     def fit(self, text: str, width: int) -> str:
-        """Exactly so many cells: filled up with spaces, or cut."""
+        """Pad or cut a text to exactly `width` cells."""
         if cell_len(text) > width:
             text = set_cell_size(text, max(0, width - len(self.dots))) + self.dots
             text = text if cell_len(text) <= width else self.dots[:width]
@@ -79,7 +79,7 @@ INKS = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
 
 
 def ink_for(stream: Any) -> Ink:
-    """Colours on a terminal that has them, blocks where UTF-8 goes through, else plain signs."""
+    """Select colours for a terminal that has them, blocks for UTF-8, otherwise ASCII."""
     name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     if name != "utf8":
         return ASCII
@@ -96,7 +96,7 @@ def width_of(stream: Any) -> int:
 
 
 def bands(widths: Sequence[int], room: int) -> list[range]:
-    """Columns of these widths, in as few bands as fit into the room, each at least one column."""
+    """Group columns of these widths into as few bands as fit, each with at least one column."""
     found, first, used = [], 0, 0
     for place, width in enumerate(widths):
         if place > first and used + width > room:

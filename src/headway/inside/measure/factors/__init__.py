@@ -1,1 +1,1 @@
-"""Transformer factors: dictionaries of directions that states are sums of."""
+"""Transformer factors: dictionaries of directions whose sparse sums are the hidden states."""

@@ -1,8 +1,8 @@
-"""What there is to see of each factor: where it fires, in which layers, what it does to the output.
+"""Browsable data of each factor: where it is active, in which layers, and its effect on the output.
 
-The activation of a factor at a token is the largest of its codes over the layers; how often it
-fires is counted in the layer where it is strongest on average. States have a mean length of one, so
-activations compare across layers.
+The activation of a factor at a token is the largest of its codes over the layers. Its frequency is
+counted in the layer where it is strongest on average. States have a mean norm of one, so that
+activations can be compared across layers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headway.inside.measure.factors.recovery import figures
 from headway.tasks.opened import Opened
 
 BEFORE, BEHIND = 10, 6
-"""Tokens of a context on both sides of the strongest."""
+"""Tokens of a context before and after the strongest token."""
 
 CONTEXTS = 8
 
 
 @dataclass(frozen=True)
 class Context:
-    """A place where a factor fires."""
+    """A place where a factor is active."""
 
     passage: int
-    """Its number among those looked through."""
+    """Number of the passage among those that were searched."""
 
     stream: str
     place: int
@@ -45,22 +45,22 @@ class Context:
 
 @dataclass(frozen=True)
 class Fired:
-    """Every activation in the text looked through, as a table sorted by factor, then by row."""
+    """All activations in the searched text, as a table sorted by factor, then by row."""
 
     factor_E: NDArray[np.int64]
     row_E: NDArray[np.int64]
     value_E: NDArray[np.float32]
     passage_N: NDArray[np.int64]
-    """For each row the number of its passage ..."""
+    """Number of the passage of each row."""
 
     place_N: NDArray[np.int64]
     stream_N: NDArray[np.int64]
-    """... its place there, and the number of its stream."""
+    """Number of the stream of each row; `place_N` has the position in it."""
 
     totals: _Totals
 
     def of(self, factor: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows and activations of a factor."""
+        """Return the rows and activations of a factor."""
         first, last = np.searchsorted(self.factor_E, [factor, factor + 1])
         return self.row_E[first:last], self.value_E[first:last]
 
@@ -72,7 +72,7 @@ def browse(
     test: Sequence[Passage],
     note: Callable[[str], None],
 ) -> Factors:
-    """The same factors with figures and entries."""
+    """Return the factors with measured figures and browsable entries."""
     note("finding where the factors are active")
     looked = _some(texts, found.settings.n_browse)
     fired = fire(run, found, looked)
@@ -84,7 +84,7 @@ def browse(
         "dead": float((fired.totals.sum_SA.sum(0) == 0).mean()),
         "browsed_tokens": len(fired.place_N),
         "corpus_tokens": sum(text.n_tokens for text in texts),
-        "rows": "tokens" if texts[0].media is None else "rows",
+        "rows": "tokens" if texts[0].media is None else "positions",
     }
     note("removing each factor from its strongest contexts")
     moved = effects(run, found, looked, contexts, profile_SA.argmax(0).tolist())
@@ -98,7 +98,7 @@ def browse(
 
 
 def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
-    """Passages spread over the whole text, about so many tokens."""
+    """Select passages evenly from the whole text, with about `tokens` in total."""
     total = sum(text.n_tokens for text in texts)
     every = max(1, round(total / tokens))
     return list(texts[::every])
@@ -106,7 +106,7 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 
 @torch.no_grad()
 def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
-    """Run the texts and note every activation. Memory grows with what fires, not with n."""
+    """Run the texts and collect every activation. Memory grows with the activations, not with n."""
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
     parts: list[tuple[NDArray[Any], ...]] = []
@@ -137,7 +137,7 @@ def fire(run: Opened, found: Factors, texts: Sequence[Passage]) -> Fired:
 
 
 class _Totals:
-    """Of each site and factor the sum of the codes, and how many were above zero."""
+    """Sum of the codes and number of positive codes, for each site and factor."""
 
     def __init__(self, n_sites: int, n: int) -> None:
         self.sum_SA = np.zeros((n_sites, n))
@@ -155,14 +155,15 @@ class _Totals:
 
     @property
     def fires_A(self) -> NDArray[np.float64]:
-        """Share of the tokens, in the layer where the factor is strongest on average."""
+        """Fraction of the tokens on which a factor is active, in the layer where it is strongest on
+        average."""
         site_1A = self.profile_SA.argmax(0)[None]
         share_SA = self.fired_SA / np.maximum(self.words_S1, 1)
         return np.take_along_axis(share_SA, site_1A, 0)[0]
 
 
 def contexts_of(fired: Fired, factor: int, streams: Sequence[str]) -> list[Context]:
-    """The places where a factor is strongest, at most one of each passage."""
+    """Places where a factor is strongest, at most one per passage."""
     rows, values = fired.of(factor)
     found: list[Context] = []
     taken = set[tuple[int, int]]()
@@ -192,8 +193,9 @@ def _entry(
     profile_S: NDArray[np.float64],
     fires: float,
 ) -> dict[str, Any]:
-    """`fires`: share of tokens; `strength`: the largest activation; `profile`: mean activation by
-    site; `site`: the number of the strongest; `contexts`: pieces with activations."""
+    """Make the entry of a factor: `fires` (fraction of tokens), `strength` (largest activation),
+    `profile` (mean activation by site), `site` (number of the strongest site) and `contexts`
+    (pieces with activations)."""
     return {
         "fires": round(fires, 6),
         "strength": round(max((max(c.values) for c in contexts), default=0.0), 4),
@@ -207,6 +209,6 @@ def _show(run: Opened, text: Passage, context: Context) -> dict[str, Any]:
     end = context.first + len(context.values)
     shown = text.shown(context.stream, context.place, context.first, end)
     values = [round(value, 3) for value in context.values[: len(shown["pieces"])]]
-    if text.is_media(context.stream):  # the place alone, and what it is a part of
+    if text.is_media(context.stream):  # media have no context: name of the position and of the file
         values = [round(context.values[context.place - context.first], 3), 0.0]
     return {"stream": context.stream, "line": text.line, **shown, "values": values}

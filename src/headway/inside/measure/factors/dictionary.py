@@ -1,7 +1,7 @@
-"""Transformer factors: a dictionary of directions that the states of all layers are sums of.
+"""Transformer factors: a dictionary of directions whose sparse sums are the states of all layers.
 
-Every layer's states are centred and scaled to a mean length of one with numbers of their own, so
-that one dictionary serves all layers and no layer drowns the others.
+The states of each layer are centred and scaled to a mean norm of one with separate statistics, so
+that one dictionary serves all layers and no layer dominates.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway.tasks.opened import Opened
 TENSORS, FACTS = "factors.safetensors", "factors.json"
 VERSION = 1
 HELD_OUT = 10
-"""Every so many-th passage is not learned from but measured on."""
+"""Every tenth passage is held out for measurements."""
 
 Note = Callable[[str], None]
 
@@ -42,19 +42,19 @@ Note = Callable[[str], None]
 class Factors:
     settings: Learning
     sites: tuple[Site, ...]
-    """Where states were taken from; profiles have a number for each."""
+    """Sites from which states were taken; profiles have one number for each."""
 
     coder: Coder
     mean_SD: Tensor
     scale_S: Tensor
     figures: dict[str, Any] = field(default_factory=dict)
-    """Explained variance, active factors, dead ones, loss recovered; all on held-out text."""
+    """Explained variance, active factors, dead factors and recovered loss, on held-out text."""
 
     entries: tuple[dict[str, Any], ...] = ()
-    """What there is to browse of each factor; see `browsing.entries`."""
+    """Browsable data of each factor; see `browse.py`."""
 
     run: dict[str, Any] = field(default_factory=dict)
-    """What model this is of."""
+    """Identity of the model."""
 
     @property
     def atoms_AD(self) -> Tensor:
@@ -65,7 +65,7 @@ class Factors:
         return len(self.coder.atoms_AD)
 
     def codes(self, x_ND: Tensor, site: Site) -> Tensor:
-        """How much each factor fires for states of a site."""
+        """Activation of each factor for states of a site."""
         s = self.sites.index(site)
         return self.coder.codes((x_ND.float() - self.mean_SD[s]) / self.scale_S[s])
 
@@ -74,7 +74,7 @@ class Factors:
         return self.coder.rebuilt(code_NA) * self.scale_S[s] + self.mean_SD[s]
 
     def part(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
-        """What one factor adds to states of a site."""
+        """Contribution of one factor to the states of a site."""
         s = self.sites.index(site)
         return code_N[:, None] * self.atoms_AD[factor] * self.scale_S[s]
 
@@ -91,7 +91,8 @@ class Factors:
             )
 
     def telling(self, n: int) -> list[int]:
-        """Those that move the output most when removed: the best of each layer, the second …"""
+        """Factors with the largest effect on the output: the best of each layer, then the second of
+        each layer, and so on."""
         strong = [a for a, entry in enumerate(self.entries) if entry["effect"] is not None]
         strong.sort(key=lambda a: -self.entries[a]["effect"]["kl"])
         seen: Counter[int] = Counter()
@@ -160,7 +161,7 @@ def identity(run: Opened) -> dict[str, Any]:
         "name": run.folder.name,
         "task": run.settings.task,
         "d_model": model.d_model,
-        "vocab_size": getattr(model, "vocab_size", 0),  # some have labels alone
+        "vocab_size": getattr(model, "vocab_size", 0),  # models without words have no vocabulary
         "parameters": size,
     }
 
@@ -173,8 +174,11 @@ def factors(
     note: Note = lambda text: None,
     **settings: Any,
 ) -> Factors:
-    """Learn a dictionary of a run's states from text, measure it, and look up where its factors
-    fire. `settings` are those of `Learning`: method, n, k, l1, layers, steps, minutes, seed …"""
+    """Learn a dictionary of a run's hidden states, measure it, and find where its factors are
+    active.
+
+    `settings` are those of `Learning`: method, n, k, l1, layers, steps, minutes, seed and more.
+    """
     from headway.inside.measure.factors.browse import browse
 
     learning = from_dict(Learning, settings)
@@ -186,7 +190,7 @@ def factors(
     n_tokens = sum(text.n_tokens for text in texts)
     if n_tokens < learning.needed or len(texts) < HELD_OUT:
         raise _too_small(corpus, n_tokens, len(texts), learning)
-    rows = "tokens" if corpus.lines else "rows"
+    rows = "tokens" if corpus.lines else "positions"
     layers = f"{len(sites)} layers of {_stacks(sites)}"
     note(f"{n_tokens:,} {rows} in {len(texts):,} {corpus.unit}; {layers}")
     test = texts[HELD_OUT - 1 :: HELD_OUT]
@@ -198,7 +202,7 @@ def factors(
 def _too_small(corpus: Corpus, n_tokens: int, n_texts: int, learning: Learning) -> DataError:
     fewer = n_tokens // (2 * PER_FACTOR)
     way = f", or use fewer factors: n={fewer}" if fewer >= 8 and n_texts >= HELD_OUT else ""
-    rows, unit = ("tokens", "texts") if corpus.lines else ("rows", corpus.unit)
+    rows, unit = ("tokens", "texts") if corpus.lines else ("positions", corpus.unit)
     more = "text" if corpus.lines else unit
     return DataError(
         f"{corpus.name} is too small for {learning.n:,} factors: it has {n_tokens:,} {rows} in "
@@ -214,7 +218,7 @@ def learn(
     learning: Learning,
     note: Note = lambda text: None,
 ) -> Factors:
-    """The dictionary alone, without figures and without anything to browse."""
+    """Learn only the dictionary, without figures and browsable entries."""
     rows_RD, site_R = sample_states(run, texts, sites, learning)
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
     rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
@@ -251,7 +255,7 @@ def learn(
 
 
 def moments(rows_RD: Tensor, site_R: Tensor, n_sites: int) -> tuple[Tensor, Tensor]:
-    """Of each site the mean state, and the mean length of states without it."""
+    """Mean state of each site, and the mean norm of its centred states."""
     mean_SD = torch.zeros(n_sites, rows_RD.shape[1])
     scale_S = torch.ones(n_sites)
     for site in range(n_sites):

@@ -1,4 +1,4 @@
-"""What a factor does to the output: the words it speaks for, and what changes when it is gone."""
+"""Effects of a factor on the output: the words it promotes, and the change when it is removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.inside.measure.factors.dictionary import Factors
 
 REMOVED = 3
-"""Contexts of a factor that it is removed from."""
+"""Contexts from which each factor is removed."""
 
 WORDS = 8
 
@@ -45,9 +45,12 @@ def effects(
     contexts: Sequence[Sequence[Context]],
     sites: Sequence[int],
 ) -> list[dict[str, float] | None]:
-    """For each factor: `nats`, how much the loss grows, and `kl`, how far the answers move, when
-    its part is taken from the states of the layer where it is strongest, over its best contexts
-    and the answers that are read there. None for a factor that never fires."""
+    """Measure the effect of removing each factor from its best contexts, in the layer where it is
+    strongest.
+
+    `nats` is the increase of the loss and `kl` the change of the outputs in the contexts. None for
+    a factor that is never active.
+    """
     jobs = [
         Job(factor, found.sites[sites[factor]], context, texts[context.passage])
         for factor, many in enumerate(contexts)
@@ -100,7 +103,7 @@ def _remove(run: Opened, found: Factors, jobs: list[Job]) -> list[tuple[float, f
 def _parts(
     run: Opened, found: Factors, batch: Batch, jobs: list[Job], site: Site, x_ND: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rows of a site, and what the factors of the jobs add to them."""
+    """Rows of a site, and the contributions of the jobs' factors to them."""
     starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
     rows, factor = [], []
     for number, job in enumerate(jobs):
@@ -116,8 +119,8 @@ def _parts(
 
 
 def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
-    """Answers of the context; of the whole text where they are read from all of it, or in the
-    other language."""
+    """Mask of the outputs in a context, or of the whole text if they are read from all of it or are
+    in another stream."""
     own_R = clean.owner_R == number
     if job.context.stream != last or (clean.place_R < 0).any():
         return own_R
@@ -127,8 +130,11 @@ def _read_there(clean: Answers, number: int, job: Job, last: str) -> Tensor:
 
 @torch.no_grad()
 def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
-    """For each factor the words (or labels) whose score rises or falls most when it is added with
-    activation 1 to the mean state of the last layer. Nothing where no head reads states."""
+    """Words (or labels) whose score rises or falls most with each factor.
+
+    The factor is added with activation 1 to the mean state of the last layer. Empty if no head
+    reads these states.
+    """
     part = Anatomy.of(run.model).stacks[-1]
     own = [site for site in found.sites if site[0] == part.name]
     readout = readout_of(run.settings)
@@ -145,10 +151,10 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
         norm = part.stack.final_norm
         x_RD = x_RD if norm is None else norm(x_RD)
         each = Layout.of([len(x_RD)], x_RD.device)
-        if readout.pools:  # as if every row were an example
+        if readout.pools:  # each row counts as an example
             x_RD = x_RD.repeat_interleave(n_first, 0)
             each = Layout.of([n_first] * (len(x_RD) // n_first), x_RD.device)
-        # The n-gram member is constant here; the layers have their share of the answer.
+        # The n-gram member is constant here; the layers have their share of the logits.
         return share * readout.of(run.model, States(x_RD, each)).answers()
 
     middle_1C = read(found.mean_SD[s][None])
@@ -173,7 +179,7 @@ def promoted_words(run: Opened, found: Factors) -> list[dict[str, Any]]:
 
 
 class _Names:
-    """Of words or labels by their numbers."""
+    """Function from the numbers of words or labels to their names."""
 
     def __init__(self, run: Opened) -> None:
         self.words = run.vocab.target if run.spec.in_words else None

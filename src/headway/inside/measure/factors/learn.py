@@ -1,4 +1,4 @@
-"""How a dictionary of factors is learned: its settings, and a bounded sample of states."""
+"""Settings for learning a dictionary of factors, and a bounded sample of hidden states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.settings.model import check_values
 from headway.tasks.opened import Opened
 
 PER_FACTOR = 8
-"""Tokens of the corpus for each factor, at least."""
+"""Minimum number of corpus tokens per factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,12 @@ class Learning:
 
     @property
     def needed(self) -> int:
-        """Tokens that a corpus must have."""
+        """Minimum number of tokens in a corpus."""
         return PER_FACTOR * self.n
 
 
 def chosen_sites(run: Opened, layers: str) -> list[Site]:
-    """`all`, `last`, `0,3,5`, `decoder`, `decoder,2`: stacks, and layers of them."""
+    """Parse the selected layers: `all`, `last`, `0,3,5`, `decoder`, or `decoder,2`."""
     every = sites_of(run.model)
     stacks = list(dict.fromkeys(name for name, _ in every))
     top = {name: max(layer for stack, layer in every if stack == name) for name in stacks}
@@ -108,7 +108,7 @@ def chosen_sites(run: Opened, layers: str) -> list[Site]:
 
 
 class Reservoir:
-    """A uniform sample of rows that come one after another, however many there are."""
+    """Uniform sample of a stream of rows of unknown length."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seen = size, 0
@@ -123,7 +123,7 @@ class Reservoir:
         if not len(self.rows_RD):
             self.rows_RD = torch.zeros(self.size, x_ND.shape[1])
             self.site_R = torch.zeros(self.size, dtype=torch.long)
-        # Row number t takes the place of a random one of the t that came, if that is still held.
+        # Row number t replaces a random one of the t rows so far, if that one is still held.
         number_N = self.seen + torch.arange(len(x_ND))
         drawn_N = torch.rand(len(x_ND), generator=self.random, dtype=torch.float64)
         place_N = (drawn_N * (number_N + 1)).long()
@@ -144,7 +144,7 @@ class Reservoir:
 def sample_states(
     run: Opened, texts: Sequence[Passage], sites: Sequence[Site], learning: Learning
 ) -> tuple[Tensor, Tensor]:
-    """States of words at these sites, and the number of the site of each."""
+    """Sample states of ordinary tokens at these sites, with the number of the site of each."""
     reservoir = Reservoir(learning.rows, learning.seed)
     for batch in batches(run, texts):
         states = states_of(run.model, batch)

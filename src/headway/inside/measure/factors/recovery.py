@@ -1,4 +1,4 @@
-"""How much of a model's states a dictionary holds, measured on text it was not learned from."""
+"""Fidelity of a dictionary to a model's states, measured on held-out text."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ MASKED = 0.15
 
 @torch.no_grad()
 def figures(run: Opened, found: Factors, texts: Sequence[Passage]) -> dict[str, Any]:
-    """`explained`: share of the variance, `l0`: factors that fire at a time, both over all layers;
-    `layers`: for each the same and the model's loss as it is (`loss`), with the layer's states
-    rebuilt from factors (`rebuilt`), by their mean (`mean`) and by zero (`zero`). `recovered` is
-    (zero − rebuilt) / (zero − loss), `recovered_mean` the same against the mean."""
+    """Measure how well states are reconstructed from factors, and the loss of the model with them.
+
+    `explained` is the fraction of the variance and `l0` the number of active factors per token,
+    both over all layers. `layers` has these for each layer, and the loss of the model as it is
+    (`loss`) and with the layer's states replaced by reconstructions (`rebuilt`), by their mean
+    (`mean`) and by zero (`zero`). `recovered` is (zero − rebuilt) / (zero − loss), and
+    `recovered_mean` uses the mean in place of zero.
+    """
     texts = _first(_mask(run, texts, found.settings.seed), MAX_TOKENS)
     sums = [_Sums() for _ in found.sites]
     for batch in batches(run, texts):
@@ -104,7 +108,8 @@ def _instead(
 
 
 def _mask(run: Opened, texts: Sequence[Passage], seed: int) -> list[Passage]:
-    """For a model that fills gaps: examples with gaps, since what can be seen is no question."""
+    """Mask tokens for a masked language model, because its loss is defined on hidden tokens
+    only."""
     if run.spec.answers != "gaps":
         return list(texts)
     if texts[0].media is not None:

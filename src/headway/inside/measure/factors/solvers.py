@@ -1,10 +1,10 @@
-"""Two ways to learn a dictionary: directions such that every state is a sum of few of them.
+"""Two methods for learning a dictionary: directions such that every state is a sparse sum of them.
 
 `SparseCoder` is sparse coding as in Yun et al. 2021, "Transformer visualization via dictionary
-learning": non-negative codes found by FISTA, atoms moved along the residual with a step that is
+learning": non-negative codes found by FISTA, and atoms updated along the residual with a step
 divided by the diagonal of the Hessian. `TopKCoder` is a sparse autoencoder that keeps the k largest
-codes (Makhzani and Frey 2014; Gao et al. 2024), with an auxiliary loss that wakes dead atoms.
-Both take rows that are centred and have a mean length of about one, and keep atoms at length one.
+codes (Makhzani and Frey 2014; Gao et al. 2024), with an auxiliary loss that revives dead atoms.
+Both take centred rows with a mean norm of about one, and keep atoms at norm one.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ITERATIONS = 60
-"""Steps of FISTA for each row; codes hardly move behind them."""
+"""Iterations of FISTA for each row; more iterations hardly change the codes."""
 
 QUICK = 25
-"""The same while learning, where codes need not be exact."""
+"""Iterations during learning, where codes need not be exact."""
 
 FIRST_L1 = 0.1
 AUX = 1 / 32
-"""Weight of the loss of dead atoms beside the loss itself."""
+"""Weight of the auxiliary loss of dead atoms."""
 
 
 @dataclass
 class SparseCoder:
-    """Codes a ≥ 0 that minimise ½|x − a·atoms|² + l1·Σa."""
+    """Sparse coding: codes a ≥ 0 that minimise ½|x − a·atoms|² + l1·Σa."""
 
     atoms_AD: Tensor
     l1: float = FIRST_L1
@@ -56,7 +56,7 @@ class SparseCoder:
 
     @torch.no_grad()
     def learn(self, x_ND: Tensor, rate: float) -> Tensor:
-        """One step; the codes that the rows had before it. `rate` falls from 1 to 0."""
+        """Take one step and return the codes before it. `rate` falls from 1 to 0."""
         code_NA = self.codes(x_ND, QUICK)
         left_ND = x_ND - self.rebuilt(code_NA)
         seen_A = code_NA.square().mean(0)
@@ -69,20 +69,20 @@ class SparseCoder:
         return code_NA
 
     def aim(self, n_active: float, wanted: float) -> None:
-        """A little more or less sparse, so that rows come to have `wanted` active codes."""
+        """Adjust the L1 weight slightly, so that rows approach `wanted` active codes."""
         self.l1 *= min(1.1, max(0.9, (max(n_active, 0.1) / wanted) ** 0.1))
 
     def to(self, device: torch.device | str) -> SparseCoder:
         return SparseCoder(self.atoms_AD.to(device), self.l1)
 
     def put(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Atoms that never fire begin anew at rows that are badly rebuilt."""
+        """Restart atoms that are never active at rows with a large reconstruction error."""
         self.atoms_AD[numbers_R] = F.normalize(rows_RD, dim=1)
         self.hessian_A[numbers_R] = self.hessian_A.mean()
 
 
 class TopKCoder:
-    """The k largest of relu(x·reader + bias), each times its atom."""
+    """TopK sparse autoencoder: the k largest of relu(x·reader + bias), each times its atom."""
 
     method = "topk"
 
@@ -92,7 +92,7 @@ class TopKCoder:
         self.reader_AD = atoms_AD.clone().requires_grad_()
         self.bias_A = torch.zeros(len(atoms_AD), device=atoms_AD.device, requires_grad=True)
         self.idle_A = torch.zeros(len(atoms_AD), device=atoms_AD.device)
-        """Rows since an atom has fired."""
+        """Number of rows since each atom was active."""
         self.parts = [self.atoms_AD, self.reader_AD, self.bias_A]
         self.adam = torch.optim.Adam(self.parts, lr=1e-3, betas=(0.9, 0.99))
 
@@ -110,7 +110,7 @@ class TopKCoder:
         total = x_ND.square().mean()
         loss = left_ND.square().mean() / total
         dead_A = self.idle_A > 20 * len(x_ND)
-        if dead_A.any():  # dead atoms explain together what is left
+        if dead_A.any():  # dead atoms are fitted to the residual
             among_NA = before_NA.masked_fill(~dead_A, 0.0)
             waking_NA = self._kept(among_NA, min(2 * self.k, int(dead_A.sum())))
             missed_ND = left_ND.detach() - waking_NA @ self.atoms_AD
@@ -129,7 +129,7 @@ class TopKCoder:
 
     @torch.no_grad()
     def _along_the_sphere(self) -> None:
-        """What only changes the length of an atom is taken out of its gradient."""
+        """Remove the component of the gradient that only changes the norm of an atom."""
         gradient_AD = self.atoms_AD.grad
         assert gradient_AD is not None
         gradient_AD -= (gradient_AD * self.atoms_AD).sum(1, keepdim=True) * self.atoms_AD
@@ -143,7 +143,7 @@ class TopKCoder:
         return torch.zeros_like(code_NA).scatter(1, top.indices, top.values)
 
     def aim(self, n_active: float, wanted: float) -> None:
-        """It has k active codes by itself."""
+        """Do nothing: exactly k codes are active by design."""
 
     def to(self, device: torch.device | str) -> TopKCoder:
         return TopKCoder.of(*(part.detach().to(device) for part in self.parts), k=self.k)
@@ -158,7 +158,7 @@ class TopKCoder:
 
     @torch.no_grad()
     def put(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Atoms that the auxiliary loss could not wake begin anew, with fresh moments."""
+        """Restart atoms that the auxiliary loss could not revive, with reset optimizer moments."""
         rows_RD = F.normalize(rows_RD, dim=1)
         self.atoms_AD[numbers_R] = rows_RD
         self.reader_AD[numbers_R] = rows_RD * self.reader_AD.norm(dim=1).mean()
@@ -183,10 +183,11 @@ def fit_coder(
     batch: int = 512,
     note: Callable[[int, Coder, Tensor], bool] = lambda step, coder, codes: False,
 ) -> Coder:
-    """A dictionary of `n` atoms for the rows, which are centred and of about length one.
+    """Learn a dictionary of `n` atoms for rows that are centred and have a norm of about one.
 
-    `k`: active codes wanted a row (None: as they come). `note` hears of every step, and ends the
-    learning by answering True. The same seed gives the same dictionary on the same machine.
+    `k` is the desired number of active codes per row (None: no adjustment). `note` is called after
+    every step, and stops the learning if it returns True. The same seed gives the same dictionary
+    on the same machine.
     """
     random = torch.Generator().manual_seed(seed)
     first = torch.randperm(len(rows_ND), generator=random)[:n]
@@ -212,7 +213,7 @@ def fit_coder(
 
 
 def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
-    """At most as many as there are rows: the worst rebuilt row first."""
+    """Restart dead atoms at the rows with the largest reconstruction error, at most one per row."""
     if not len(dead_R):
         return
     left_BD = x_BD - made.rebuilt(code_BA)
@@ -223,7 +224,8 @@ def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
 
 
 def largest_eigenvalue(gram_AA: Tensor, steps: int = 20) -> float:
-    """By power iteration, rounded up a little: with too long a step FISTA would run away."""
+    """Largest eigenvalue by power iteration, rounded up slightly because FISTA diverges with too
+    large steps."""
     vector_A = torch.ones(len(gram_AA), device=gram_AA.device)
     for _ in range(steps):
         vector_A = F.normalize(gram_AA @ vector_A, dim=0)

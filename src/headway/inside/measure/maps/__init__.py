@@ -1,6 +1,6 @@
-"""Maps of what a model looked at: for every output, how much each token it has read counts.
+"""Attribution maps: for every output, the weight of each token that the model has read.
 
-`make(run, trace, ["rollout", "norm"])` gives them by name; `METHODS` is the table of all.
+`make(run, trace, ["rollout", "norm"])` makes maps by name; `METHODS` is the table of all methods.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ __all__ = [
 ]
 
 STEPS = 64
-"""Of integrated gradients, where many maps are made at once; its facts say the error."""
+"""Most steps of integrated gradients when many maps are made; the facts of the map have the
+error."""
 
 METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
     "heads": head_maps,
@@ -57,20 +58,20 @@ METHODS: dict[str, Callable[[Opened, Trace], list[Map]]] = {
     "integrated": lambda run, trace: [integrated_gradients(run, trace, most=STEPS)],
     "occlusion": lambda run, trace: [occlusion(run, trace)],
 }
-"""From the cheapest on. A method may make several maps: `gradients` makes `gradxattention` and
-`gradxinput`, `heads` one for each head."""
+"""All methods, the cheapest first. A method may make several maps: `gradients` makes
+`gradxattention` and `gradxinput`, `heads` one for each head."""
 
 COSTLY = ("flow", "gradients", "integrated", "occlusion")
-"""Methods that run the model again and again, or take time in other ways."""
+"""Methods that run the model repeatedly, or take long in other ways."""
 
 
 def make(run: Opened, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
-    """The maps of these methods, in their order."""
+    """Make the maps of these methods, in their order."""
     return [map_ for name in known(names) for map_ in METHODS[name](run, trace)]
 
 
 def known(names: Iterable[str]) -> list[str]:
-    """The same names, or an error for one that is no method."""
+    """Check the names of methods; raise an error for an unknown one."""
     found = list(listed(names))
     for name in found:
         if name not in METHODS:

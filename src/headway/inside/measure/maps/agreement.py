@@ -1,4 +1,4 @@
-"""How far two maps agree: the rank correlation of their rows."""
+"""Agreement of two maps: the rank correlation of their rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from headway.inside.measure.maps.map import Map
 
 
 def agreement(one: Map, other: Map, reading: Reading) -> float | None:
-    """The mean over outputs of Spearman's correlation of the weights of the tokens that an output
-    can see, signs left out; None where no row has three tokens that differ."""
+    """Mean over outputs of Spearman's correlation of the absolute weights of visible tokens.
+
+    None if no row has three tokens with different weights.
+    """
     streams = [name for name in one.streams if name in other.streams]
     if not streams:
         return None
@@ -30,14 +32,14 @@ def agreement(one: Map, other: Map, reading: Reading) -> float | None:
 
 
 def _seen(weights_S: Tensor, stream: str, row: int | None, reading: Reading) -> NDArray[np.float64]:
-    """Without what comes later in a text that is written from left to right."""
+    """Weights without later tokens of a text that is generated from left to right."""
     causal = reading.writes and stream == reading.last.name
     end = None if row is None or not causal else row + 1
     return weights_S[:end].abs().double().numpy()
 
 
 def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
-    """None for fewer than three places, and where one side is all alike."""
+    """Spearman's rank correlation; None for fewer than three values, or if one side is constant."""
     if len(x) < 3:
         return None
     ranks = [_ranks(values) for values in (x, y)]
@@ -47,7 +49,7 @@ def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Equal values share the mean of their ranks."""
+    """Ranks of values; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]

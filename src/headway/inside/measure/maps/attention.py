@@ -1,4 +1,4 @@
-"""Maps that are read off attention as it is: each head, and the mean or maximum of a layer."""
+"""Maps taken directly from attention: each head, and the mean or maximum of a layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.tasks.opened import Opened
 
 
 def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
-    """A map for each head whose rows are the stream that answers: `cross.2.5`."""
+    """Make a map for each head whose rows are the output stream, such as `cross.2.5`."""
     return [
         Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
         for name, columns, weights_HRS in _layers(run, trace)
@@ -19,7 +19,8 @@ def head_maps(run: Opened | None, trace: Trace) -> list[Map]:
 
 
 def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
-    """The `mean` or the `max` over the heads of each layer: `cross.2.mean`."""
+    """Make a map of the `mean` or the `max` over the heads of each layer, such as
+    `cross.2.mean`."""
     made = []
     for name, columns, weights_HRS in _layers(run, trace):
         over_RS = weights_HRS.mean(0) if how == "mean" else weights_HRS.amax(0)
@@ -28,7 +29,7 @@ def layer_maps(run: Opened | None, trace: Trace, how: str) -> list[Map]:
 
 
 def _layers(run: Opened | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
-    """Name, stream of the columns and weights for every layer, a row an output."""
+    """Name, stream of the columns and weights for every layer, one row per output."""
     reads_RT = readout_RT(run, trace.reading)
     return [
         (f"{kind}.{layer}", trace.reading.sides(kind)[1], reads_RT @ weights_HTS.float())

@@ -1,5 +1,5 @@
-"""Attention as a network of pipes (Abnar and Zuidema, 2020): how much can flow from an output to
-each token, if every weight is the width of a pipe."""
+"""Attention flow (Abnar and Zuidema, 2020): the maximum flow from an output to each token, in a
+network whose capacities are attention weights."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headway.inside.measure.maps.map import Map, readout_RT
 from headway.tasks.opened import Opened
 
 LONGEST = 64
-"""Tokens of all streams together. Time grows with more than the cube of their number."""
+"""Most tokens of all streams together. Time grows with more than the cube of their number."""
 
 AT_ONCE = LONGEST**3
-"""Pipes of one layer that are filled side by side, those of all problems together."""
+"""Edges of one layer that are processed together, over all problems."""
 
 TINY = 1e-6
-"""A pipe narrower than this is closed."""
+"""Edges with a smaller capacity are closed."""
 
 
 @dataclass(frozen=True)
 class Pipes:
-    """From every node of one level to every node of another, nearer to the tokens."""
+    """Capacities of the edges from every node of one level to every node of a lower level."""
 
     above: int
     below: int
@@ -37,17 +37,17 @@ class Pipes:
 @dataclass(frozen=True)
 class Network:
     levels: tuple[int, ...]
-    """How many nodes each has; the outputs' level is the last."""
+    """Number of nodes of each level; the level of the outputs is the last."""
 
     pipes: tuple[Pipes, ...]
-    """The nearest to the tokens first."""
+    """Edges between levels, the nearest to the tokens first."""
 
     ends: dict[str, int]
-    """The level where the tokens of each stream are."""
+    """Level of the tokens of each stream."""
 
 
 def flow(run: Opened | None, trace: Trace) -> Map:
-    """The largest flow from every output to every token. Refuses long texts."""
+    """Compute the maximum flow from every output to every token; raise an error for long texts."""
     check_length(trace.reading)
     network = _network(trace)
     reads_RT = readout_RT(run, trace.reading).float()
@@ -67,8 +67,8 @@ def check_length(reading: Reading) -> None:
 
 
 def _from_outputs(network: Network, reads_RT: Tensor, level: int) -> Tensor:
-    """Outputs and ends side by side, as many as fit; as much goes in at the top as an output reads
-    there."""
+    """Flow from each output to each token of a level, in batches of problems. The inflow at the top
+    is the readout of the output."""
     n_outputs, n_ends = len(reads_RT), network.levels[level]
     output_B = torch.arange(n_outputs).repeat_interleave(n_ends)
     end_B = torch.arange(n_ends).repeat(n_outputs)
@@ -81,7 +81,8 @@ def _from_outputs(network: Network, reads_RT: Tensor, level: int) -> Tensor:
 
 
 def _network(trace: Trace) -> Network:
-    """Half of every pipe is a token's own path past the attention, as in the rollout."""
+    """Build the network. Half of every capacity is a token's own residual path, as in the
+    rollout."""
     halves = {
         kind: [weights_HTS.float().mean(0) / 2 for weights_HTS in layers]
         for kind, layers in trace.attention.items()
@@ -108,12 +109,11 @@ def _with_own(half_TT: Tensor) -> Tensor:
 
 
 def max_flow(network: Network, given_BT: Tensor, level: int, ends_B: Tensor) -> Tensor:
-    """Of what is given to the last level, how much can reach the end of each problem, a node of a
-    level.
+    """Maximum flow from the last level to the end node of each problem, limited by the inflow.
 
-    Push and relabel (Goldberg and Tarjan, 1988), all problems side by side: whatever stands in a
-    node moves on along the shortest open way to its end, backwards through pipes in use, too;
-    distances are measured again after each wave, until nothing that is left can reach its end.
+    Push-relabel (Goldberg and Tarjan, 1988) on all problems in parallel: the excess of a node moves
+    along the shortest open path to the end, also backwards through used edges. Distances are
+    recomputed after each wave, until no remaining excess can reach its end.
     """
     n = len(given_BT)
     open_B = torch.arange(n)  # the problems that are not done
@@ -149,7 +149,7 @@ def _push(
     far: Sequence[Tensor],
     way: tuple[int, int],
 ) -> None:
-    """Move what stands in one level to the other, where that is one step nearer to the end."""
+    """Push excess from one level to the other, where that is one step closer to the end."""
     start, stop = way
     nearer = far[start][:, :, None] == far[stop][:, None] + 1
     room_BIJ = open_BIJ * (nearer & (open_BIJ > TINY) & far[start][:, :, None].isfinite())
@@ -167,7 +167,8 @@ def _distances(
     back: Sequence[Tensor],
     ends: tuple[int, Tensor],
 ) -> list[Tensor]:
-    """Steps from every node to the end of its problem through what is open; infinite if none."""
+    """Number of open edges from every node to the end of its problem; infinite if there is no
+    path."""
     level, ends_B = ends
     far = [down[0].new_full((len(ends_B), size), torch.inf) for size in network.levels]
     far[level].scatter_(1, ends_B[:, None], 0)

@@ -1,4 +1,4 @@
-"""What each output hangs on, by gradients: of attention weights, and of the fronts' vectors."""
+"""Gradient maps: gradients of each output by attention weights and by the outputs of the fronts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from headway.nn.tap import record
 from headway.tasks.opened import Opened
 
 SEVERAL = 4
-"""Numbers from which on their gradients are quicker together than one by one."""
+"""Number of gradients from which on computing them in one batch is faster."""
 
 Fronts = Mapping[str, Tensor]
-"""By stack what its front hands over, a row a token."""
+"""Output of the front of each stack, one row per token."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Slopes:
 
     fronts: dict[str, Tensor]
     attention: dict[str, list[Tensor]]
-    """By kind and layer (H T S)."""
+    """Gradients by the attention weights, by kind and layer (H T S)."""
 
 
 def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str, Tensor]:
-    """Inputs of the answer, a row per token: embeddings from the fronts, and contributions of
+    """Inputs of the answer, one row per token: embeddings from the fronts, and contributions of
     tokens to the scores of the n-gram member."""
     found = {name: states[0] for name, states in trace.states.items()}
     table = table_of(run.model)
@@ -48,13 +48,13 @@ def fronts_of(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> dict[str
 
 
 def streams_of(run: Opened) -> dict[str, str]:
-    """The stream whose tokens the rows of each front belong to."""
+    """Stream to which the rows of each front belong."""
     parts = Anatomy.of(run.model).stacks
     return {**{part.name: part.stream for part in parts}, NGRAMS: parts[-1].stream}
 
 
 def by_stream(run: Opened, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of all fronts (tokens last), added up where several read one stream."""
+    """Weights of all fronts by stream (tokens last), summed if several read one stream."""
     streams, found = streams_of(run), dict[str, Tensor]()
     for name, part in weights.items():
         stream = streams[name]
@@ -65,11 +65,11 @@ def by_stream(run: Opened, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def gradient_maps(
     run: Opened, trace: Trace, fronts: Fronts | None = None, change: Change = NO_CHANGE
 ) -> list[Map]:
-    """`gradxattention` and `gradxinput`, of the same backward passes; the second alone where tokens
-    do not learn of each other by attention alone. The first knows nothing of n-grams, which have no
-    attention; in the second each token has its part of them.
+    """Make `gradxattention` and `gradxinput` from the same backward passes.
 
-    `fronts`: other inputs than those of the text, by stack; zeros take a stream away.
+    Models that mix tokens by other means than attention have only `gradxinput`. N-grams have no
+    attention and count only in `gradxinput`. `fronts` replaces inputs by stack; zeros remove a
+    stream.
     """
     given = fronts_of(run, trace, change) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
@@ -81,7 +81,7 @@ def gradient_maps(
                     for name, slope_TD in slopes.fronts.items()}  # fmt: skip
         for stream, touched_T in by_stream(run, by_front).items():
             touched[stream].append(touched_T)
-        if not anatomy.by_attention:  # which is then not the only way to an output
+        if not anatomy.by_attention:  # attention is then not the only path to an output
             continue
         helps = {
             kind: [(slope * w).relu().mean(0) for slope, w in zip(of, weights[kind], strict=True)]
@@ -102,7 +102,7 @@ def gradient_maps(
 def _each(
     run: Opened, reading: Reading, fronts: Fronts, change: Change
 ) -> Iterator[tuple[Slopes, dict[str, list[Tensor]]]]:
-    """For each output its slopes, and the attention weights that they belong to."""
+    """Yield the gradients of each output, and the attention weights that they belong to."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
     anatomy = Anatomy.of(run.model)
     got: dict[str, list[Any]] = {}
@@ -125,10 +125,10 @@ def _each(
 
 
 def slopes_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """For each leaf the gradients of all the numbers by it, one after another."""
+    """Gradients of all the numbers by each leaf, stacked."""
     if len(worth_R) >= SEVERAL:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says where it has no quick way
+            warnings.simplefilter("ignore")  # torch warns where it cannot batch
             return list(
                 torch.autograd.grad(
                     worth_R,

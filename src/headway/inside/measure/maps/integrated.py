@@ -1,5 +1,5 @@
-"""Integrated gradients (Sundararajan et al., 2017): slopes all along the way from a text that says
-nothing to the text itself. They add up to what the text changes."""
+"""Integrated gradients (Sundararajan et al., 2017): gradients along the path from a neutral
+baseline to the text. They sum to the difference of the outputs."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from headway.nn.layout import Layout
 from headway.tasks.opened import Opened
 
 ENOUGH = 0.01
-"""The error at which no more steps are taken."""
+"""Relative error at which no more steps are taken."""
 
 NODES = 4
-"""Steps in one piece of the way (Gauss's rule)."""
+"""Steps in one piece of the path (Gauss-Legendre quadrature)."""
 
 MOST_STEPS = 256
 LEAST_EFFECT = 0.1
-"""In nats. Of an output that the text changes by less, the error is measured by this."""
+"""Smallest effect of a text in nats; the error is measured relative to at least this."""
 
 SAMPLE = 256
-"""Tokens that the mean input is the mean of, spread evenly over the vocabulary."""
+"""Tokens for the mean input, spread evenly over the vocabulary."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A part of the way, for some of the outputs. What its slopes add up to should be what the
-    model says differently at its two ends, so every piece knows its own error."""
+    """A piece of the path for some of the outputs. The sum of its gradients should equal the
+    difference of the outputs at its ends, so every piece knows its error."""
 
     start: float
     end: float
     rows_Q: Tensor
     sums_QX: Tensor
-    """A column for each token of all streams."""
+    """One column for each token of all streams."""
 
     off_Q: Tensor
 
@@ -63,11 +63,11 @@ def integrated_gradients(
     change: Change = NO_CHANGE,
     most: int = MOST_STEPS,
 ) -> Map:
-    """Pieces of the way are halved where they are off until the sum of each row is within 1 % of
-    what the text changes, or `most` steps are made.
+    """Integrate adaptively: pieces of the path are halved where their error is large.
 
-    `baseline`: `mean` is the mean of tokens at each place (see `baseline_TD`), `zero` is nothing at
-    all. The map's facts say the most steps of a row and the largest error that is left.
+    This ends when the sum of each row is within 1 % of the effect of the text, or after `most`
+    steps. `baseline`: `mean` is the mean of tokens at each position (see `baseline_TD`), `zero` is
+    the zero vector. The facts of the map have the most steps of a row and the largest error.
     """
     given = fronts_of(run, trace, change) | dict(fronts or {})
     nothing = {
@@ -84,7 +84,7 @@ def integrated_gradients(
 
 
 def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums, the error that is left, and the steps made, of each row."""
+    """Sums, remaining errors and numbers of steps of all rows."""
     everyone_R = torch.arange(len(effect_R))
     pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
     steps_R = torch.full_like(everyone_R, 2 * NODES)
@@ -96,7 +96,8 @@ def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tenso
         open_R = (error_R > ENOUGH) & (steps_R + 2 * NODES <= most)
         if not open_R.any():
             break
-        # The piece that is furthest off for a row that is not yet right, and all rows like that.
+        # Select the piece with the largest error of an unfinished row, and all its rows with large
+        # errors.
         wrong = [(p.off_Q.abs() / effect_R[p.rows_Q]) * open_R[p.rows_Q] for p in pieces]
         worst = max(range(len(pieces)), key=lambda number: float(wrong[number].max()))
         piece, halve_Q = pieces.pop(worst), wrong[worst] > ENOUGH / 10
@@ -113,7 +114,7 @@ def _walk(way: _Way, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tenso
 
 
 class _Way:
-    """The straight way from one input to another."""
+    """The straight path from a baseline to the input."""
 
     def __init__(
         self, run: Opened, reading: Reading, change: Change, given: Fronts, nothing: Fronts
@@ -129,7 +130,7 @@ class _Way:
         return self.said[place]
 
     def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_Piece]:
-        """What lies between each of these places and the next."""
+        """Integrate the pieces between consecutive places."""
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         halves = [(start + end, end - start) for start, end in pairwise(ends)]
         places = [(both + wide * float(node)) / 2 for both, wide in halves for node in nodes]
@@ -143,7 +144,7 @@ class _Way:
         return found
 
     def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
-        """Slope times the whole way, at each place for these outputs, a column a token."""
+        """Gradient times the whole path at each place for these outputs, one column per token."""
         n_tokens = sum(map(len, self.given.values()))
         at_once = max(1, TOGETHER // (len(rows_Q) * n_tokens))
         parts = [places[start : start + at_once] for start in range(0, len(places), at_once)]
@@ -153,7 +154,8 @@ class _Way:
         n = len(places)
         inputs = {name: x_ND.requires_grad_() for name, x_ND in self._at(places).items()}
         with torch.enable_grad():
-            # Each place hangs on its own input alone: slopes of the sum are those of all places.
+            # Each place depends on its own input only, so gradients of the sum are those of all
+            # places.
             said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
             slopes = slopes_of(said_Q, list(inputs.values()))
         ways = [self.given[name] - self.nothing[name] for name in inputs]
@@ -164,7 +166,7 @@ class _Way:
         return torch.cat(touched, 2).transpose(0, 1)
 
     def _at(self, places: Sequence[float]) -> dict[str, Tensor]:
-        """The inputs at these places, one behind another."""
+        """Inputs at these places, concatenated."""
         return {
             name: torch.cat([torch.lerp(self.nothing[name], x_TD, place) for place in places])
             for name, x_TD in self.given.items()
@@ -176,8 +178,8 @@ class _Way:
 
 
 def baseline_TD(run: Opened, reading: Reading, stack: str, kind: str) -> Tensor:
-    """What a front hands over for a text that says nothing, the mean of `SAMPLE` tokens at each
-    place; for a picture of one colour, its own mean; for silence."""
+    """Baseline for a front: the mean of `SAMPLE` tokens at each position for text, an image of its
+    mean colour, or silence."""
     part = Anatomy.of(run.model).stack(stack)
     stream = reading.streams[part.stream]
     if kind == "mean" and reading.media is not None and part.stream != "target":
@@ -201,7 +203,7 @@ def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
 
 @torch.no_grad()
 def _mean_TD(part: StackPart, reading: Reading, length: int) -> Tensor:
-    """The mean over tokens spread over the vocabulary, at each place for itself."""
+    """Mean input over tokens spread over the vocabulary, for each position."""
     assert isinstance(part.front, TextFront)
     size = part.front.tokens.num_embeddings
     ids_B = torch.linspace(0, size - 1, min(size, SAMPLE)).long()

@@ -1,4 +1,4 @@
-"""A map says, for every output of a model, how much each token it has read counts."""
+"""Data class of attribution maps, with readout and word helpers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CAUTION = "Weights are not importance: check the measured accuracy of a map."
 class Map:
     name: str
     columns: tuple[tuple[str, int], ...]
-    """Streams whose tokens are the columns, in this order, and how many each has."""
+    """Streams whose tokens are the columns, in this order, with their numbers of tokens."""
 
     weights_RS: Tensor
-    """A row for each output of the reading. Maps of gradients have negative weights, too."""
+    """One row for each output of the reading. Gradient maps have negative weights, too."""
 
     facts: dict[str, float] = field(default_factory=dict)
-    """What is to be said about how it was made: steps, error."""
+    """Facts about the computation: steps, error."""
 
     @classmethod
     def of(
@@ -38,14 +38,15 @@ class Map:
         return tuple(stream for stream, _ in self.columns)
 
     def parts(self) -> dict[str, Tensor]:
-        """The columns of each stream."""
+        """Split the columns by stream."""
         sizes = [size for _, size in self.columns]
         return dict(zip(self.streams, self.weights_RS.split(sizes, 1), strict=True))
 
     def share_R(self, stream: str) -> Tensor | None:
-        """What part of each row falls on a stream, signs left out; None if it is all or nothing.
+        """Share of a stream in the absolute weights of each row; None unless there are several
+        streams.
 
-        The shares of all streams sum to 1. A row without any weight is shared alike.
+        The shares of all streams sum to 1. A row without any weight is divided evenly.
         """
         if stream not in self.streams or len(self.columns) < 2:
             return None
@@ -56,7 +57,7 @@ class Map:
 
 
 def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
-    """Which rows of the last stream each output is read from; a row sums to 1.
+    """Positions of the last stream that each output is read from; rows sum to 1.
 
     A class or a vector of a whole text is read where the model pools it.
     """
@@ -71,16 +72,16 @@ def readout_RT(run: Opened | None, reading: Reading) -> Tensor:
         else:
             weights_RT[number, -1 if pooling == "last" else 0] = 1.0
         if output.row is None and "distilled" in getattr(model, "heads", ()):
-            # The mean of two answers, of which the other is read from the second row.
+            # The mean of two predictions; the second one is read from the second row.
             weights_RT[number] /= 2
             weights_RT[number, 1] += 0.5
     return weights_RT
 
 
 def written_words(reading: Reading) -> list[int]:
-    """For each output the number of the word of the last stream that it writes, -1 for none.
+    """Number of the word in the last stream that each output is part of; -1 for none.
 
-    What a translator or a language model writes in a row stands one place behind it.
+    In generated text an output is the token after its row.
     """
     words = [*reading.last.words, -1]
     behind = int(reading.writes)

@@ -1,4 +1,4 @@
-"""How much attention really adds: weights times the vectors they weigh (Kobayashi et al., 2020)."""
+"""Norm-based attention: norms of weighted value vectors (Kobayashi et al., 2020)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from headway.tasks.opened import Opened
 
 
 def norm_maps(run: Opened, trace: Trace) -> list[Map]:
-    """`norm`, the mean over layers with all streams as columns, then each layer: `cross.2.norm`.
+    """Make `norm`, the mean over layers with all streams as columns, then each layer:
+    `cross.2.norm`.
 
-    A token's weight is the length of the vector that it adds to a row, all heads together.
+    The weight of a token is the norm of the vector that it adds to a row, over all heads.
     """
     reads_RT = readout_RT(run, trace.reading)
     layers: dict[str, list[Tensor]] = {}
@@ -38,7 +39,7 @@ def norm_maps(run: Opened, trace: Trace) -> list[Map]:
 
 @torch.no_grad()
 def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
-    """What each token would add by each head at weight 1 (S H D): its value through `to_out`."""
+    """Contribution of each token by each head at weight 1 (S H D): its value through `to_out`."""
     values_SHK = values_SGK.float().repeat_interleave(attention.n_heads // values_SGK.shape[1], 1)
     out_DHK = attention.to_out.weight.float().unflatten(1, values_SHK.shape[1:])
     moved_SHD = torch.einsum("shk,dhk->shd", values_SHK, out_DHK)
@@ -47,7 +48,7 @@ def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
 
 
 def added_norms(weights_HTS: Tensor, moved_SHD: Tensor) -> Tensor:
-    """Lengths of the vectors that columns add to rows; a row at a time, which saves memory."""
+    """Norms of the vectors that columns add to rows, computed row by row to save memory."""
     return torch.stack(
         [
             torch.einsum("hs,shd->sd", weights_HS, moved_SHD).norm(dim=-1)

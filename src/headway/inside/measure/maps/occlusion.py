@@ -1,4 +1,4 @@
-"""What changes when a token is hidden: the plainest map, and one that asks the model itself."""
+"""Occlusion: the change of each output when a token is hidden, computed by running the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headway.tasks.opened import Opened
 
 @torch.no_grad()
 def occlusion(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> Map:
-    """By how much the log-probability of each output falls when no other token may attend to a
-    token, for all tokens in turn; of a vector, how much less far it goes in its direction.
+    """Decrease of each output's log-probability when no other token may attend to a token.
 
-    A token still sees itself. So the weight of the very token that an output is read from is what
-    it does through others, not what it does for itself.
+    Each token is hidden in turn. For a vector it is the decrease along its direction. A token still
+    attends to itself, so the weight of the token that an output is read from includes only its
+    effect through other tokens.
     """
     reading = trace.reading
     sizes = {name: len(stream) for name, stream in reading.streams.items()}
@@ -27,7 +27,7 @@ def occlusion(run: Opened, trace: Trace, change: Change = NO_CHANGE) -> Map:
         for name, size in sizes.items()
         for place in range(size)
     ]
-    changes = list(dict.fromkeys([change, *hiding]))  # what is hidden anyway changes nothing
+    changes = list(dict.fromkeys([change, *hiding]))  # each change once
     at_once = max(1, TOGETHER // sum(sizes.values()))
     said = [
         each.log_probs_R

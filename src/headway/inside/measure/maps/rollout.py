@@ -1,4 +1,5 @@
-"""Attention followed through all layers down to the tokens (Abnar and Zuidema, 2020)."""
+"""Attention rollout: attention multiplied through all layers down to the tokens (Abnar and Zuidema,
+2020)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from headway.tasks.opened import Opened
 
 
 def rollout(run: Opened | None, trace: Trace) -> Map:
-    """Every layer hands on half of what a token was and half of what it attends to."""
+    """Make the rollout, in which every layer keeps half of a token's state and adds half by
+    attention."""
     means = {
         kind: [weights_HTS.float().mean(0) for weights_HTS in layers]
         for kind, layers in trace.attention.items()
@@ -26,12 +28,11 @@ def rollout(run: Opened | None, trace: Trace) -> Map:
 def roll(
     attention: Mapping[str, Sequence[Tensor]], keep: float, take: float, only: str = "text"
 ) -> dict[str, Tensor]:
-    """What each row of the last stream holds of every token of every stream, after all layers.
+    """Propagate attention through all layers: shares of every token in each row of the last stream.
 
-    Attention has one matrix (T S) a layer. A layer keeps `keep` of a row and adds `take` of the
-    rows it attends to; if the two sum to 1, so does every row. The decoder of a translator attends
-    to itself first and then to what the encoder made of the source. `only`: the name of the stream
-    of a model that has but one.
+    Attention has one matrix (T S) per layer. A layer keeps `keep` of a row and adds `take` of the
+    rows that it attends to; if these sum to 1, every row sums to 1. A decoder attends first to
+    itself and then to the encoder's output. `only` is the name of a single stream.
     """
     if "cross" not in attention:
         return {only: _through(attention["self"], keep, take)}

@@ -1,6 +1,6 @@
-"""The truth meter: where it is known what a model has to look at, how often do its maps say so?
+"""Measured accuracy of maps: how often they point at the right place, where that is known.
 
-`measure(run, cases)` judges maps and heads beside chance; the other functions make cases.
+`measure(run, cases)` compares maps and heads with chance; the other functions make cases.
 """
 
 from headway.inside.measure.truth.atoms import atom_case, atom_maps

@@ -1,7 +1,7 @@
-"""Truth of chemical reactions: which atom of the product was which atom before.
+"""Ground truth of chemical reactions: which atom of the reactants each product atom comes from.
 
-Files have a reaction a line in SMILES with numbered atoms, `[CH3:1][OH:2].Cl>>[CH3:1]Cl`. A number
-that several atoms before the arrow have says that they cannot be told apart: any of them is right.
+Files have one reaction per line in SMILES with atom numbers, such as `[CH3:1][OH:2].Cl>>[CH3:1]Cl`.
+If several reactant atoms share a number they are equivalent, and any of them is right.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PIECE = re.compile(SMILES_CUTS)
 ATOM = re.compile(r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\*")
 NUMBERED = re.compile(r"\[(?P<atom>[^\]:]+)(?::(?P<number>\d+))?\]")
 PLAIN = re.compile(r"(?P<symbol>B|C|N|O|S|P|F|Cl|Br|I|b|c|n|o|s|p)(?P<hydrogens>H\d?)?")
-"""Atoms that need no brackets; but a hydrogen on an aromatic nitrogen must be written."""
+"""Atoms without brackets, except for a hydrogen on an aromatic nitrogen, which must be written."""
 
 
 def atom_maps(run: Opened, path: Path) -> list[Case]:
-    """A case for each reaction of a file; the atoms before the arrow are the candidates."""
+    """Make a case for each reaction of a file; the atoms before the arrow are the candidates."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -38,7 +38,8 @@ def atom_maps(run: Opened, path: Path) -> list[Case]:
 
 
 def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case | None:
-    """None where the product has no number that an atom before the arrow has, too."""
+    """Make a case of a reaction; None if the product shares no number with an atom before the
+    arrow."""
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
         raise DataError(f"{where} is not a reaction in SMILES like CCO.CBr>>CCOC: {reaction!r}.")
@@ -64,7 +65,8 @@ def atom_case(run: Opened, reaction: str, where: str = "the reaction") -> Case |
 
 
 def strip_number(piece: str) -> tuple[str, int | None]:
-    """`[CH3:7]` is C and 7; what has a charge or a turn keeps its brackets."""
+    """Split a bracket atom and its number: `[CH3:7]` is C and 7. Atoms with a charge or chirality
+    keep their brackets."""
     found = NUMBERED.fullmatch(piece)
     if found is None:
         return piece, None

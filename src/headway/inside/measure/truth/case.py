@@ -1,4 +1,4 @@
-"""Texts of which it is known where the model has to look."""
+"""Inputs for which the positions that a model should attend to are known."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from headway.inside.measure.maps.map import written_words
 
 @dataclass(frozen=True)
 class Link:
-    """One thing that was written, and the places it was taken from."""
+    """A part of the output, and the positions it was taken from."""
 
     rows: tuple[int, ...]
-    """Numbers of the outputs that write it: the pieces of a word."""
+    """Numbers of its outputs, such as the tokens of a word."""
 
     right: frozenset[int]
-    """Numbers of the case's columns any of which is right."""
+    """Numbers of the case's columns that count as right."""
 
     sure: frozenset[int]
-    """Those that an alignment must have, for the error rate; some of `right`."""
+    """Columns that an alignment must contain, for the error rate; a subset of `right`."""
 
     among: tuple[int, ...] = ()
-    """Numbers of the columns that it could have been; none: all of them."""
+    """Numbers of the candidate columns; empty: all columns."""
 
 
 @dataclass(frozen=True)
 class Case:
     reading: Reading
     stream: str
-    """Whose tokens are the columns."""
+    """Stream whose tokens are the columns."""
 
     columns: tuple[tuple[int, ...], ...]
-    """The candidates: places that count as one, such as the pieces of a word."""
+    """Candidates: groups of positions that count as one, such as the tokens of a word."""
 
     links: tuple[Link, ...]
     unit: str = "words"
-    """What a link is about: words, tokens or atoms."""
+    """Unit of a link: words, tokens or atoms."""
 
     def candidates(self, link: Link) -> tuple[int, ...]:
         return link.among or tuple(range(len(self.columns)))
 
     def chance(self, link: Link) -> float:
-        """How often a place picked blindly is right."""
+        """Probability that a random candidate is right."""
         among = self.candidates(link)
         return len(link.right.intersection(among)) / len(among)
 
     def narrow(self) -> Case:
-        """The same with the outputs that are judged alone, which saves time."""
+        """Keep only the outputs that are judged, which saves time."""
         kept = sorted({row for link in self.links for row in link.rows})
         numbers = {row: number for number, row in enumerate(kept)}
         outputs = tuple(self.reading.outputs[row] for row in kept)
@@ -58,7 +58,7 @@ class Case:
 
 
 def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]]:
-    """The places of each word, in order."""
+    """Positions of each word, in order."""
     found: dict[int, list[int]] = {}
     for place, word in enumerate(words):
         if word >= 0:
@@ -67,7 +67,7 @@ def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]
 
 
 def word_case(reading: Reading, pairs: list[tuple[int, int]]) -> Case | None:
-    """From an alignment of words (source, target) of a translation; None without any."""
+    """Make a case from a word alignment (source, target) of a translation; None without links."""
     sources = word_groups(reading.streams["source"].words)
     targets = word_groups(written_words(reading))
     links = []

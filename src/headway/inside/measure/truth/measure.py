@@ -1,4 +1,4 @@
-"""How often maps point at the right place, beside a map that is made of chance."""
+"""Accuracy of maps: how often they point at the right place, compared with chance."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from headway.storage import read_json, replace_text, seal_json
 from headway.tasks.opened import Opened
 
 FEW = 40
-"""Cases that costly maps are measured on, unless asked."""
+"""Default number of cases for costly maps."""
 
 ENOUGH = 50
-"""Judged cases below which a score is mostly luck: a share of a half is then known to 0.14."""
+"""Fewest judged cases for a reliable score: the standard error of one half is then 0.07."""
 
 BASELINES = ("random", "diagonal", "centre")
-"""Maps that know nothing of what was read."""
+"""Maps that do not depend on the input."""
 
 Maker = Callable[[Opened, Case], list[Map]]
 
@@ -35,21 +35,21 @@ Maker = Callable[[Opened, Case], list[Map]]
 @dataclass(frozen=True)
 class Score:
     p1: float
-    """Precision at 1: how often the heaviest candidate is right."""
+    """Precision at 1: how often the candidate with the largest weight is right."""
 
     aer: float
-    """Alignment error rate, each thing written being linked to its heaviest candidate."""
+    """Alignment error rate if each link is aligned with its heaviest candidate."""
 
     n: int
-    """Things written that were judged."""
+    """Number of judged links."""
 
     random: float
-    """Precision at 1 that chance has on the same, computed."""
+    """Expected precision at 1 of random guessing."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """A head chosen on one half of the cases and judged on the other."""
+    """A head selected on one half of the cases and evaluated on the other."""
 
     name: str
     p1_chosen: float
@@ -61,14 +61,14 @@ class Best:
 @dataclass(frozen=True)
 class Truth:
     task: str
-    """What the truth is: copied words, a grammar, atoms of reactions …"""
+    """Description of the ground truth: copied words, alignments, atoms of reactions and so on."""
 
     n: int
     maps: dict[str, Score]
     best: Best | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     unit: str = "words"
-    """What the things are that were judged: words, tokens or atoms."""
+    """Unit of what was judged: words, tokens or atoms."""
 
     @property
     def is_telling(self) -> bool:
@@ -76,23 +76,23 @@ class Truth:
 
     @property
     def chance(self) -> float:
-        """How often it is right, computed."""
+        """Expected accuracy of random guessing."""
         return self.maps["random"].random
 
     @property
     def items(self) -> str:
-        """What was read."""
+        """Kind of the inputs: texts, images or recordings."""
         if "times" in self.facts:
             return "recordings"
-        return "pictures" if "centre" in self.maps else "texts"
+        return "images" if "centre" in self.maps else "texts"
 
     @property
     def heads(self) -> list[str]:
-        """The best first."""
+        """Names of the measured heads, the best first."""
         return [name for name in self._ranked() if is_head(name)]
 
     def leading(self, n_heads: int) -> list[str]:
-        """All maps, the best first, but of the heads only so many; last what knows nothing."""
+        """Names of all maps, the best first, with at most `n_heads` heads; baselines come last."""
         left_out = {*self.heads[n_heads:], *BASELINES}
         chosen = [name for name in self._ranked() if name not in left_out]
         return chosen + [name for name in BASELINES if name in self.maps]
@@ -136,14 +136,13 @@ def measure(
     maker: Maker | None = None,
     note: Callable[[int], None] = lambda done: None,
 ) -> Truth:
-    """Every map of these methods on every case; costly ones on the first `few`.
+    """Measure every map of these methods on every case; costly ones on the first `few` cases.
 
-    All cases are of one kind: their `unit` is that of the first.
-
-    `maker` makes the maps of a case instead. `note` is told how many cases are done.
+    All cases are of one kind: their `unit` is that of the first. `maker` replaces the methods for
+    making the maps of a case. `note` receives the number of finished cases.
     """
     if not cases:
-        raise UserError("there is nothing to measure: the truth is known for none of the texts.")
+        raise UserError("nothing to measure: no input has known positions.")
     hits: dict[str, list[_Hit]] = {}
     for number, case in enumerate(case.narrow() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]
@@ -183,7 +182,7 @@ def _judge(map_: Map, case: Case, number: int) -> Iterator[_Hit]:
 
 
 def heaviest(weights_RS: Tensor, case: Case, link: Link) -> int:
-    """The candidate with the most weight; of several alike the first."""
+    """Select the candidate with the most weight; of equal ones the first."""
     row_S = weights_RS[list(link.rows)].sum(0)
     among = case.candidates(link)
     sums = torch.stack([row_S[list(case.columns[number])].sum() for number in among])
@@ -198,7 +197,8 @@ def _score(found: Sequence[_Hit]) -> Score:
 
 
 def _best(hits: dict[str, list[_Hit]]) -> Best | None:
-    """Chosen on the even cases, judged on the odd ones: the best of many is lucky, too."""
+    """Select the best head on the even cases and evaluate it on the odd ones, because the best of
+    many is partly lucky."""
     heads = {name: found for name, found in hits.items() if is_head(name)}
     halves = {
         name: tuple([hit for hit in found if hit.case % 2 == odd] for odd in (0, 1))
@@ -213,20 +213,20 @@ def _best(hits: dict[str, list[_Hit]]) -> Best | None:
 
 
 def is_head(name: str) -> bool:
-    """`cross.2.5`; not `cross.2.mean`."""
+    """Whether a map is that of a single head: `cross.2.5`, but not `cross.2.mean`."""
     return name.count(".") == 2 and name.rpartition(".")[2].isdecimal()
 
 
 def random_map(case: Case, seed: int) -> Map:
-    """Weights of chance, the same at every candidate: what any map must beat."""
+    """Random weights with equal chances for every candidate: the baseline for all maps."""
     shape = len(case.reading.outputs), len(case.reading.streams[case.stream])
     weights_RS = torch.from_numpy(np.random.default_rng(seed).random(shape))
     return Map.of("random", {case.stream: _level(weights_RS, case)})
 
 
 def _level(weights_RS: Tensor, case: Case) -> Tensor:
-    """A word of several pieces has no more chances than others: its first piece stands for it, and
-    so does the first row of a link."""
+    """Keep only the first token of each candidate and of each link, so that long words have no more
+    chances."""
     first = [places[0] for places in case.columns]
     others_S = torch.ones(weights_RS.shape[1], dtype=torch.bool)
     others_S[first] = False
@@ -237,14 +237,14 @@ def _level(weights_RS: Tensor, case: Case) -> Tensor:
 
 
 def plain_map(case: Case) -> Map:
-    """What knows nothing of what was read: the diagonal, and of a picture its middle."""
+    """Baseline without knowledge of the input: the centre of an image, otherwise the diagonal."""
     media = case.reading.media
     is_picture = media is not None and media.kind == "picture"
     return centre_map(case) if is_picture else diagonal_map(case)
 
 
 def centre_map(case: Case) -> Map:
-    """Points at the middle of a picture, where things often are."""
+    """Map that points at the centre of an image, where objects often are."""
     media = case.reading.media
     assert media is not None
     at = [torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in media.grid]
@@ -255,7 +255,7 @@ def centre_map(case: Case) -> Map:
 
 
 def diagonal_map(case: Case) -> Map:
-    """Points at the same relative place: what knows nothing of the words but their order."""
+    """Map that points at the same relative position, from the order alone."""
     n_rows, n_columns = len(case.reading.last), len(case.reading.streams[case.stream])
     rows = [output.row or 0 for output in case.reading.outputs]
     at_R1 = torch.tensor(rows)[:, None] / max(n_rows - 1, 1)
@@ -264,7 +264,7 @@ def diagonal_map(case: Case) -> Map:
 
 
 def _short(value: Any) -> Any:
-    """Four digits are more than such counts can tell."""
+    """Round to four digits, which exceeds the precision of such counts."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, dict):

@@ -1,8 +1,7 @@
-"""Truth of pictures, videos and recordings: where the thing that a word names is to be seen, and
-when a word was said.
+"""Ground truth of images, videos and recordings: boxes of named objects, and times of words.
 
-A map points at its strongest patch (or stretch of sound). It is right if that lies in the box of
-the thing, or in the time of the word: the pointing game (Zhang et al. 2016).
+A map points at its strongest patch (or audio frame). It is right if that is in the box of the
+object or in the time of the word: the pointing game (Zhang et al. 2016).
 """
 
 from __future__ import annotations
@@ -28,21 +27,23 @@ from headway.tasks.media_inputs import what_of
 from headway.tasks.opened import Opened
 
 Box = tuple[float, float, float, float]
-"""Left, top, right and bottom, in shares of the picture that the model reads."""
+"""Left, top, right and bottom, in fractions of the image that the model reads."""
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """A recording, its case, and when its words begin and end, in seconds."""
+    """A recording, its case, and the start and end of its words in seconds."""
 
     case: Case
     times: tuple[tuple[float, float], ...]
 
 
 def scenes(run: Opened, manifest: Path, most: int) -> list[Case]:
-    """Cases of pictures and videos whose things have boxes: `objects` in each line of the manifest,
-    with the `words` of the text that name a thing, counted from 0, and its `box` (of a video also
-    `boxes`, one a frame)."""
+    """Make cases of images and videos with boxes.
+
+    Each line of the manifest has `objects` with the `words` of the text that name an object,
+    counted from 0, and its `box` (or `boxes`, one per frame of a video).
+    """
     found = []
     for item, facts, where in _lines(run, manifest, most):
         case = _scene(run, item, facts, where)
@@ -58,7 +59,7 @@ def _scene(run: Opened, item: Example, facts: dict[str, Any], where: str) -> Cas
     things = facts.get("objects")
     if not isinstance(things, list):
         raise DataError(
-            f"{where} has no `objects` with boxes; examples/make_shapes.py writes such a file."
+            f"{where} has no `objects` with boxes. See examples/make_shapes.py for the format."
         )
     size = (seen.height, seen.width)
     patches = [right_patches(media, boxes_of(thing, media, size, where)) for thing in things]
@@ -88,7 +89,7 @@ def _label_case(
     run: Opened, media: Media, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
-    """A label that names a thing, or a picture with one thing only."""
+    """Make a case of a label that names an object, or of an image with a single object."""
     label = facts.get("label")
     named = [right for thing, right in zip(things, patches, strict=True)
              if thing.get("name") == label or len(things) == 1]  # fmt: skip
@@ -108,21 +109,21 @@ def _case(reading: Reading, stream: str, media: Media, links: list[Link]) -> Cas
 def boxes_of(
     thing: dict[str, Any], media: Media, size: tuple[int, int], where: str
 ) -> list[Box | None]:
-    """Of each time step of the patches the box of the thing; None: it is not to be seen then.
-    `size`: rows and columns of the picture in its file."""
+    """Box of an object for each time step of the patches; None if it is not visible then. `size`
+    has the rows and columns of the image file."""
     every = thing.get("boxes") or [thing.get("box")]
     n_times = media.grid[0]
     found = []
     for time in range(n_times):
         first, last = time * len(every) // n_times, (time + 1) * len(every) // n_times
-        # A tubelet spans several frames: the box in the middle of them.
+        # A tubelet spans several frames: use the box of its middle frame.
         box = every[min((first + max(first, last - 1)) // 2, len(every) - 1)]
         found.append(None if box is None else _bring(box, size, media.item.shape[-2:], where))
     return found
 
 
 def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) -> Box:
-    """As pictures are brought to the size of the model: their middle part, in its proportions."""
+    """Convert a box to the centre crop that the model reads, in fractions of it."""
     if not isinstance(box, list) or len(box) != 4:
         raise DataError(f"{where}: a box must be four numbers: left, top, right, bottom.")
     factor = max(now[0] / size[0], now[1] / size[1])
@@ -133,8 +134,8 @@ def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) ->
 
 
 def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
-    """Patches, counted without the first rows, whose middle lies in the box; of a thing smaller
-    than that, the patch in which its own middle lies."""
+    """Patches, without the special positions, whose centre is in the box; for a small object the
+    patch that contains its centre."""
     _, lines, columns = media.grid
     found = set()
     for time, box in enumerate(boxes):
@@ -159,8 +160,8 @@ def right_patches(media: Media, boxes: list[Box | None]) -> frozenset[int]:
 
 
 def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
-    """Recordings with the times of their words: `words` in each line of the manifest, each with
-    `word`, `start` and `end`. The model reads the text that is given."""
+    """Make cases of recordings with word times: each line of the manifest has `words`, each with
+    `word`, `start` and `end`. The model reads the given text."""
     settings = front_of(run.settings)
     form = Form.of(what_of(settings), settings)
     found = []
@@ -168,7 +169,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
         words = facts.get("words")
         if not isinstance(words, list) or not words:
             raise DataError(
-                f"{where} has no `words` with times; examples/make_digits.py writes such a file."
+                f"{where} has no `words` with times. See examples/make_digits.py for the format."
             )
         times = tuple(_time(word, where) for word in words)
         media = Media.of(item.place, item.medium.read(form).values, settings)
@@ -176,7 +177,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
         reading = read(run, media, Ask(output=text))
         written = word_groups(written_words(reading))
         if len(written) != len(words):
-            continue  # the tokenizer parts words in another way than spaces do
+            continue  # the tokenizer splits words differently
         links = []
         for of_word, (start, end) in zip(written.values(), times, strict=True):
             right = right_rows(media, start, end)
@@ -188,7 +189,7 @@ def recordings(run: Opened, manifest: Path, most: int) -> list[Spoken]:
 
 
 def right_rows(media: Media, start: float, end: float) -> frozenset[int]:
-    """Rows whose middle lies in the time of a word."""
+    """Audio frames whose middle is in the time of a word."""
     rows = range(media.heard_rows)
     return frozenset(row for row in rows if start <= (row + 0.5) * media.row_s < end)
 
@@ -202,7 +203,7 @@ def _time(word: Any, where: str) -> tuple[float, float]:
 
 
 def _lines(run: Opened, manifest: Path, most: int) -> Iterator[tuple[Example, dict[str, Any], str]]:
-    """The first items of a manifest, each with all that its line says."""
+    """Yield the first items of a manifest, each with the values of its line."""
     settings = media_front(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text and takes no media manifest.")

@@ -1,4 +1,4 @@
-"""Truth of language models: what they copy from an earlier place of the same text."""
+"""Ground truth of language models: tokens copied from an earlier place in the same text."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from headway.inside.measure.truth.case import Case, Link
 from headway.tasks.opened import Opened
 
 TEXTS, HALF = 200, 32
-"""How many texts, and the tokens of each that come again."""
+"""Number of texts, and of the tokens that are repeated in each."""
 
 
 @torch.no_grad()
 def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
-    """Random tokens, and the same once more. Whoever gets the second half right has copied it, and
-    the truth is the place behind the earlier occurrence. Only what the model does get right counts.
+    """Make cases of random tokens that are repeated once.
 
-    No token comes twice in the first half, so that there is one such place.
+    A model that predicts the second half correctly has copied it from the place after the earlier
+    occurrence. Only correct predictions count. No token occurs twice in the first half, so that
+    this place is unique.
     """
     if not run.spec.continues:
         raise UserError("repeated tokens are only measured for language models (task complete).")
     tokenizer = run.vocab.source
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
     if len(ordinary) < length:
-        raise UserError(f"the vocabulary has {len(ordinary)} tokens; {length} are needed.")
+        raise UserError(f"the vocabulary has {len(ordinary)} tokens, but {length} are needed.")
     picks, cases = random.Random(seed), []
     for _ in range(n):
         half = picks.sample(ordinary, length)
@@ -51,6 +52,7 @@ def repeats(run: Opened, n: int = TEXTS, length: int = HALF, seed: int = 1) -> l
 
 
 def _link(row: int, length: int) -> Link:
-    """Row `row` writes token row + 1, which stood `length` places before."""
+    """Link of row `row`, which predicts token row + 1: that token occurred `length` places
+    before."""
     right = frozenset({row + 1 - length})
     return Link((row,), right, right, tuple(range(row + 1)))

@@ -1,4 +1,4 @@
-"""How far word times are from the truth, by every way to tell them, beside words spread evenly."""
+"""Errors of word times by each method, compared with evenly spaced words."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ Times = Sequence[tuple[float, float]]
 
 
 def boundary_errors(found: Times, known: Times) -> list[float]:
-    """Seconds between where words begin and end and where they are said to."""
+    """Absolute differences in seconds between found and known word boundaries."""
     pairs = zip(found, known, strict=True)
     return [abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True)]
 
 
 def even_times(media: Media, n_words: int) -> Times:
-    """Words side by side, each as long as the others, with the pauses taken off: what hears pauses
-    and knows nothing of the words."""
+    """Words of equal length without pauses: a baseline that detects pauses but knows no words."""
     return _ends(at_pauses(media, _even_words(media, n_words)))
 
 
@@ -51,11 +50,11 @@ def _ends(words: Sequence[Word]) -> Times:
 
 
 def measure_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
-    """The median error of boundaries in milliseconds, by each way to tell them: as the rows say
-    (`own_ms`), and with the borders moved to pauses (`median_ms`).
+    """Median error of word boundaries in milliseconds, by method.
 
-    `attention`: by the heads that were found in each recording alone. `best head`: a single head
-    that was chosen on one half of the recordings and is judged on the other.
+    `own_ms` has the boundaries of the method, `median_ms` those moved to pauses. The method
+    `attention` uses the heads found in each recording alone. `best head` is a single head that was
+    selected on one half of the recordings and evaluated on the other.
     """
     errors: dict[str, list[float]] = {}
     own: dict[str, list[float]] = {}
@@ -94,8 +93,8 @@ def measure_times(run: Opened, cases: Sequence[Spoken]) -> dict[str, Any]:
 
 
 def with_aligning(methods: Sequence[str], few: int) -> Maker:
-    """The maps of `measure`, and one more, `aligning`: the mean of the heads that were found to
-    follow the sound."""
+    """Make a function that makes the maps of `measure` and `aligning`, the mean of the heads that
+    follow the audio."""
     count = iter(range(1 << 30))
 
     def make_maps(run: Opened, case: Case) -> list[Map]:
@@ -114,7 +113,7 @@ def with_aligning(methods: Sequence[str], few: int) -> Maker:
 
 
 def _errors(seen: Trace, rows: Rows, spoken: Spoken) -> tuple[list[float], list[float]]:
-    """Of the words as the rows say, and of those between pauses."""
+    """Boundary errors of the method's words, and of the words moved to pauses."""
     media = seen.reading.media
     assert media is not None
     words = spoken_words(seen.reading, rows, None)

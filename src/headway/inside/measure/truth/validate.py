@@ -1,4 +1,4 @@
-"""From a run, and a file where one is needed, to what is true of its maps."""
+"""Validate the maps of a run: find cases with known positions, and measure."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from headway.tasks.opened import Opened
 @dataclass(frozen=True)
 class Cases:
     kind: str
-    """What the truth is, in words."""
+    """Description of the ground truth."""
 
     cases: list[Case]
     spoken: tuple[Spoken, ...] = ()
-    """Of recordings also when words were said."""
+    """Recordings with the times of their words, if the cases are recordings."""
 
 
 def find_cases(
     run: Opened, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
     media: Path | None = None,
 ) -> Cases:  # fmt: skip
-    """At most so many; without a file they are random text that repeats itself."""
+    """Find at most `most` cases; without a file they are random texts that repeat themselves."""
     if media is not None:
         return _media_cases(run, media, most)
     if reactions is not None:
@@ -55,7 +55,7 @@ def _media_cases(run: Opened, manifest: Path, most: int) -> Cases:
     if run.spec.truth != "digits":
         return Cases("things with known boxes", scenes(run, manifest, most))
     if not isinstance(run.model, Seq2Seq):
-        raise UserError("a CTC model without a decoder has no attention for each word to measure.")
+        raise UserError("a CTC model without a decoder has no attention per word to measure.")
     spoken = recordings(run, manifest, most)
     cases = [each.case for each in spoken if each.case.links]
     return Cases("words with known times", cases, tuple(spoken))
@@ -65,7 +65,7 @@ def validate(
     run: Opened, found: Cases, methods: Sequence[str] = tuple(METHODS), *, few: int = FEW,
     progress: Progress = SILENT,
 ) -> Truth:  # fmt: skip
-    """Every map on every case, and of recordings how far word times are from the truth."""
+    """Measure every map on every case, and for recordings the errors of word times."""
     maker = with_aligning(methods, few) if found.spoken else None
     with progress.stage("measuring", len(found.cases), "texts") as stage:
         truth = measure(
@@ -79,6 +79,6 @@ def validate(
 
 
 def with_fresh_weights(run: Opened) -> Opened:
-    """What a map finds there is in the shape of the model, not in what it has learned."""
+    """Reinitialize the weights, to find what a map shows because of the architecture alone."""
     torch.manual_seed(1)
     return run.with_model(build_model(run.shape, device=run.device).eval())

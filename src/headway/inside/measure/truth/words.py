@@ -1,4 +1,4 @@
-"""Truth of translations: alignments that are given, and words that stand the same on both sides."""
+"""Ground truth of translations: given alignments, and words that are identical on both sides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
 
 @dataclass(frozen=True)
 class Known:
-    """A source, its translation and, if it is known, which word belongs to which."""
+    """A source, its translation and, if known, their word alignment."""
 
     source: str
     target: str
@@ -28,7 +28,8 @@ class Known:
 
 
 def read_known(path: Path) -> list[Known]:
-    """Lines of source, tab, target and, if it is known, another tab and pairs such as `0-0 1-2`."""
+    """Read lines of source, tab, target and, optionally, another tab and pairs such as `0-0
+    1-2`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -50,7 +51,7 @@ def read_known(path: Path) -> list[Known]:
 
 
 def aligned(run: Opened, pairs: Iterable[Known]) -> list[Case]:
-    """Cases of pairs whose alignment is known. The model reads the translation that is given."""
+    """Make cases of pairs with a known alignment. The model reads the given translation."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
 
@@ -61,11 +62,11 @@ def _case(run: Opened, pair: Known) -> Case | None:
 
 
 def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
-    """Names and numbers are often copied, so where they stand once on each side it is known what
-    they were made from, and nobody has to align them by hand.
+    """Make cases of copied names and numbers, which occur once on each side.
 
-    Only words with a digit or a capital letter count, for small words mean different things (`was`,
-    `die`); and none that begins both sentences, where every word has a capital letter.
+    They need no manual alignment. Only words with a digit or a capital letter count, because other
+    words may have different meanings (`was`, `die`). Words that begin both sentences do not count,
+    because every first word has a capital letter.
     """
     cases = []
     for source, target in pairs:
@@ -85,7 +86,7 @@ def copied_words(run: Opened, pairs: Iterable[tuple[str, str]]) -> list[Case]:
 
 
 def _read(run: Opened, source: str, target: str) -> Reading | None:
-    """None for what is too long or empty for the model."""
+    """Read a pair; None if it is empty or too long for the model."""
     try:
         return read(run, source, Ask(output=target)) if target.strip() else None
     except UserError:
@@ -100,7 +101,7 @@ def _words(stream: Stream, words: Sequence[int]) -> list[str]:
 
 
 def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Numbers of the words that stand once on either side and can only be the same."""
+    """Pairs of word numbers of names and numbers that occur once on either side."""
     left, right = ([word.strip(SIGNS) for word in side] for side in (ours, theirs))
     return [
         (i, right.index(word))

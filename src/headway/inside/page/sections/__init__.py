@@ -1,7 +1,7 @@
-"""The sections of a page. Each is one file here that makes the data and one panel in `web/panels/`.
+"""The sections of a page: each has a module here for the data and a panel in `web/panels/`.
 
-A section's module has `section(looked)`, which gives a dict of JSON values and `Array`s, or None
-where this model or text has no such panel.
+The module of a section has `section(looked)`, which returns a dict of JSON values and `Array`s, or
+None if this model or text has no such panel.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SECTIONS = (
     "overview", "picture", "sound", "walk", "attention", "beam", "saliency", "lens", "ngrams",
     "neurons", "dictionary", "heads", "positions", "search", "training", "compare",
 )  # fmt: skip
-"""In the order of the tabs."""
+"""All sections, in the order of the tabs."""
 
 OF_MEDIA = ("picture", "sound")
-"""Sections of pictures, videos and recordings."""
+"""Sections of images, videos and recordings."""
 
 OF_SEVERAL = ("training", "compare")
-"""Sections that no look has alone: `look.py` adds them where there are several."""
+"""Sections that compare looks: `look.py` adds them to pages with several looks."""
 
 
 Section = dict[str, object]
@@ -35,21 +35,21 @@ Section = dict[str, object]
 
 
 def sections(looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Section]:
-    """The sections that this look has, by name."""
+    """Return the sections of this look by name."""
     alone = [name for name in listed(names) if name not in OF_SEVERAL]
     made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 
 
 def _short(reading: Reading, stream: str) -> Section:
-    """Patches and stretches of sound have long names, and short ones for the sides of maps."""
+    """Short names of patches and moments, for the sides of maps."""
     if reading.media is None or stream == "target":
         return {}
     return {"short": reading.media.short()}
 
 
 def look_of(label: str, looked: Looked, names: Iterable[str] = SECTIONS) -> dict[str, Any]:
-    """One look of a page: what was read, and its sections."""
+    """Make the data of one look: the input, the outputs and the sections."""
     reading = looked.trace.reading
     return {
         "label": label,

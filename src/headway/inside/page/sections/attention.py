@@ -1,7 +1,7 @@
-"""All attention weights of one text, by kind, layer and head, in eight bits: off by 1/510 at most.
+"""All attention weights of one text, by kind, layer and head, in eight bits (error at most 1/510).
 
-Above `MOST` tokens a map is kept as the largest weight of each block of tokens, so that nothing
-strong is lost, and exactly in the rows that the user pinned.
+Above `MOST` tokens a map keeps the largest weight of each block of tokens, so that no strong weight
+is lost, and the exact weights of pinned rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MOST = 256
 
 FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
-"""What a translator's page shows first is what the words of the output come from."""
+"""Order of the kinds: the page of a translator shows cross attention first, because it relates the
+output to the source."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -51,12 +52,12 @@ def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> Section:
 
 
 def block_size(tokens: int) -> int:
-    """Tokens to a side of a block; 1 for maps that are kept whole."""
+    """Side of a block in tokens; 1 if maps are kept whole."""
     return -(-tokens // MOST)
 
 
 def block_max(weights_HTS: Tensor, block: int) -> Tensor:
-    """The largest weight of every block of tokens by tokens; the last ones may be smaller."""
+    """Largest weight of every block of tokens; blocks at the edges may be smaller."""
     if block == 1 or not weights_HTS.numel():
         return weights_HTS
     right, down = -weights_HTS.shape[2] % block, -weights_HTS.shape[1] % block

@@ -1,4 +1,4 @@
-"""The search as a tree: what was kept, what was cut and why, and what each hypothesis looked at."""
+"""Beam search as a tree: the hypotheses that were kept or cut, why, and their attention."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 
 PLACES = "①②③④⑤⑥⑦⑧⑨"
 COLUMNS = [
-    "step", "group", "hypotheses", "scored", "ruled out", "taken up", "the rest",
-    "best of the rest",
+    "step", "group", "hypotheses", "scored", "ruled out", "expanded", "not selected",
+    "best not selected",
 ]  # fmt: skip
 HINT = (
-    "Token by token from left to right: ★ won, ✗ was cut (point at it to read why), thick lines "
-    "are likely tokens. Click a node, or walk with the arrow keys."
+    "Tokens from left to right: ★ won, ✗ was cut (hover over a node for the reason). Thick lines "
+    "are probable tokens. Click a node, or use the arrow keys."
 )
 SEEN = (
-    "What each token saw of the source: mean over the heads of {layer}, from a second pass with "
-    "this text given."
+    "Attention of each token to the source: mean over the heads of {layer}, from a second pass "
+    "with this text as output."
 )
-NOTE = "The other tabs show an output that was made in another way than by this search."
+NOTE = "The other tabs show an output that does not come from this search."
 FACTS = ["parent", "step", "group", "rank", "piece", "log_prob", "score", "fate", "why"]
-"""What is known of each node, as a table for export."""
+"""Columns of the exported table of nodes."""
 
 LONGEST = 11
-"""Characters of a token in the tree."""
+"""Most characters of a token in the tree."""
 
 MOST_CELLS = 60_000
-"""Bytes of attention that a page holds; beyond, only what led to finished hypotheses has some."""
+"""Most bytes of attention on a page; larger trees have only the attention of finished
+hypotheses."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -59,7 +60,7 @@ def section(looked: Looked) -> Section | None:
         "summary": tree.summary,
         "stopped": f"The search stopped because {tree.stopped}.",
         "hint": HINT,
-        "about": "The node that is picked in the tree. Its colours are probabilities.",
+        "about": "The node that is selected in the tree. Colours are probabilities.",
         "facts": FACTS,
         "note": "" if _shown(looked, tree) else NOTE,
         "seen": SEEN.format(layer=_layer(looked)[1]),
@@ -73,8 +74,9 @@ def section(looked: Looked) -> Section | None:
         },
         "totals": totals,
         "tally": (
-            f"{totals['scored']:,} continuations were scored: {totals['expanded']:,} taken up, "
-            f"{totals['ruled_out']:,} ruled out, {totals['rest']:,} not among the best of a step."
+            f"{totals['scored']:,} continuations were scored: {totals['expanded']:,} expanded, "
+            f"{totals['ruled_out']:,} ruled out, {totals['rest']:,} not among the best of "
+            "their step."
         ),
         "outputs": list(tree.outputs),
         "label": [_label(tree, node) for node in nodes],
@@ -106,7 +108,7 @@ def _whole(values: Any) -> Any:
 
 
 def _label(tree: BeamTree, node: Node) -> str:
-    """What the tree writes into a node: finished ones show their place and score."""
+    """Text of a node in the tree; finished hypotheses show their place and score."""
     if node.id == tree.outputs[0]:
         return f"★ {_score(node)}"
     if node.place:
@@ -123,7 +125,8 @@ def _score(node: Node) -> str:
 
 
 def _lasting(tree: BeamTree) -> list[int]:
-    """2 on the best path, 1 where something was still going or ended well at last, 0 elsewhere."""
+    """For each node 2 on the best path, 1 on a path to a finished or open hypothesis, 0
+    elsewhere."""
     lasting = [int(node.fate in ("ended", "limit", "overtaken")) for node in tree.nodes]
     for node in reversed(tree.nodes[1:]):
         lasting[node.parent] = max(lasting[node.parent], lasting[node.id])
@@ -133,10 +136,10 @@ def _lasting(tree: BeamTree) -> list[int]:
 
 
 def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
-    """Where each node stands below the best path, which is row 0.
+    """Row of each node below the best path, which is row 0.
 
-    A line is a node and its best child, again and again. Lines that lasted come first, long ones
-    before short ones; each takes the first free row below the one that it left.
+    A line is a node followed by its best child, repeatedly. Lines that lasted come first, long
+    lines before short ones. Each takes the first free row below the line it branches from.
     """
     nodes = tree.nodes
 
@@ -168,13 +171,15 @@ def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
 
 
 def _next(tree: BeamTree, node: Node) -> list[list[Any]]:
-    """Piece, log-probability and node of each of the best next tokens; -1: it is no node."""
+    """Piece, log-probability and node of each of the best next tokens; -1 if it is not in the
+    tree."""
     children = {tree.nodes[child].token: child for child in tree.children[node.id]}
     return [[o.piece, round(o.log_prob, 5), children.get(o.token, -1)] for o in node.next]
 
 
 def _shown(looked: Looked, tree: BeamTree) -> bool:
-    """Whether the page is about the best of this search; a language model goes on greedily."""
+    """Whether the page is about the best hypothesis of this search: a language model decodes
+    greedily."""
     reading = looked.trace.reading
     if tree.kind == "source":
         return [output.id for output in reading.outputs] == list(tree.best.tokens)
@@ -187,11 +192,11 @@ def _layer(looked: Looked) -> tuple[int, str]:
 
 
 def _attention(looked: Looked, tree: BeamTree) -> Section | None:
-    """A row for each node that was asked, and the row of each node; -1: it has none. What the words
-    of a picture or a recording saw is drawn over it, in a tab of its own."""
+    """Attention of each expanded node, and the row of each node (-1 without attention). None for
+    images and recordings, whose attention has a tab with the input."""
     if looked.run is None or tree.kind != "source" or not tree.given:
         return None
-    if "cross" not in looked.trace.attention:  # it looks at nothing
+    if "cross" not in looked.trace.attention:  # the decoder has no cross attention
         return None
     wanted = None
     if sum(bool(node.next) for node in tree.nodes) * len(tree.given) > MOST_CELLS:

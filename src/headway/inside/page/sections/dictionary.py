@@ -1,4 +1,4 @@
-"""The factors that `headway factors` learned: where each fires, what it does, and on this text."""
+"""Features learned by `headway factors`: where each is active, its effect, and this text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 MOST = 256
-"""Factors on a page; those that fire on this text come first, then those that fire most often."""
+"""Most factors on a page: those active on this text first, then the most frequent."""
 
 CONTEXTS = 5
 SHOWN = ("stream", "at", "pieces", "picture")
@@ -46,8 +46,8 @@ def section(looked: Looked) -> Section | None:
 
 @torch.no_grad()
 def on_text(found: Factors, trace: Trace) -> dict[str, NDArray[np.float32]]:
-    """For each stream the activation of every factor (rows) at every token: the largest over the
-    layers, and zero at special tokens."""
+    """Activation of every factor (rows) at every token of each stream: the largest over the layers,
+    and zero at special tokens."""
     here: dict[str, NDArray[np.float32]] = {}
     for site in found.sites:
         stack, layer = site
@@ -88,7 +88,7 @@ def _entry(entry: dict[str, Any]) -> Section:
 
 
 def _windows(entries: list[dict[str, Any]]) -> NDArray[np.float32]:
-    """Activations of the tokens of all contexts, with zeros behind short ones."""
+    """Activations of the tokens of all contexts; short contexts are padded with zeros."""
     many = [entry["contexts"][:CONTEXTS] for entry in entries]
     width = max((len(c["pieces"]) for contexts in many for c in contexts), default=1)
     values = np.zeros((len(entries), CONTEXTS, width), np.float32)

@@ -1,4 +1,4 @@
-"""What each head is worth, what it does, and what pruning costs where someone measured it."""
+"""Importance and roles of each head, and the pruning curve if it was measured."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 FEW = 64
-"""Texts of a corpus that a page takes; more change little and take their time."""
+"""Most texts of a corpus for a page; more texts change little and take longer."""
 
 DIGITS = 6
 
 MEASURES = {
-    "importance": ("blues", "", "Mean over texts of |dL/dg|: how the loss moves with its gate."),
-    "entropy": ("oranges", "nats", "Of its attention: 0 looks at one token, more is spread wider."),
-    "distance": ("oranges", "tokens", "Mean distance of what it looks at."),
+    "importance": (
+        "blues",
+        "",
+        "Mean |dL/dg| over texts: how the loss depends on the head gate g.",
+    ),
+    "entropy": ("oranges", "nats", "Entropy of the attention: 0 is one token, more is wider."),
+    "distance": ("oranges", "tokens", "Mean distance of the tokens that the head attends to."),
 }
-"""What heads are coloured by: colours, unit, meaning."""
+"""Colours, unit and explanation of each measure by which heads can be coloured."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -37,13 +41,13 @@ def section(looked: Looked) -> Section | None:
         return None
     if not Anatomy.of(run.model).by_attention:
         return None
-    # What was measured is about the final weights, with all their heads.
+    # Stored measurements apply to the final weights with all heads.
     is_own = looked.final and looked.change == NO_CHANGE
     saved = load_found(run.folder) if is_own else None
     if saved is not None and not _fits(saved[0], run):
-        saved = None  # of another model that was in this folder
+        saved = None  # from another model that was in this folder
     if looked.corpus is not None:
-        # Tokens are hidden in this text, heads are off in all.
+        # Hidden tokens concern this text only; switched-off heads concern the whole corpus.
         off = replace(looked.change, hidden=frozenset())
         found = heads(run, looked.corpus, n=FEW, change=off)
     elif saved is not None:
@@ -59,8 +63,8 @@ def section(looked: Looked) -> Section | None:
             {"name": r.name, "mark": r.mark, "threshold": r.threshold, "meaning": r.meaning}
             for r in ROLES.values()
         ],
-        "role_note": f"A role also takes {LIFT:g} times what even attention would get. A head "
-        "without a letter has none of them.",
+        "role_note": f"A role also needs at least {LIFT:g} times the score of uniform attention. "
+        "Heads without a letter have no role.",
         "measures": [
             {"key": key, "map": colours, "unit": own or unit, "title": title}
             for key, (colours, own, title) in MEASURES.items()
@@ -78,7 +82,7 @@ def section(looked: Looked) -> Section | None:
 def _scope(found: Heads, whole: bool) -> str:
     outputs = f"{found.n_outputs:,} output{'s' * (found.n_outputs != 1)}"
     if not whole:
-        return f"On this text only: {outputs}. Give a corpus for what holds in general."
+        return f"Measured on this text only ({outputs}). Give a corpus for general results."
     where = f": {found.source}" if found.source else ""
     return f"Measured on {found.n_texts:,} {found.unit} with {outputs}{where}."
 
@@ -96,7 +100,7 @@ def _fits(found: Heads, run: Opened) -> bool:
 
 
 def _kinds(run: Opened) -> list[Section]:
-    """`n_heads`: of the whole layer; some may be gone."""
+    """Kinds of attention; `n_heads` counts all heads of a layer, including pruned ones."""
     return [
         {
             "name": kind.name,
@@ -136,13 +140,13 @@ def _curve(curve: Curve) -> Section:
         line = series.setdefault(name, [])
         if [point.gone, _short(point.score)] not in line:
             line.append([point.gone, _short(point.score)])
-    by_kind = " “all” may take any head, the others heads of their kind." * (len(series) > 2)
+    by_kind = " “all” removes heads of any kind, other lines of one kind." * (len(series) > 2)
     data = f" Test set: {curve.data}." if curve.data else ""
     return {
-        "hint": f"Heads are taken out for good, the least important first, and {curve.metric} is "
-        "measured each time. As long as a line stays level, the heads were not needed.",
-        "note": f"At least one head of every attention stays.{by_kind} “random” is the "
-        f"control.{data}",
+        "hint": f"Heads are removed, the least important first, and {curve.metric} is measured "
+        "each time. While a line stays level, the removed heads were not needed.",
+        "note": f"At least one head of every attention layer is kept.{by_kind} “random” is the "
+        f"control: heads are removed in random order.{data}",
         "series": [{"name": name, "points": points} for name, points in series.items()],
         "metric": curve.metric,
         "higher_is_better": curve.higher_is_better,

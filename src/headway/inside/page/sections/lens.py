@@ -1,4 +1,4 @@
-"""What each layer would say, the likeliest five of it, and from where on the answer stays."""
+"""Logit lens: the five most probable predictions at each layer, and the layer that decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def section(looked: Looked) -> Section | None:
     run, trace = looked.run, looked.trace
     if run is None or not trace.states or not trace.reading.outputs:
         return None
-    if run.spec.answers == "number":  # which has no rivals, and points nowhere
+    if run.spec.answers == "number":  # a number has no alternatives and no direction
         return None
     plain = lens(run, trace)
     found: Section = {
@@ -35,7 +35,10 @@ def section(looked: Looked) -> Section | None:
     }
     if plain.is_vector:
         if "error" in trace.meta:
-            found["what"] = "It rebuilds what is hidden. 1: after this layer it would be the same."
+            found["what"] = (
+                "This model reconstructs hidden parts. 1 means that the reconstruction read after "
+                "this layer is the same."
+            )
         return {**found, "cosine": Array(plain.chosen_LR.mean(1), "f32"), "words": [], "views": []}
     tuned = None if looked.tuned is None else Tuned.load(looked.tuned)
     lenses = {"plain": plain} | ({} if tuned is None else {"tuned": lens(run, trace, tuned)})
@@ -53,8 +56,8 @@ def section(looked: Looked) -> Section | None:
 
 
 def names(run: Opened, ids: list[int]) -> list[str]:
-    """Of words or of labels, whatever the run's head scores."""
-    if not ids:  # vectors and what is rebuilt have no names, and some runs no words
+    """Names of the words or labels that the run's head scores."""
+    if not ids:  # vectors and reconstructions have no names
         return []
     if run.spec.labelled:
         labels = run.settings.labels
@@ -64,12 +67,12 @@ def names(run: Opened, ids: list[int]) -> list[str]:
 
 
 def _visible(piece: str) -> str:
-    """A cell must not look empty because its word is the end of a line."""
+    """Make line breaks visible, so that a cell does not look empty."""
     return shown(piece).replace("\n", "⏎")
 
 
 def _reads(trace: Trace) -> list[str]:
-    """The token that stands in the row of each output; nothing where all of the text is read."""
+    """Token at the position of each output; empty if an output is read from the whole text."""
     pieces = trace.reading.last.pieces
     rows = [output.row for output in trace.reading.outputs]
     return ["" if row is None else _visible(pieces[row]) for row in rows]

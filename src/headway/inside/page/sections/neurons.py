@@ -1,4 +1,5 @@
-"""Factors of the feed-forward activations of this text: which neurons fire together, and where."""
+"""Factors of the feed-forward activations of this text: groups of neurons that are active
+together."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
-"""How many factors one may choose, beside the usual number."""
+"""Numbers of factors that can be selected, besides the usual number."""
 
 USUAL = 6
 MOST_ROWS = 1024
-"""Tokens, patches or stretches of sound; longer streams have no factors on a page."""
+"""Most tokens, patches or audio frames of a stream; longer streams have no factors on a page."""
 
 MOST_NUMBERS = 2_000_000
-"""Activations of a stack; of more there is the usual number of factors alone."""
+"""Most activations of a stack; larger stacks have the usual number of factors only."""
 
 TOP = 6
 
@@ -55,14 +56,14 @@ def _stack(layers: list[Tensor], stream: str) -> Section:
 
 
 def _clipped(x_TF: Tensor) -> float:
-    """The share of |x|² that is below zero and so not in the factors."""
+    """Fraction of |x|² that is negative and therefore not in the factors."""
     total = float(x_TF.square().sum())
     return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
 
 
 def _facts(found: Nmf, widths: list[int]) -> Section:
-    """`weights`: factors by tokens; `layers`: each factor's share by layer; `top`: its strongest
-    neurons as layer, number and loading."""
+    """Data of one factorization: `weights` (factors by tokens), `layers` (sum of squares of each
+    factor in each layer) and `top` (its strongest neurons as layer, number and loading)."""
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
     starts = torch.tensor([0, *widths]).cumsum(0)
     best = found.parts_KF.topk(min(TOP, found.parts_KF.shape[1]), dim=1)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 MOST, LEAST = 24, 0.01
-"""N-grams that are listed for an output, and the least share of the strongest effect that is worth
-a line; the others are one number together."""
+"""Most n-grams listed for an output, and the smallest effect listed, relative to the strongest; the
+others are summed."""
 
 THE_NUMBER = "the number"
-"""Stands for the label where a run answers with a number."""
+"""Name of the output of a regression, which has no label."""
 
 
 def section(looked: Looked) -> Section | None:

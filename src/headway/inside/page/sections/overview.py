@@ -1,4 +1,4 @@
-"""What the model is, what it answered, and what strikes the eye in its attention."""
+"""Overview: the size of the model, its output, and warnings about its attention."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 SINK = 0.6
-"""A head looks at one token nearly always when that token gets this share of its attention."""
+"""Share of attention on a single token from which a head counts as a sink."""
 
 EVEN = 0.98
-"""A head spreads its attention evenly at this share of the greatest possible entropy."""
+"""Fraction of the greatest possible entropy from which attention counts as uniform."""
 
 SILENT = 0.05
-"""A head adds next to nothing below this share of what the heads of its layer add on average."""
+"""Output of a head, relative to the mean of its layer, below which it counts as dead."""
 
 CHOICES = 5
 BLANK = "∅"
-"""Of CTC: no symbol here."""
+"""Sign for the blank of CTC: no symbol."""
 
 FEWEST = 6
-"""Tokens from which on a share of attention says anything."""
+"""Fewest visible tokens from which a share of attention is informative."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -44,7 +44,7 @@ def section(looked: Looked) -> Section | None:
 
 
 def _numbers(looked: Looked) -> list[Section]:
-    """Six numbers, and the weight of n-grams; fewer where only a trace is known."""
+    """Six numbers and the share of n-grams; fewer if only a trace is known."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
     body = "transformer" if run is None else run.shape.body
@@ -54,24 +54,24 @@ def _numbers(looked: Looked) -> list[Section]:
          str(max(map(len, trace.attention.values()), default=0)), f"of {made_of}"),
     ]  # fmt: skip
     if heads:
-        found.append(("heads", heads, "ways to look, in all layers"))
+        found.append(("heads", heads, "attention heads in all layers"))
     if run is not None:
         parameters = sum(parameter.numel() for parameter in run.model.parameters())
         widths = dict.fromkeys(x.shape[-1] for of in trace.hidden.values() for x in of)
         neurons = tuple(widths) or run.shape.each("d_ff")
-        found.insert(0, ("parameters", parameters, "numbers that training chose"))
+        found.insert(0, ("parameters", parameters, "trained weights"))
         found += [
-            ("width", run.shape.d_model, "numbers that a token is inside"),
+            ("width", run.shape.d_model, "dimensions of a hidden state"),
             (
                 "feed-forward" if body == "transformer" else "neurons",
                 neurons[0] if len(neurons) == 1 else " + ".join(map(str, neurons)),
-                "neurons in every layer",
+                "neurons per layer",
             ),
             _knows(run, trace.reading),
         ]
         if (table := table_of(run.model)) is not None:
             share = f"{float(table.share):.0%}"
-            found.append(("n-grams", share, "of the answer; the layers have the rest"))
+            found.append(("n-grams", share, "share of the prediction; the layers have the rest"))
     return [{"name": name, "value": value, "note": note} for name, value, note in found]
 
 
@@ -81,24 +81,27 @@ def _is_number(run: Opened | None) -> bool:
 
 def _knows(run: Opened, reading: Reading) -> tuple[str, int, str]:
     if _is_number(run):
-        return "number", 1, "that it answers with"
+        return "number", 1, "predicted value"
     if reading.labelled and reading.media is not None:
-        return "labels", len(run.settings.labels), "that it tells apart"
+        return "labels", len(run.settings.labels), "classes"
     if run.words is None:
-        return "vector", run.shape.d_model, "numbers that it answers with"
-    assert not isinstance(run.shape, PictureEncoderSettings)  # which has no words
-    return "vocabulary", run.shape.vocab_size, "tokens it knows"
+        return "vector", run.shape.d_model, "dimensions of the output"
+    assert not isinstance(run.shape, PictureEncoderSettings)  # it has no vocabulary
+    return "vocabulary", run.shape.vocab_size, "known tokens"
 
 
 def _answer(looked: Looked) -> Section:
-    """Of each output its probability and the choices beside it."""
+    """Probability of each output and its alternatives."""
     trace = looked.trace
     outputs = trace.reading.outputs
     if _is_number(looked.run):
         return {"kind": "number", "size": 1, "said": outputs[0].name}
     if "error" in trace.meta:
-        rows = f"{len(outputs):,} of {len(trace.reading.last):,} rows were hidden and rebuilt"
-        error = f"mean squared error {trace.meta['error']:.3g}, where nothing but the mean has 1"
+        rows = (
+            f"{len(outputs):,} of {len(trace.reading.last):,} positions were hidden and "
+            "reconstructed"
+        )
+        error = f"mean squared error {trace.meta['error']:.3g} (predicting the mean: 1)"
         return {"kind": "rebuilt", "size": len(outputs), "said": f"{rows}: {error}."}
     if trace.reading.answers == "vector" or trace.reading.direction or trace.scores_RC is None:
         vector = trace.scores_RC
@@ -123,7 +126,7 @@ def _answer(looked: Looked) -> Section:
                 "choices": [[_name(looked, id), p] for id, p in rivals],
             }
         )
-    # Of a text that goes on: how many of the outputs were given, not chosen.
+    # Number of outputs that were given, not generated, of a continued text.
     given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
     return {
         "kind": trace.reading.answers,
@@ -147,7 +150,9 @@ def _answer_warnings(looked: Looked) -> list[Section]:
     reading = looked.trace.reading
     found = []
     if not reading.finished and "target" in reading.streams:
-        found.append(_warning("The answer did not end by itself: it was cut."))
+        found.append(
+            _warning("The output has no end token: it was cut at a limit, or given without one.")
+        )
     if looked.run is not None and reading.media is None:
         sides = {"target": looked.run.vocab.target}
         unknown = sum(
@@ -156,9 +161,7 @@ def _answer_warnings(looked: Looked) -> list[Section]:
             for id in stream.ids
         )
         if unknown:
-            found.append(
-                _warning(f"{_count(unknown, 'token')} of the text the model does not know.")
-            )
+            found.append(_warning(f"The text has {_count(unknown, 'unknown token')}."))
     off = looked.trace.meta.get("off") or []
     if off:
         found.append(_warning(f"Heads switched off: {', '.join(map(_counted, off))}."))
@@ -200,20 +203,20 @@ def _head_warnings(looked: Looked) -> list[Section]:
             else f"1 head of {total} attends"
         )
         share = f"{100 * mean:.0f}\N{NO-BREAK SPACE}%"
-        text = f"{many} to one token nearly always: {share} ({', '.join(tokens[:4])})."
+        text = f"{many} almost only to one token: {share} of the weight ({', '.join(tokens[:4])})."
         said.append(_warning(text, sinks))
     if evens:
         many = f"{len(evens)} heads spread" if len(evens) > 1 else "1 head spreads"
         said.append(_warning(f"{many} attention evenly over all tokens.", evens))
     if silent:
-        text = f"{_count(len(silent), 'dead head')}: next to nothing comes out, wherever it looks."
+        text = f"{_count(len(silent), 'dead head')}: the output is close to zero."
         said.append(_warning(text, silent))
     return said
 
 
 def favourite(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each head the largest share that one token gets over the rows that see at least `FEWEST`
-    tokens, and that token's place; shares are 0 for texts too short to say."""
+    """Largest mean share of one token for each head, over queries that see at least `FEWEST`
+    tokens, and the position of that token. Shares are 0 for shorter texts."""
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     rows = weights_HTS[:, seen_T >= FEWEST]
     if not rows.shape[0] or not rows.shape[1]:
@@ -224,7 +227,8 @@ def favourite(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def evenness(weights_HTS: Tensor) -> Tensor:
-    """Entropy over the greatest entropy possible, in rows that see at least `FEWEST` tokens."""
+    """Entropy relative to the greatest possible entropy, over queries that see at least `FEWEST`
+    tokens."""
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     keep_T = seen_T >= FEWEST
     if not bool(keep_T.any()):
@@ -234,7 +238,7 @@ def evenness(weights_HTS: Tensor) -> Tensor:
 
 
 def loudness(looked: Looked, kind: str, layer: int) -> list[float]:
-    """The mean length of what each head adds to the stream over the mean of its layer's heads."""
+    """Mean norm of the output of each head, relative to the mean over the heads of its layer."""
     if looked.run is None or kind not in looked.trace.values:
         return []
     module = Anatomy.of(looked.run.model).kind(kind).layers[layer]
@@ -261,7 +265,7 @@ def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> Se
 
 
 def _counted(head: str) -> str:
-    """`cross.0.1` as people count: cross 1.2."""
+    """Display name of a head, counted from 1: `cross.0.1` is cross 1.2."""
     kind, layer, number = head.split(".")
     return f"{kind} {int(layer) + 1}.{int(number) + 1}"
 

@@ -1,4 +1,4 @@
-"""A picture or a video, and what each word or label looked at in it."""
+"""An image or a video, and the regions that each word or label attends to."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 LARGEST = 256
-"""Pixels of the longer side, in a page."""
+"""Longer side of an image in a page, in pixels."""
 
 DARK = 0.45
-"""Mean brightness below which a picture is dark: a dark veil over it would not be seen."""
+"""Mean brightness below which an image counts as dark: a dark overlay would not be visible."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -49,7 +49,7 @@ def section(looked: Looked) -> Section | None:
         "grid": list(media.grid),
         "extra": media.extra,
         "tubelet": media.tubelet,
-        # Checkpoints have the same picture: the final look holds it.
+        # Checkpoints share the image with the final look, which holds it.
         "frames": Array(frames(media), "u8", (0, 255)) if looked.final else None,
         "cells": cells(looked, media),
         "groups": [{**group, "name": shown(group["name"])} for group in word_groups(reading)],
@@ -71,17 +71,19 @@ def section(looked: Looked) -> Section | None:
 
 
 def sized(key: str, x_RS: Tensor) -> Tensor:
-    """Slopes go up and down; what hangs on a patch is their size. A patch without which the output
-    would be likelier has no part in it."""
+    """Size of the weights of a map: the absolute value of gradients, otherwise without negative
+    weights (an output that is more probable without a patch does not depend on it)."""
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
 
 def first_map(looked: Looked, kind: str, whole: Sequence[str], of_heads: Sequence[str]) -> Section:
-    """What to show first: of what the page has, the map that was measured to point best. Of single
-    heads there is one candidate, which was chosen on other items than it was judged on: the best of
-    many is lucky, too. Where nothing was measured, across the mean of the layer that aligns, and
-    elsewhere the rollout. `whole`: maps of no single layer; `of_heads`: ways to take a layer's
-    heads together."""
+    """Select the map that is shown first: the one on the page with the highest measured accuracy.
+
+    Of single heads only the best one is a candidate. It was selected on other items than it was
+    measured on, because the best of many heads is partly luck. Without measurements it is the mean
+    over the aligning layer for cross attention, otherwise the rollout. `whole` are maps without
+    layers; `of_heads` are ways to combine the heads of a layer.
+    """
     truth, layers = looked.truth or {}, range(len(looked.trace.attention.get(kind, ())))
     if not layers:
         return {"map": next(iter(whole), ""), "layer": 0, "head": 0, "measured": False}
@@ -104,7 +106,7 @@ def brightness(media: Media) -> float:
 
 
 def frames(media: Media) -> Tensor:
-    """What is shown: the middle frame of each tubelet, not larger than it has to be (T Y X C)."""
+    """Frames to show: the middle frame of each tubelet, reduced to `LARGEST` pixels (T Y X C)."""
     middle = torch.arange(media.grid[0]) * media.tubelet + media.tubelet // 2
     x_TCYX = torch.from_numpy(media.item.copy())[middle.clamp(max=len(media.item) - 1)].float()
     longest = max(x_TCYX.shape[-2:])
@@ -115,8 +117,8 @@ def frames(media: Media) -> Tensor:
 
 
 def cells(looked: Looked, media: Media) -> dict[str, list[float]]:
-    """Where patches lie, in shares of height and width: the first begins at `origin`, and from one
-    to the next it is a `step`. Of patches that overlap, the middle parts."""
+    """Position of the patches in fractions of height and width: `origin` of the first one and the
+    `step` between two. Patches that overlap are shown by their middle parts."""
     height, width = media.item.shape[-2:]
     settings = None if looked.run is None else media_front(looked.run.settings)
     if not isinstance(settings, PictureSettings):

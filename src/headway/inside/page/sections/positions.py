@@ -1,4 +1,4 @@
-"""How the model knows places: the code as a picture, and what was measured of it."""
+"""Positional encodings: the table as an image, and its measured properties."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 PLACES = 64
-"""Rows of the picture; fewer where a code is wide."""
+"""Most positions in the image of an encoding; fewer if it is wide."""
 
 CELLS = 24_000
 SHIFTS = (1, 4, 16)
 SHIFTED = 256
-"""Places that shifts are fitted and tested on: half and half."""
+"""Positions on which shifts are fitted and tested, one half each."""
 
 CORNER = 24
-"""Rows of the picture of a shift matrix: its fastest pairs."""
+"""Size of the image of a shift matrix: its fastest pairs."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -49,7 +49,7 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> Section:
         return {**facts, "bias": Array(code.bias_HR, "f32"), "distances": list(code.distances)}
     assert code.table_PD is not None
     n_table, width = code.table_PD.shape
-    # Over a handful of words every code stands still: fifty places are a sentence.
+    # Encodings hardly change over a few words; fifty positions are about a sentence.
     n_places = min(n_table, max(n_tokens, 50))
     picture_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
     found, used = kernel(code.table_PD), use(model, code, n_places)
@@ -58,7 +58,7 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> Section:
         "n_places": n_places,
         "n_table": n_table,
         "picture": Array(picture_PD, "f16" if code.rate_I is None else "u8"),
-        # A trained code may have one huge number, beside which all others would be grey.
+        # One huge value of a trained encoding would make all others grey.
         "colours": float(picture_PD.abs().flatten().quantile(0.995)),
         "kernel": Array(found.value_R, "f32"),
         "spread": Array(found.spread_R, "f32"),
@@ -83,11 +83,12 @@ def _shift(code: PositionCode, k: int) -> Section:
 
 
 def _corner(code: PositionCode) -> Tensor:
-    """The matrix of a shift by one place, pair beside pair, for the fastest pairs."""
+    """Matrix of a shift by one position, with the columns of a pair side by side, for the fastest
+    pairs."""
     order = [column for pair in zip(*code.pairs, strict=True) for column in pair][:CORNER]
     return rotation(code, 1)[order][:, order]
 
 
 def _share(values_D: Tensor) -> Tensor:
-    """Of the largest, so that two scales fit one chart."""
+    """Values relative to the largest, so that two scales fit one chart."""
     return values_D / values_D.max().clamp(min=1e-30)

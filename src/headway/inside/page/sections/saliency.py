@@ -1,4 +1,4 @@
-"""What each output hangs on, by every kind of map, each with how far it agrees with occlusion."""
+"""Saliency: what each output depends on, by every map, and its agreement with occlusion."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 LONGEST = 64
-"""Tokens of all streams up to which maps that take time are made."""
+"""Most tokens of all streams for maps that take time."""
 
 FLOW_WORK, PATH_WORK = 25_000, 400
-"""Outputs times tokens squared for the flow, outputs times tokens for integrated gradients: what is
-made within seconds. `--slow` makes the others, too."""
+"""Limits of work that takes seconds: outputs times squared tokens for the flow, outputs times
+tokens for integrated gradients. `--slow` removes the limits."""
 
 STEPS = 128
 MOST_CELLS = 40_000
-"""Numbers of a map with layers; above it only the last layer is kept."""
+"""Most weights of a map with layers; larger maps keep the last layer only."""
 
 MOST_TOKENS = 256
-"""Tokens of a stream; longer texts have no such panel."""
+"""Most tokens of a stream; longer texts have no such panel."""
 
 
 @dataclass(frozen=True)
@@ -45,39 +45,39 @@ class Method:
     key: str
     label: str
     how: str
-    """What it is, in a sentence."""
+    """Explanation in one sentence."""
 
     has_share: bool = False
-    """Whether it can tell how much the source counts beside the prefix."""
+    """Whether the map can compare the source with the prefix."""
 
 
 METHODS = {
     method.key: method
     for method in (
-        Method("mean", "Mean of heads", "The mean of all attention heads of a layer."),
-        Method("max", "Max of heads", "The strongest attention head of a layer, token by token."),
-        Method("norm", "Norm", "Weights times the vectors they weigh: what really is added.", True),
-        Method("rollout", "Rollout", "Attention followed through all layers down to the tokens."),
-        Method("flow", "Flow", "The most that can flow through attention from output to token."),
+        Method("mean", "Mean of heads", "Mean over all attention heads of a layer."),
+        Method("max", "Max of heads", "Largest weight over the attention heads of a layer."),
+        Method("norm", "Norm", "Norm of the weighted value vectors that are actually added.", True),
+        Method("rollout", "Rollout", "Attention multiplied through all layers down to the tokens."),
+        Method("flow", "Flow", "Maximum flow through the attention graph from output to token."),
         Method("gradxattention", "Gradient × attention", "Attention that helps the output.", True),
-        Method("gradxinput", "Gradient × input", "Slope of the log-probability.", True),
-        Method("integrated", "Integrated gradients", "Slopes from no text to this text.", True),
+        Method("gradxinput", "Gradient × input", "Gradient of the log-probability × input.", True),
+        Method("integrated", "Integrated gradients", "Gradients from no text to this text.", True),
         Method("occlusion", "Occlusion", "The log-probability lost when a token is hidden.", True),
     )
 }
 SIGNED = ("gradxinput", "integrated", "occlusion")
 
 OF_VECTORS = {
-    "gradxinput": "Slope of the vector's length along its own direction.",
-    "occlusion": "How much shorter the vector is, along its own direction, when a token is hidden.",
+    "gradxinput": "Gradient of the vector's length along its own direction.",
+    "occlusion": "Decrease of the vector's length along its own direction when a token is hidden.",
 }
-"""A vector has no probability; its length is what changes."""
+"""Explanations for embeddings: a vector has no probability, so its length is what changes."""
 
 
 def section(looked: Looked) -> Section | None:
     reading: Reading = looked.trace.reading
     if reading.media is not None:
-        return None  # its maps are drawn over the picture or the sound
+        return None  # its maps are drawn over the image or the audio
     known = not _by_attention(looked) or (
         looked.trace.attention.keys() in ({"self"}, {"encoder", "decoder", "cross"})
     )
@@ -101,16 +101,17 @@ def section(looked: Looked) -> Section | None:
 
 
 def _by_attention(looked: Looked) -> bool:
-    """Whether attention is all that brings tokens together."""
+    """Whether tokens interact by attention only."""
     return looked.run is None or Anatomy.of(looked.run.model).by_attention
 
 
 OF_MODELS = ("gradxinput", "integrated", "occlusion")
-"""Maps that need more than a trace."""
+"""Maps that need the model, not only a trace."""
 
 
 def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
-    """The maps of each method, one a layer where it has layers; and what was left out, and why."""
+    """Maps of each method, one per layer if it has layers, and the methods left out with the
+    reason."""
     run, trace, change = looked.run, looked.trace, looked.change
     reading: Reading = trace.reading
     n_tokens, n_outputs = sum(map(len, reading.streams.values())), len(reading.outputs)
@@ -127,7 +128,7 @@ def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
     if run is not None and trace.values and _by_attention(looked):
         made["norm"] = _joined(norm_maps(run, trace)[1:], reading)
     if run is None:
-        skipped |= dict.fromkeys(OF_MODELS, "needs the model itself")
+        skipped |= dict.fromkeys(OF_MODELS, "needs the model, not only a trace")
     else:
         model = run
         makers |= {
@@ -140,7 +141,10 @@ def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
         }
     for key, (is_quick, maker) in makers.items():
         if not looked.slow and (n_tokens > LONGEST or not is_quick):
-            skipped[key] = f"takes long ({n_tokens} tokens, {n_outputs} outputs): look with --slow"
+            skipped[key] = (
+                f"skipped because it takes long ({n_tokens} tokens, {n_outputs} outputs); add "
+                "--slow to include it"
+            )
         else:
             try:
                 made |= {map_.name: [map_] for map_ in maker()}
@@ -150,7 +154,7 @@ def _made(looked: Looked) -> tuple[dict[str, list[Map]], dict[str, str]]:
 
 
 def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
-    """Maps of one layer, of several kinds of attention, become one with all their columns."""
+    """Join the maps of all kinds of attention in a layer into one map with all columns."""
     layers: dict[int, list[Map]] = {}
     for map_ in maps:
         layers.setdefault(int(map_.name.split(".")[1]), []).append(map_)

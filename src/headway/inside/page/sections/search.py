@@ -1,4 +1,4 @@
-"""For the tokens of this text the nearest tokens of a corpus, by the states of a few layers."""
+"""Neighbours: the nearest tokens of a corpus for the tokens of this text, in several layers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 TOKENS = 12_000
-"""Of the corpus, for a page."""
+"""Most tokens of a corpus for a page."""
 
 LAYERS = 6
-"""Of a stack, and the embedding; of more, so many evenly spaced, the first and the last among them.
-"""
+"""Most layers of a stack, besides the embedding; deeper stacks are sampled evenly, with the first
+and the last layer."""
 
 MOST = 64
-"""Tokens of the text that are looked up, in each stream."""
+"""Most tokens of the text that are looked up, in each stream."""
 
 BUDGET, WITH_PICTURES = 200_000, 600_000
 TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
-"""Nearest tokens, and whether patches are shown; the first that fits is on the page."""
+"""Number of neighbours, and whether patches are shown; the first choice within the budget is
+used."""
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, Index]]] = WeakKeyDictionary()
-"""A served page asks again and again about the same corpus."""
+"""Cache of indexes by model, because a served page searches the same corpus for every request."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -49,7 +50,7 @@ def section(looked: Looked) -> Section | None:
 
 
 def chosen(run: Opened, corpus: Corpus) -> list[Site]:
-    """The embedding and the layers, of every stack that reads the corpus."""
+    """Sites to search: the embedding and selected layers of every stack that reads the corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
         parts = parts[:1]
@@ -57,7 +58,7 @@ def chosen(run: Opened, corpus: Corpus) -> list[Site]:
 
 
 def _spaced(n_layers: int) -> list[int]:
-    """Of 12 layers 1, 3, 5, 8, 10 and 12."""
+    """Evenly spaced layers: 1, 3, 5, 8, 10 and 12 of 12."""
     n = min(n_layers, LAYERS)
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 

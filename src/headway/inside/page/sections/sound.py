@@ -1,4 +1,4 @@
-"""A recording: its log-mel picture and its wave, what each word looked at, and when it was said."""
+"""A recording: spectrogram and waveform, the attention of each word, and word times."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from headway.inside.page.look import Looked
 
 MOST_FRAMES = 1200
-"""Columns of the log-mel picture in a page; of more, neighbours become one."""
+"""Most columns of the spectrogram in a page; neighbouring columns are averaged to fit."""
 
 WAVE_COLUMNS = 900
 MOST_AUDIO = 300_000
-"""Bytes of a recording that a page holds, to be played."""
+"""Most bytes of a recording that is embedded in the page for playing."""
 
 MOST_CELLS = 1_500_000
-"""Weights of all heads that a page holds; of more, only the heads that align and the means."""
+"""Most weights of all heads on a page; beyond it only aligning heads and the means are included."""
 
 
 def section(looked: Looked) -> Section | None:
@@ -92,7 +92,8 @@ def section(looked: Looked) -> Section | None:
 
 
 def _heads(looked: Looked, aligned: Aligned | None, n: int) -> Section:
-    """All heads, or where that is too much those that align; the means of layers always."""
+    """Weights of all heads, or of the aligning heads if there are too many, and the means of
+    layers."""
     layers = head_weights(looked.run, looked.trace)
     found: Section = {
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
@@ -112,7 +113,7 @@ def _heads(looked: Looked, aligned: Aligned | None, n: int) -> Section:
 
 
 def _heard(looked: Looked, media: Media) -> Section:
-    """What the ear and the model get: the wave, the frames, the recording itself if it is short."""
+    """The waveform, the spectrogram, and the recording itself if it is short."""
     return {
         "mel": _mel(looked, media),
         "wave": Array(_outline(media), "f16"),
@@ -122,7 +123,7 @@ def _heard(looked: Looked, media: Media) -> Section:
 
 @torch.no_grad()
 def _mel(looked: Looked, media: Media) -> Array | None:
-    """Frames by bands, as the front makes them, without what the recording is filled up with."""
+    """Log-mel frames by bands, as the front computes them, without the padding."""
     if looked.run is None:
         return None
     front = Anatomy.of(looked.run.model).stacks[0].front
@@ -137,7 +138,7 @@ def _mel(looked: Looked, media: Media) -> Array | None:
 
 
 def _outline(media: Media) -> Tensor:
-    """The lowest and the highest sample of each column, between -1 and 1 (2 W)."""
+    """Lowest and highest sample of each column, scaled to -1 … 1 (2 W)."""
     samples = wave_of(media)
     parts = np.array_split(samples, min(WAVE_COLUMNS, len(samples)))
     loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-9)
@@ -146,7 +147,7 @@ def _outline(media: Media) -> Tensor:
 
 
 def _playable(media: Media) -> str | None:
-    """As a `data:` address of a WAV file with 16 bits; None where it is too long."""
+    """The recording as a `data:` address of a 16-bit WAV file; None if it is too long."""
     if 2 * len(media.item) > MOST_AUDIO:
         return None
     values = np.clip(np.rint(wave_of(media) * 32767.0), -32768, 32767).astype("<i2")
@@ -160,16 +161,16 @@ def _playable(media: Media) -> str | None:
 
 
 def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> list[Section]:
-    """Ways to tell when words were said, CTC first where there is one: each word as the way itself
-    has it, and where it stands when its borders are moved to pauses."""
+    """Word times by each method, CTC first if the model has it: the method's own boundaries, and
+    the boundaries moved to pauses."""
     reading, ways = looked.trace.reading, []
     facts = ((looked.truth or {}).get("facts") or {}).get("times") or {}
     heard = None if logs_SV is None else by_ctc(logs_SV, reading)
     if heard is not None:
-        ways.append(("CTC", "the best way of CTC through the rows", heard))
+        ways.append(("CTC", "the best CTC path through the audio frames", heard))
     if aligned is not None:
-        follow = "follow" if aligned.held.follows else "come nearest to following"
-        ways.append(("attention", f"the heads that {follow} the sound", aligned.rows))
+        follow = "follow" if aligned.held.follows else "come closest to following"
+        ways.append(("attention", f"the heads that {follow} the audio", aligned.rows))
     found = []
     for key, how, rows in ways:
         words = spoken_words(reading, rows, looked.trace.scores_RC)
@@ -192,7 +193,7 @@ def _times(looked: Looked, aligned: Aligned | None, logs_SV: Tensor | None) -> l
 
 
 def _ctc(looked: Looked, logs_SV: Tensor) -> Section:
-    """The probabilities of the symbols of the answer, and of the blank, over time."""
+    """Probabilities of the symbols of the answer and of the blank over time."""
     assert looked.run is not None
     target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
     outputs = looked.trace.reading.outputs

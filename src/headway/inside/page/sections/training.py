@@ -1,4 +1,4 @@
-"""What changed while the run learned: curves over its checkpoints. All looks of a page share it."""
+"""Curves of what changes during training, over the checkpoints; shared by all looks of a page."""
 
 from __future__ import annotations
 
@@ -13,31 +13,35 @@ from headway.tasks.history import mean
 from headway.tasks.opened import Opened
 
 MOST_POINTS = 300
-"""Of the run's own loss, which may have a line for every few steps."""
+"""Most points of the training loss, which may be logged every few steps."""
 
 TITLES = {
-    "own": ("Loss while training", "nats a token", "What the run logged of its own training data."),
-    "loss": ("Loss of this text", "nats a token", "How surprised each stage is by these outputs."),
-    "turned": ("Distance from the final vector", "1 − cosine", "0: it points the same way."),
-    "decided": ("Where it is decided", "layer", "Mean first layer from which on the lens stays."),
+    "own": ("Training loss", "nats per token", "Logged training and validation loss of the run."),
+    "loss": ("Loss on this text", "nats per token", "Cross-entropy of these outputs by stage."),
+    "turned": ("Distance from the final vector", "1 − cosine", "0: the same direction."),
+    "decided": (
+        "Where the output is decided",
+        "layer",
+        "Mean first layer from which the logit lens keeps the output on top.",
+    ),
     "entropy": ("Width of attention", "nats", "Mean entropy: 0 is one token, more is wider."),
     "pattern": (
         "Patterns of heads",
         "weight",
-        "Of the best head: on the token before, or near the diagonal of cross attention.",
+        "Best head: weight on the previous token, or near the diagonal of cross attention.",
     ),
-    "residual": ("How far tokens differ", "‖X − mean‖ / ‖X‖", "0: all tokens are one vector."),
-    "cka": ("Likeness to the final states", "linear CKA", "1: the same up to turn and scale."),
+    "residual": ("Difference of tokens", "‖X − mean‖ / ‖X‖", "0: all tokens have the same vector."),
+    "cka": ("Similarity to the final states", "linear CKA", "1: equal up to rotation and scale."),
 }
-"""Heading, unit and one line of how to read it, by figure."""
+"""Heading, unit and explanation of each figure."""
 
 
 def of_stages(run: Opened, stages: Sequence[tuple[Stage, Trace]]) -> Section:
-    """The curves, from every stage and its trace; the last is the finished run."""
+    """Make the curves from the traces of all stages; the last stage is the finished run."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
     figures = [figure for figure in [_own(run)] if figure is not None]
-    # Figures of one kind stand together: the same for every stack.
+    # Figures of one kind are next to each other, one for every stack.
     for name in sorted(found[-1], key=lambda name: [*TITLES].index(name.partition(".")[0])):
         kind, _, stack = name.partition(".")
         title, unit, hint = TITLES[kind]
@@ -71,14 +75,14 @@ def _measured(stage: Stage, trace: Trace, final: Trace) -> Measures:
     if not is_vector and trace.reading.outputs:
         seen = lens(stage.run, trace)
         last = len(seen.rank_LR) - 1
-        # An output that never leads is decided by the search, behind the last layer.
+        # An output that never leads is decided by the search, after the last layer.
         depths = [last if depth is None else depth for depth in seen.decided]
         first["decided"] = {"mean of the outputs": sum(depths) / len(depths)}
     return {**first, **found}
 
 
 def _own(run: Opened) -> Section | None:
-    """The curves of `metrics.jsonl`, thinned to what a small chart can show."""
+    """Curves of `metrics.jsonl`, thinned for a small chart."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):
         points = [point for point in past.points(kind, "loss") if math.isfinite(point[1])]

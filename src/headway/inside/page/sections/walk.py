@@ -1,4 +1,5 @@
-"""One token through one layer, with the weights that a page needs to compute it again."""
+"""Walkthrough: one token through one layer, with the weights that the page needs to recompute
+it."""
 
 from __future__ import annotations
 
