@@ -1,12 +1,12 @@
-"""Train, use and look inside Transformers of every family.
+"""Train, use, serve and inspect Transformers of every family.
 
-Importing the package imports nothing else: `headway --help` and settings checks stay quick
-because torch is loaded only by the modules that compute.
+Importing the package imports nothing else, so `headway --help` and settings checks stay fast:
+only the modules that compute load torch.
 """
 
 import os
 
-TYPE_CHECKING = False  # as in typing, which takes longer to import than all the rest
+TYPE_CHECKING = False  # as in typing, which takes longer to import than everything else here
 if TYPE_CHECKING:
     from headway.api import check, train
     from headway.data.check_report import Report
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.scores import Scores
 
-# Threads of OpenMP that wait for each other spin. Where other work holds the cores they spin away
-# their own share, and steps and searches become several times slower; asleep at once, they take a
-# fifth longer on a quiet machine. So they spin for some microseconds, which is what they wait in a
-# step, and then sleep. This is read when torch is loaded; who sets either has it their way.
+# OpenMP threads spin while they wait for each other. On a machine with other load, spinning makes
+# training steps and decoding several times slower; sleeping at once makes them 20 % slower on an
+# idle machine. So they spin for some microseconds, the usual wait within a step, and then sleep.
+# OpenMP reads this when torch is loaded. A value that the user has set is kept.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
@@ -30,7 +30,7 @@ _NAMES = {
     "Answer": "tasks.answers", "Answers": "tasks.answers", "Scores": "tasks.scores",
     "Report": "data.check_report", "UserError": "errors", "Parts": "models.parts.custom",
 }  # fmt: skip
-"""What the package offers, and the modules that have it: they are imported when it is used."""
+"""Public names and the modules that define them; a module is imported on first use."""
 
 __all__ = [
     "Answer", "Answers", "Parts", "Report", "Run", "Scores", "UserError", "available", "check",

@@ -1,4 +1,4 @@
-"""`headway.train` and `headway.check`: what the commands do, for those who are in Python."""
+"""`headway.train` and `headway.check`: the commands as Python functions."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from headway.training.log import Heard
 
 Needs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A column, or files: one or several."""
+"""The name of a column, or one or several files."""
 
 Settings = Mapping[str, Any] | RunSettings
-"""By dotted keys (`{"train.lr": 1e-3}`), nested, or as an object."""
+"""Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as an object."""
 
 _ALONE = threading.RLock()
-"""Seeds and the number of threads are of the whole process: one training at a time."""
+"""Allows one training at a time, because seeds and the number of threads are process-wide."""
 
 
 @InPython()
@@ -71,19 +71,19 @@ def train(
     parts: Parts | None = None,
     **needs: Needs,
 ) -> Run:
-    """Train a model, or go on with the one in `out`, and return it when it is done.
+    """Train a model in the folder `out`, or resume the training there, and return the trained run.
 
-    With `data` (a path, paths, or a table in memory) keywords name its columns, as in
-    `text="review"`; without, they name files, as in `source="a.de", target="a.en"`. Ctrl-C saves
-    and raises `headway.errors.Stopped`: the same call goes on. What can be put right is a
+    With `data` (a path, paths, or a table in memory), keywords name its columns:
+    `text="review"`. Without it, they name files: `source="a.de", target="a.en"`. Ctrl-C saves and
+    raises `headway.errors.Stopped`; the same call resumes. Errors that the caller can fix are
     `UserError`.
 
-    `on` is called with every line of the log, as a mapping. If it returns True, or a text with the
-    reason, training ends there with the best weights so far; what it raises is raised again when
-    everything is saved. `metrics` are more functions to score by, each given answers and truth:
-    `{"polite": function}`, or `(function, "lower")` where less is better; `train.metric` may name
-    one, by which the best weights are then chosen. `parts`: blocks, positions or scopes of one's
-    own, a `headway.Parts`; they are passed again to go on, and to `load`.
+    `on` is called with every entry of the log, a mapping. If it returns True, or a text with the
+    reason, training ends with the best weights so far. If it raises an exception, that is raised
+    again after everything is saved. `metrics` adds functions of predictions and targets as
+    metrics: `{"polite": function}`, or `(function, "lower")` if lower values are better. If
+    `train.metric` names one of them, it selects the best weights. `parts` passes custom blocks,
+    positions or attention patterns as a `headway.Parts`. Pass it again to resume, and to `load`.
     """
     started = time.monotonic()
     _check_arguments(out, on, metrics)
@@ -117,9 +117,14 @@ def train(
         with undisturbed(training.ranks.device), columns_by_argument(data, _settings(settings)):
             troubles = training.train()
     if "model.safetensors" in training.unwritten:
-        raise FolderError(f"{out} is trained, but not saved: {'; '.join(troubles)}.")
+        raise FolderError(
+            f"{out}: training has finished, but the weights were not saved: {'; '.join(troubles)}."
+        )
     if troubles:
-        warnings.warn(f"not everything was saved: {'; '.join(troubles)}", stacklevel=2)
+        warnings.warn(
+            f"{out}: training has finished, but not everything was saved: {'; '.join(troubles)}",
+            stacklevel=2,
+        )
     from headway.run import load
 
     return load(out, device=device, parts=parts)
@@ -137,8 +142,8 @@ def check(
     quiet: bool = True,
     **needs: Needs,
 ) -> Report:
-    """What is odd about data before anything is trained on it, as `headway check` says it: `ok`,
-    `findings`, `columns`, `fingerprint`. The arguments are those of `train`."""
+    """Check data before training, as `headway check` does, and return a report with `ok`,
+    `findings`, `columns` and `fingerprint`. The arguments are those of `train`."""
     wish = Wish(
         task=task, data=data, valid=valid, needs=needs, settings=settings, start=start,
         teacher=teacher,
@@ -151,8 +156,8 @@ def check(
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What `train` and `check` have in common, the commands too: the arguments that say what to
-    learn from what."""
+    """Arguments shared by `train`, `check` and their commands: the task, the data, the settings and
+    the runs to start from or to distil."""
 
     task: str | None
     data: object = None
@@ -164,19 +169,22 @@ class Wish:
     start: object = None
     teacher: object = None
     words: Sequence[str] = ()
-    """`key=value`, of the command line."""
+    """`key=value` arguments of the command line."""
 
     command: str = ""
-    """`headway train`, where it is one: what was asked for is kept with the option that said it."""
+    """Name of the command, such as `headway train`; empty in Python. With it, the recorded origin
+    of each setting is an option instead of a Python argument."""
 
     def asked(self, out: Path) -> tuple[Asked, dict[str, Given]]:
-        """As settings, and data that is to be written down in `out`."""
+        """Return the settings, and the data that a run in `out` has to store."""
         if not self.command and any(map(self._is_setting, self.needs)):
             return self._with_settings_apart().asked(out)
         if self.task is not None:
             check_word(self.task)
         elif self.recipe is None:
-            raise ConfigError(f"name a task ({', '.join(SPECS)}), or a --recipe NAME.")
+            raise ConfigError(
+                f"no task is given. Name a task ({', '.join(SPECS)}), or a --recipe NAME."
+            )
         said = _settings(self.settings) | Asked.from_words(self.words)
         if self.preset is not None:
             said |= Asked({"model.preset": self.preset}, "train(preset=…)")
@@ -184,8 +192,8 @@ class Wish:
             found, tables = self._given(said, out)
         elif self.valid is not None:
             raise ConfigError(
-                "--valid goes with data that is named first. Files that have names of their own "
-                "have theirs: --valid-text, --valid-source and --valid-target."
+                "--valid needs training data that follows the task. If the training files are "
+                "given by options, use --valid-text, --valid-source and --valid-target."
             )
         else:
             found, tables = Asked(), {}
@@ -193,28 +201,35 @@ class Wish:
                 found |= Asked({f"data.{key}": one}, self._place(key))
         for key in found:
             if key in said and str(said[key]) != str(found[key]):  # a column may have a number
-                text = f"{key} is said twice: by an argument and by settings. Leave one."
+                text = (
+                    f"{key} is given twice: {str(found[key])!r} by an argument and "
+                    f"{str(said[key])!r} by settings. Leave one of them out."
+                )
                 raise ConfigError(text)
         return found | said, tables
 
     def _is_setting(self, name: str) -> bool:
-        """Whether a keyword is a setting, by the name here or in another library."""
+        """Whether a keyword is the name of a setting, in headway or in another library."""
         rows = SPECS[self.task].rows if self.task in SPECS else ()
         if any(name == need.name for row in rows for need in row.needs):
             return False
         return name not in INPUTS and bool(training_setting(name) or setting_here(name))
 
     def _with_settings_apart(self) -> Wish:
-        """With `epochs=3` as `train.epochs`; what is called otherwise here is an error."""
+        """Return a copy in which keywords such as `epochs=3` are settings (`train.epochs`). A name
+        of another library raises an error with the name in headway."""
         settings = _settings(self.settings)
         for name in filter(self._is_setting, self.needs):
             key, value = training_setting(name), self.needs[name]
             if key is None:
                 raise ConfigError(
-                    f"{name}={value!r} is a setting: settings={{{setting_with(name, value)}}}"
+                    f"{name}={value!r} is not an argument of train(). Pass it as a setting: "
+                    f"settings={{{setting_with(name, value)}}}"
                 )
             if key in settings:
-                raise ConfigError(f"{name}= and settings both give {key}. Leave one of them out.")
+                raise ConfigError(
+                    f"{key} is given twice: by {name}= and by settings. Leave one of them out."
+                )
             settings |= Asked({key: value}, f"train({name}=…)")
         needs = {name: one for name, one in self.needs.items() if not self._is_setting(name)}
         return replace(self, settings=settings, needs=needs)
@@ -237,7 +252,7 @@ class Wish:
         task = "" if task is None else str(task)
         what = said.get(f"{task}.what")
         rows = SPECS[task].rows if task in SPECS else ()
-        # A setting that names media, or says that they are some, is enough.
+        # A setting that names the media column, or gives their modality, is enough.
         what = what if what in {row.modality for row in rows} else None
         media = any(row.reads == "media" for row in rows)
         if "data.path_field" in said and media and not {*SEEN_AS.values(), "path"} & set(needs):
@@ -268,31 +283,37 @@ class Wish:
 
 
 def _check_arguments(out: object, on: object, metrics: object) -> None:
-    """Before anything is read: these are used only much later."""
+    """Check the arguments that are used only after the data has been read."""
     if not isinstance(out, str | os.PathLike) or not str(out):
-        raise ConfigError(f"out={out!r}: the name of a folder for the run is needed.")
+        raise ConfigError(f"out={out!r} must be the path of a folder for the run.")
     if on is not None and not callable(on):
-        raise ConfigError(f"on={on!r}: a function of one row of the log is needed.")
+        raise ConfigError(f"on={on!r} must be a function that takes one entry of the log.")
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise ConfigError('metrics= takes functions by name: metrics={"polite": function}')
+        raise ConfigError(
+            f"metrics={metrics!r} must be a mapping from names to functions: "
+            'metrics={"polite": function}'
+        )
 
 
 def _check_metric(metric: str | None, spec: Spec) -> None:
     known = {name for row in spec.rows for name in row.scores}
     if metric is not None and metric not in known:
         raise ConfigError(
-            f"train.metric={metric!r} is no score of the task {spec.name}."
-            f"{suggest(metric, sorted(known))} One of your own is given by name: "
+            f"train.metric={metric!r} is not a metric of the task {spec.name}."
+            f"{suggest(metric, sorted(known))} To use a custom metric, pass its function: "
             f"metrics={{{metric!r}: function}}"
         )
 
 
 def _with_parts(parts: Parts, asked: Asked) -> Asked:
-    """Code is in no file: what the run keeps is its name."""
+    """Register custom parts. The run stores only their name, because code is not saved."""
     from headway.models.parts.custom import know
 
     if "model.parts" in asked:
-        raise ConfigError("model.parts is how a run notes what parts= passes. Leave it out.")
+        raise ConfigError(
+            f"the setting model.parts ({asked['model.parts']!r}) cannot be given together with "
+            "parts=, which sets it. Leave it out."
+        )
     know(parts)
     return Asked({"model.parts": parts.name}, "train(parts=…)")
 
@@ -300,7 +321,8 @@ def _with_parts(parts: Parts, asked: Asked) -> Asked:
 def _with_metrics(
     run: RunSettings, metrics: Mapping[str, OwnMetric], by: str | None
 ) -> tuple[RunSettings, dict[str, Own]]:
-    """Functions are in no file: what the run keeps are their names, and which way is better."""
+    """Bind custom metrics to the run. It stores only their names and whether higher or lower is
+    better, because functions are not saved."""
     from headway.tasks.custom_metrics import own_metrics
 
     own = own_metrics(metrics, spec_of(run))
@@ -316,7 +338,7 @@ def _settings(settings: Settings | None) -> Asked:
     if settings is None or isinstance(settings, Asked):
         return settings or Asked()
     if not isinstance(settings, RunSettings | Mapping):
-        raise ConfigError(f'settings={settings!r}: give a mapping, as {{"train.lr": 1e-3}}.')
+        raise ConfigError(f'settings={settings!r} must be a mapping, such as {{"train.lr": 1e-3}}.')
     if not isinstance(settings, RunSettings):
         return Asked({key: _plain(value) for key, value in settings.items()}, FROM_PYTHON)
     return asked_of(settings).without("task")
@@ -331,7 +353,7 @@ def _plain(value: Any) -> Any:
 
 
 def _name(run: object) -> str | None:
-    """Of a run: a folder, a shipped model, or what was loaded from one."""
+    """Name of a run, given as a folder, the name of a shipped model, or a loaded run."""
     if run is None:
         return None
     return str(getattr(run, "folder", run))
@@ -339,8 +361,8 @@ def _name(run: object) -> str | None:
 
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
-    """Inside, training may seed, count threads and compute gradients; afterwards all is as it was
-    for whoever called."""
+    """Context for training, with gradients enabled. On exit it restores the random state and the
+    number of threads of the process."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""What a user can cause. The command prints these without a traceback and exits with code 2."""
+"""Errors that a user can cause. Commands print them without a traceback and exit with code 2."""
 
 from __future__ import annotations
 
@@ -27,31 +27,32 @@ class UserError(Exception):
     """An error that the user can fix; the message states what is wrong, where, and the fix."""
 
     def __init__(self, text: str = "", *more: object, python: str = "") -> None:
-        """`python`: the message for a caller in Python, where the way out is another one than
-        options written as arguments."""
+        """`python`: the message for a caller in Python, if the fix differs by more than arguments
+        in the place of options."""
         super().__init__(visible(text), *more)
         self.python = visible(python)
 
 
 class ConfigError(UserError):
-    """A setting that is unknown, of the wrong type, or impossible beside another."""
+    """A setting that is unknown, has the wrong type, or conflicts with another."""
 
 
 class DataError(UserError):
-    """Text that cannot be read, or cannot be learned from."""
+    """Data that cannot be read, or cannot be used for training."""
 
 
 class NoColumn(ConfigError, DataError):
-    """Of a file, which may be another one, and of settings, which may name the column."""
+    """A column is missing: the file may be the wrong one, or settings must name the column."""
 
     def __init__(self, text: str, file: str = "", options: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
         self.file = file
         self.options = dict(options or {})
-        """Of the settings in the text: what names the same column of a file without an option."""
+        """Options that name the same columns, by the settings that the message mentions."""
 
     def by_option(self, said: Container[str] = ()) -> str:
-        """As one says it who named the file without an option, and no setting in `said` for it."""
+        """The message with options in the place of settings, for a file that was given without an
+        option. Unchanged if `said` has one of the settings."""
         text = str(self)
         if any(setting in said for setting in self.options):
             return text
@@ -67,16 +68,16 @@ class FolderError(UserError):
 
 
 class Stopped(Exception):
-    """Someone asked the program to stop; what is unfinished will be done when it is run again."""
+    """The user stopped the program; running it again resumes the work."""
 
     def __init__(self, text: str = "", *, saved: bool = True) -> None:
         super().__init__(text)
         self.saved = saved
-        """Whether all that was done can be gone on with."""
+        """Whether all work so far was saved, so that it can be resumed."""
 
 
 class InPython(ContextDecorator):
-    """Word each `UserError` that passes for a caller in Python: arguments instead of options."""
+    """Context that rewrites the message of a `UserError` for Python: arguments, not options."""
 
     def __enter__(self) -> None:
         pass
@@ -89,8 +90,8 @@ class InPython(ContextDecorator):
 
 @contextmanager
 def columns_by_argument(data: object, said: Container[str] = ()) -> Iterator[None]:
-    """Inside, a column of `data` that is missing is asked for by the argument that names it, unless
-    it was `said` by a setting."""
+    """Context in which the error for a missing column of `data` mentions the argument that names
+    it, unless `said` contains a setting for it."""
     try:
         yield
     except NoColumn as error:
@@ -111,7 +112,8 @@ _SWITCHES = ("restart", "int8", "alignments", "scores", "lowercase", "tokenised"
 
 
 def said_in_python(text: str) -> str:
-    """`--n-best 3` is `n_best=3` there, `--from RUN` is `start=…`; commands stay commands."""
+    """Rewrite options in a message as Python arguments: `--n-best 3` as `n_best=3`, `--from RUN`
+    as `start=…`. Whole commands stay as they are."""
 
     def say(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
@@ -125,7 +127,7 @@ def said_in_python(text: str) -> str:
         name = _ARGUMENTS.get(name, name).replace("-", "_")
         if not value:
             return f"{name}="
-        if value.isupper():  # a word for what people have
+        if value.isupper():  # a placeholder, such as RUN or FILE
             return f"{name}=…"
         quoted = value if value[0] == "'" or value.isdecimal() else f'"{value}"'
         return f"{name}={quoted}"
@@ -134,8 +136,8 @@ def said_in_python(text: str) -> str:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether there was no room: torch has a class for that of a GPU, and on a CPU it says so in
-    the words of its allocator."""
+    """Whether an error means that memory ran out. torch has an exception class for GPU memory; on
+    the CPU only the message of its allocator tells."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in NO_ROOM)
@@ -155,20 +157,22 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def one_line(label: str, where: str) -> str:
-    """The label as it is. Answers are lines, some with columns: it must not break them."""
+    """Return the label unchanged, after checking that it cannot break lines or columns of
+    output."""
     if _CONTROL.search(label):
         raise DataError(
-            f"{where}: the label {label[:60]!r} holds a line break, a tab, another control "
-            "character or bytes that are no UTF-8. Answers are a line each: write it without."
+            f"{where}: the label {label[:60]!r} contains a line break, a tab, another control "
+            "character or bytes that are not UTF-8, which one line of output cannot hold. Remove "
+            "them."
         )
     return label
 
 
 def needs(module: str, extra: str) -> ModuleType:
-    """Import an optional dependency now, or say in one line how to get it."""
+    """Import an optional dependency, or raise an error with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"This needs `pip install 'headway[{extra}]'` ({module}: {error})."
+            f"{module} cannot be imported ({error}). Install it: `pip install 'headway[{extra}]'`"
         ) from error

@@ -1,8 +1,8 @@
-"""How far a piece of work is: a bar on a terminal, a line now and then elsewhere. Always on stderr.
+"""Progress display on stderr: a bar on a terminal, a line every few seconds elsewhere.
 
-A command has one `Progress` and passes it down. Training is shown from its first step. Whatever
-else may keep people waiting opens a `stage`: what is done within two seconds shows nothing, and
-what takes longer says what it is, how far, and how long it will take.
+A command creates one `Progress` and passes it down. Training is shown from its first step. Other
+work that may take long opens a `stage`. It shows nothing for the first two seconds, then its name,
+its progress and the estimated time left.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PATIENCE = 2.0
-"""Seconds that people wait before they want to know what for."""
+"""Seconds before a stage is shown."""
 
 LINE_EVERY = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines if the output is not a terminal."""
 
 BEAT = 0.5
-"""Seconds between looks at the clock while a stage says nothing."""
+"""Seconds between redraws while a stage reports no progress."""
 
 BAR, NARROW_BAR = 24, 6
 SPARED = ("grad_norm", "lr", "chrf", "cider", "padding", "tokens_per_s")
-"""What a narrow terminal does without, the first first."""
+"""Numbers that a narrow terminal leaves out, in this order."""
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -43,20 +43,20 @@ SHOWN = {
 }
 
 OnProgress = Callable[[int, int], None]
-"""Told now and then how much is done, and of how much. The `update` of a stage is one."""
+"""Progress callback, called with the amount done and the total, as `Stage.update` is."""
 
 
 def unheard(done: int, total: int) -> None:
-    """For those who do not ask how far it is."""
+    """Progress callback that does nothing."""
 
 
 class Progress:
-    """`note` for a line of text, `stage` for work that may take a while; for training `start`, and
-    `update` after each step with the newest numbers.
+    """Progress display of one command. `note` prints a line, `stage` shows work that may take long;
+    training calls `start`, then `update` after each step with the newest numbers.
 
-    A number stays on show until it is given anew. Without rich there are lines on a terminal too.
-    Silent ranks pass `enabled=False`. `heard` is called whenever a stage says how far it is, shown
-    or not: between two batches. `beat=None` leaves it to the caller to `tick`.
+    A number stays visible until it is updated. Without rich, a terminal gets lines too. Silent
+    ranks pass `enabled=False`. `heard` is called on every update of a stage, even if nothing is
+    shown. With `beat=None` the caller has to call `tick`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Progress:
         self.stream = sys.stderr if stream is None else stream
         self.clock = time.monotonic if clock is None else clock
         self.stages: list[Stage] = []
-        """Those that are open; the last is the innermost, which is what one waits for."""
+        """Open stages; the last one is the innermost, and is shown."""
 
         self._training = Stage(self, "step", total=0, patience=0.0, beats=False)
         self._bar: RichProgress | None = None
@@ -81,7 +81,7 @@ class Progress:
         self._lock = threading.RLock()
 
     def start(self, total_steps: int, done: int = 0) -> None:
-        """Training begins; `done` steps lie behind already, in an earlier run of the same."""
+        """Begin training, of which `done` steps were made before it was resumed."""
         self._training = Stage(
             self, "step", total=total_steps, done=done, patience=0.0, beats=False
         )
@@ -102,19 +102,19 @@ class Progress:
         done: int = 0,
         beats: bool = True,
     ) -> Stage:
-        """A context in which one piece of work is done; `total` in `unit`, if it is known. `done`
-        of it lies behind already, and says nothing about how long the rest takes.
+        """Return a context for one piece of work, with its `total` in `unit` if that is known. The
+        amount `done` before does not count in the estimate of the time left.
 
-        With `beats` it is also shown while it says nothing."""
+        With `beats` the stage is also shown while it reports no progress."""
         return Stage(self, what, total=total, done=done, unit=unit, beats=beats)
 
     def expect(self, total_steps: int) -> None:
-        """There are to be more steps, or fewer, than was thought."""
+        """Change the number of training steps."""
         with self._lock:
             self._training.total = total_steps
 
     def note(self, text: str) -> None:
-        """A line that stays: above the bar, or among the other lines."""
+        """Print a permanent line: above the bar, or among the other lines."""
         if not self.enabled:
             return
         text = visible(text)
@@ -125,13 +125,13 @@ class Progress:
                 self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Look at the clock: what one waits for may have to be shown though it says nothing."""
+        """Show the innermost stage if it is due, although it reports no progress."""
         with self._lock:
             if self.stages and self.stages[-1].beats:
                 self._show(self.stages[-1])
 
     def close(self) -> None:
-        """Leave the terminal as it was; may be called more than once."""
+        """Restore the terminal. May be called more than once."""
         with self._lock:
             self.stages.clear()
             self._still()
@@ -154,7 +154,7 @@ class Progress:
     def _leave(self, stage: Stage) -> None:
         with self._lock:
             if stage not in self.stages:
-                return  # it was closed before
+                return  # `close` removed it already
             self.stages.remove(stage)
             if self._bar is not None and stage.task is not None:
                 self._bar.remove_task(stage.task)
@@ -173,7 +173,7 @@ class Progress:
         if now - stage.opened < stage.patience:
             return
         if self._on_terminal():
-            # What is told thousands of times a second need not be drawn as often.
+            # A stage may be updated thousands of times per second; redraw at most ten times.
             if stage is self._training or now - stage.shown_at >= 0.1:
                 stage.shown_at = now
                 self._draw(stage)
@@ -182,9 +182,9 @@ class Progress:
             self._write(stage.line())
 
     def _on_terminal(self) -> bool:
-        """Whether there is a bar, which is made when it is first needed."""
+        """Whether there is a bar. It is created on first use."""
         if self._bar is None and self.stream.isatty():
-            # That of training stays when it is done; others leave nothing behind.
+            # The bar of training stays on the terminal at the end; others are removed.
             self._bar = _rich_bar(self.stream, transient=self._training not in self.stages)
             if self._bar is not None:
                 self._bar.start()
@@ -202,7 +202,8 @@ class Progress:
 
 
 class Stage:
-    """One piece of work. Tell it how far it is with `update`, or say nothing: the clock goes on."""
+    """One piece of work. Report progress with `update`; without updates, the elapsed time is
+    shown."""
 
     def __init__(
         self,
@@ -235,7 +236,8 @@ class Stage:
         self.progress._leave(self)
 
     def update(self, done: int, total: int | None = None, **numbers: float) -> None:
-        """`total` where it was not known before, or is another: then the count begins anew."""
+        """Report the amount done. A `total` that is new or has changed restarts the estimate of the
+        time left."""
         if self.progress.heard is not None:
             self.progress.heard(done, total or 0)
         if not self.progress.enabled:
@@ -252,14 +254,15 @@ class Stage:
         self.update(self.done + n)
 
     def line_is_due(self, now: float) -> bool:
-        """Now and then, and once for the last step of training."""
+        """Whether a line is due: every `LINE_EVERY` seconds, and for the last training step."""
         is_end = not self.patience and self.done == self.total != self.shown_done
         return is_end or now - self.shown_at >= LINE_EVERY
 
     def line(self, room: int | None = None) -> str:
-        """Where it stands; where room is short, the least important numbers stay out."""
+        """One line with the progress, the numbers and the time left. If `room` is too small, the
+        least important numbers are left out."""
         unit = f" {self.unit}" * bool(self.unit)
-        # The bar of training needs no name.
+        # The bar of training has no name.
         name = "" if room is not None and not self.patience else f"{self.what} "
         if self.total is not None:
             place = f"{name}{self.done:,}/{self.total:,}{unit}"
@@ -280,12 +283,12 @@ class Stage:
         made = self.done - before
         if made <= 0:
             return "? left"
-        # The mean of everything so far: evaluations and saves come again too.
+        # Mean over everything so far, because evaluations and saves recur too.
         return f"{duration((now - begun) / made * max(0, self.total - self.done))} left"
 
 
 class _Heart:
-    """Calls a function now and then from a thread of its own."""
+    """Thread that calls a function at regular intervals."""
 
     def __init__(self, call: Callable[[], None], every: float) -> None:
         self._ended = threading.Event()
@@ -297,16 +300,16 @@ class _Heart:
         threading.Thread(target=beat, name="progress", daemon=True).start()
 
     def stop(self) -> None:
-        """It may call once more, and then not again."""
+        """End the thread. The function may be called once more."""
         self._ended.set()
 
 
 SILENT = Progress(enabled=False)
-"""For who does not want to be told."""
+"""Progress display that prints nothing."""
 
 
 def duration(seconds: float) -> str:
-    """The two largest units: 45s, 3m 20s, 2h 05m, 3d 04h."""
+    """Format a duration in its two largest units: 45s, 3m 20s, 2h 05m, 3d 04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -338,5 +341,5 @@ def _rich_bar(stream: TextIO, *, transient: bool) -> RichProgress | None:
         console=Console(file=stream),
         refresh_per_second=4,
         transient=transient,
-        redirect_stdout=False,  # stdout carries results, and nothing may touch it
+        redirect_stdout=False,  # stdout carries results
     )

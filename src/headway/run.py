@@ -1,7 +1,7 @@
-"""`headway.load`: a trained model as an object that is called, scored, looked into and exported.
+"""`headway.load` and `Run`: a trained model that predicts, evaluates, inspects and exports.
 
-A `Run` never changes, and costs nothing before it is used: settings are read at once, models when
-they are first wanted. What one call asks (a beam, a number of answers) says nothing to the next.
+A `Run` is immutable. It reads its settings at once and its models on first use. Options of one
+call, such as a beam size, do not affect the next.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 Errors = Literal["raise", "keep"]
 One = str | bytes | PathLike[str] | Mapping[str, object]
-"""What is one input, whatever the task."""
+"""Types that are always one input, independent of the task."""
 
 
 OF_THE_COMMAND = frozenset(one.name for one in OPTIONS.values() if one.command)
-"""Options of `headway predict` that Python has other ways for."""
+"""Options that exist only on the command line, because Python has other means."""
 
 WISHES = frozenset({"prefix", "required", "banned"})
-"""What an output begins with, holds, and does not hold."""
+"""Options that constrain an output: texts that it must begin with, contain, or not contain."""
 
 
 class OptionError(UserError, TypeError):
-    """An option that a run does not read."""
+    """An option that a run does not have, or whose value is invalid."""
 
 
 @InPython()
@@ -78,22 +78,24 @@ def load(
     engine: str = "torch",
     parts: Parts | None = None,
 ) -> Run:
-    """A finished run by its folder or name, or a model that comes with headway; several answer
-    together.
+    """Load a finished run by its folder or name, or a model that comes with headway. Several names
+    form an ensemble.
 
-    Only settings are read now. `device`: `cpu`, `cuda`, `cuda:1`; auto: a GPU if any. `precision`:
-    `fp32`, `bf16` or `int8`; auto: as the run says. `engine`: `torch`, or for an exported folder
-    `onnx` or `ctranslate2`. `parts`: what it was trained with where a program passed some, a
-    `headway.Parts`.
+    Only settings are read now. `device`: `cpu`, `cuda` or `cuda:1`; auto: a GPU if there is one.
+    `precision`: `fp32`, `bf16` or `int8`; auto: as set in the run. `engine`: `torch`, or `onnx` or
+    `ctranslate2` for an exported folder. `parts`: the `headway.Parts` that the run was trained
+    with, if any.
     """
     if not names:
-        known = ", ".join(available()) or "none is there"
-        raise UserError(f"load() needs a run folder or the name of a model: {known}.")
+        known = ", ".join(available()) or "none"
+        raise UserError(
+            f"load() needs a run folder or the name of a model. Available models: {known}."
+        )
     for name in names:
         if not isinstance(name, str | PathLike) or not str(name):
             raise UserError(
-                f"{name!r} is no run folder, and no name of a model. Several are arguments of "
-                "their own: load(one, other)."
+                f"{name!r} is not a run folder or the name of a model. Pass several as separate "
+                "arguments: load(one, other)."
             )
     run = Run(names, device=device, precision=precision, engine=engine)
     if parts is not None:
@@ -104,7 +106,7 @@ def load(
 
 
 def available() -> list[str]:
-    """Names that `load` knows: models that come with headway, and finished runs in `runs`."""
+    """Names that `load` accepts: models that come with headway, and finished runs in `runs`."""
     own = [path.parent for path in RUNS.glob(f"*/{CONFIG}") if (path.parent / WEIGHTS).is_file()]
     return sorted({*shipped_names(), *(folder.name for folder in own)})
 
@@ -113,20 +115,20 @@ def available() -> list[str]:
 class Export:
     path: Path
     proof: Proof
-    """That what was written says the same."""
+    """Measured differences between the outputs of the exported model and of this one."""
 
 
 class Run:
-    """A trained model, or several that answer together. `run("a text")` answers."""
+    """A trained model, or an ensemble of several. `run("a text")` returns a prediction."""
 
     __slots__ = ("_held", "_lock", "_options", "folders", "names", "settings")
 
     names: tuple[str, ...]
     folders: tuple[Path, ...]
-    """Of each of them."""
+    """The folder of each model."""
 
     settings: Resolved
-    """Of the first."""
+    """Settings of the first model."""
 
     _options: dict[str, str]
     _lock: threading.RLock
@@ -141,7 +143,7 @@ class Run:
         engine: str = "torch",
         settings: Resolved | None = None,
     ) -> None:
-        """`settings`: of the first, where they have been read already, and perhaps changed."""
+        """`settings`: those of the first model, if they were read before, and perhaps changed."""
         check_held(device, precision)
         check_engine(engine)
         known = tuple(map(str, names))
@@ -159,20 +161,22 @@ class Run:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a run never changes: {name!r} cannot be set. Options go to calls.")
+        raise AttributeError(
+            f"a run is immutable: {name!r} cannot be set. Pass options to calls instead."
+        )
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a run never changes: {name!r} cannot be taken away.")
+        raise AttributeError(f"a run is immutable: {name!r} cannot be deleted.")
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Name what does the same here for methods that other libraries have."""
+        """Raise an error that gives the equivalent of a method of other libraries."""
         if hasattr(type(self), name):  # a property failed: its own error explains more
             object.__getattribute__(self, name)
         here = OF_RUN.get(name)
-        hint = "" if here is None else f" Here: {here}."
+        hint = "" if here is None else f" In headway: {here}."
         raise AttributeError(f"a run has no attribute {name!r}.{hint}", name=name, obj=self)
 
-    # -- what is known without weights
+    # -- facts that need no weights
 
     @property
     def name(self) -> str:
@@ -180,7 +184,7 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Of the first."""
+        """Folder of the first model."""
         return self.folders[0]
 
     @property
@@ -189,7 +193,7 @@ class Run:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What it is given."""
+        """The parts of an input, such as a text or an image."""
         spec, data = spec_of(self.settings), self.settings.data
         found = tuple(
             need for need in spec.needs
@@ -200,19 +204,19 @@ class Run:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of its answers, where they are classes or tags."""
+        """Labels of a classifier or tagger; empty for other tasks."""
         return self.settings.labels
 
     @property
     def history(self) -> History:
-        """What was measured while it was trained."""
+        """Losses and scores recorded during training."""
         from headway.tasks.history import read_history
 
         return read_history(self.folder)
 
     @property
     def scores(self) -> dict[str, float]:
-        """On its validation set, at the end of its training; empty where that was not kept."""
+        """Scores on the validation set at the end of training; empty if they were not recorded."""
         history = self.history
         for entry in (history.kept, *reversed(history.valid)):
             found = {k: entry[k] for k in self._metrics() if isinstance(entry.get(k), float)}
@@ -223,11 +227,11 @@ class Run:
     def _metrics(self) -> dict[str, Metric]:
         return METRICS | metrics_asked(self.settings.asked)
 
-    # -- what is opened
+    # -- models, loaded on first use
 
     @property
     def opened(self) -> Opened:
-        """Models, vocabulary and device: read once, when first wanted."""
+        """Models, vocabulary and device, loaded once on first use."""
         with self._lock:
             if self._held is None:
                 from headway.tasks.opened import open_run
@@ -243,15 +247,17 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The first, as a module of torch."""
+        """The first model as a torch module."""
         return self.opened.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of what it writes, or of what it reads where it writes nothing."""
+        """Tokenizer of the output; that of the input if the task writes no text."""
         words = self.opened.words
         if words is None:
-            raise AttributeError(f"{self.name} reads no text and writes none: no tokenizer.")
+            raise AttributeError(
+                f"{self.name} has no tokenizer, because it neither reads nor writes text."
+            )
         return words.target
 
     @property
@@ -259,18 +265,19 @@ class Run:
         return self.opened.device
 
     def to(self, device: str) -> Run:
-        """The same on another device; this one stays where it is."""
+        """Return a copy on another device; this run stays on its device."""
         return _again(self.names, {**self._options, "device": device})
 
     def with_settings(self, settings: Resolved) -> Run:
-        """The same, told otherwise; read anew only where weights are held in another precision."""
+        """Return a copy with other settings. It shares the loaded models unless the precision
+        differs."""
         run, held = _again(self.names, self._options, settings), self._held
         if held is not None and held.precision == settings.decode.precision:
             object.__setattr__(run, "_held", held)
         return run
 
     def close(self) -> None:
-        """Give back the memory of the models. Whoever asks again opens them again."""
+        """Free the memory of the models. They are loaded again on the next use."""
         with self._lock:
             object.__setattr__(self, "_held", None)
 
@@ -283,7 +290,7 @@ class Run:
     def __reduce__(self) -> tuple[Callable[..., Run], tuple[object, ...]]:
         return _again, (self.names, self._options)
 
-    # -- answers
+    # -- predictions
 
     @overload
     def __call__(self, x: list[object] | tuple[object, ...], /, **options: object) -> Answers: ...
@@ -293,12 +300,12 @@ class Run:
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     @InPython()
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
-        """The answer to one input; to a list, a tuple, an array or a table of them all answers, in
-        order.
+        """Return the prediction for one input, or for a list, tuple, array or table of inputs all
+        predictions, in order.
 
-        What an input is the run says: see `needs`. Options are those of its task, such as `beam=8`
-        or `n_best=3`. Of a table (DataFrame, Arrow table, dataset, list of mappings) they may name
-        columns: `text="review"`. What cannot be read is an error that names it.
+        `needs` lists the parts of an input. Options are those of the task, such as `beam=8` or
+        `n_best=3`. For a table (DataFrame, Arrow table, dataset, list of mappings), they may also
+        name columns: `text="review"`. An input that cannot be read raises an error that names it.
         """
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
@@ -311,30 +318,30 @@ class Run:
     def stream(
         self, xs: Iterable[object], /, *, errors: Errors = "raise", **options: object
     ) -> Stream:
-        """Answers one after another, in the order of the inputs, of which few are held at a time:
-        the lines of an open file, rows of a table, whatever can be iterated.
+        """Yield predictions one after another, in the order of the inputs, holding few inputs in
+        memory. The inputs may be any iterable, such as an open file or a table.
 
-        `errors="keep"`: what cannot be answered gives an answer that has an `error`, and the rest
-        goes on. The `id` of a mapping is the `id` of its answer.
+        With `errors="keep"`, an input that fails yields a prediction with an `error`, and the rest
+        continues. The `id` of a mapping is the `id` of its prediction.
         """
         from headway.data.table import has_columns
 
         one = isinstance(xs, str | bytes | PathLike | Mapping) or not hasattr(xs, "__iter__")
         if one and not has_columns(xs):
             raise TypeError(
-                f"stream() takes many inputs, and {type(xs).__name__} is one: run(x), or "
-                "run.stream([x])."
+                f"stream() needs an iterable of inputs, not one {type(xs).__name__}. Use run(x), "
+                "or run.stream([x])."
             )
         if errors not in ("raise", "keep"):
             raise UserError(
-                f"errors={errors!r} is no choice.{suggest(str(errors), ('raise', 'keep'))}"
+                f"errors={errors!r} is not supported.{suggest(str(errors), ('raise', 'keep'))}"
             )
         return self._stream(xs, options, keep=errors == "keep")
 
     @InPython()
     def write(self, x: object, /, **options: object) -> Iterator[str]:
-        """What follows a text, in pieces, as it is written."""
-        self._check_option("stream", "write() shows a text while it is written")
+        """Continue a text and yield the output in pieces as it is generated."""
+        self._check_option("stream", "write() needs a task that streams its output")
         decode = {"beam": 1, "n_best": 1} if not self.settings.decode.sample else {"n_best": 1}
         pieces: queue.Queue[str | BaseException | None] = queue.Queue()
         left = threading.Event()
@@ -369,13 +376,16 @@ class Run:
 
     @InPython()
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
-        """The likeliest of given texts behind each input, with the probabilities of all."""
+        """Choose the most likely continuation of each input among given texts, with the
+        probabilities of all."""
         self._check_option("labels", "choose() needs a run that continues text")
         if isinstance(among, str) or not isinstance(among, Iterable):
-            raise UserError(f"among={among!r} is no list. Give several texts: among=[…].")
+            raise UserError(f"among={among!r} must be a list of texts: among=[…].")
         among = list(among)
         if len(set(among)) < 2 or not all(isinstance(one, str) and one for one in among):
-            raise UserError(f"among={among!r}: two texts or more are needed, none of them empty.")
+            raise UserError(
+                f"among={among!r} must contain at least two different texts, none of them empty."
+            )
         from headway.tasks.answers import Answers
         from headway.tasks.inputs import is_several
 
@@ -386,13 +396,14 @@ class Run:
 
     def _check_option(self, name: str, what: str) -> None:
         if name not in spec_of(self.settings).options:
-            raise UserError(f"{what}, and {self.name} is a run of the task {self.task}.")
+            raise UserError(f"{what}, but the task of {self.name} is {self.task}.")
 
     def _stream(
         self, x: Any, options: Mapping[str, object], *, several: bool = True, keep: bool = False,
         use: Use | None = None,
     ) -> Stream:  # fmt: skip
-        """Answers to one input, or to `several`; of a table options may name columns."""
+        """Yield predictions for one input, or for `several`. For a table, options may name
+        columns."""
         from headway.data.prediction_files import input_words
         from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Inputs, is_rows
@@ -406,22 +417,22 @@ class Run:
         asked = inputs.all(x, needs) if several else iter([inputs.asked(x)])
         return Stream(use or self.use(options), asked, keep=keep)
 
-    # -- for servers, which have many callers and answer them together
+    # -- for servers, which batch the inputs of many callers
 
     def question(self, x: object) -> Asked:
-        """One input as predictors take it; what cannot be read has its error with it."""
+        """Convert one input for predictors; an input that cannot be read carries its error."""
         from headway.tasks.inputs import Inputs
 
         return Inputs(self.settings, self.folder).asked(x)
 
-    # -- for the command line, which reads files and has options of its own
+    # -- for the command line, which reads files and has its own options
 
     def ask(
         self, questions: Iterable[object], options: Mapping[str, object], *,
         progress: Progress = SILENT, live: bool = False,
     ) -> Stream:  # fmt: skip
-        """Answers to what a file or a pipe holds. What cannot be read has its error in its place;
-        `live`: each answer as soon as there is one."""
+        """Yield predictions for the inputs of a file or a pipe. An input that cannot be read yields
+        its error. With `live`, each prediction is returned as soon as it is ready."""
         from headway.data.prediction_files import Input
         from headway.tasks.answer_stream import Stream
         from headway.tasks.inputs import Asked
@@ -435,7 +446,7 @@ class Run:
         return Stream(use, asked, keep=True, again=False, live=live)
 
     def predictor(self, options: Mapping[str, object]) -> Predictor:
-        """What answers line after line, for whoever has a line at a time."""
+        """Return the predictor of the task, for callers that have one line at a time."""
         from headway.tasks.task import Use, find_task
 
         return find_task(self.settings).predictor(Use(self.opened, self.settings, options))
@@ -452,7 +463,7 @@ class Run:
     # -- options
 
     def options(self) -> tuple[str, ...]:
-        """Names of all that calls may say."""
+        """Names of all options that calls accept."""
         spec = spec_of(self.settings)
         decode = (
             {field.name for field in fields(DecodeSettings)} if spec.decode is None else spec.decode
@@ -463,23 +474,26 @@ class Run:
         return tuple(sorted((decode - {"precision"}) | own))
 
     def use(self, options: Mapping[str, object], more: Mapping[str, object] | None = None) -> Use:
-        """What one call asks, checked. It changes nothing about the run."""
+        """Check the options of one call and combine them with the settings of the run."""
         from headway.tasks.task import Use
 
         known = self.options()
         for name in options:
             if name == "precision":
-                raise OptionError("precision is said once: headway.load(…, precision=…).")
+                raise OptionError(
+                    "precision= is not an option of a call. Set it when the run is loaded: "
+                    "headway.load(…, precision=…)."
+                )
             if name not in known:
-                near = suggest(name, known) if known else " It has none."
+                near = suggest(name, known) if known else " This task has no options."
                 if name in OF_USE and OF_USE[name] == PROBABILITIES:
                     raise OptionError(f"{name}= is not needed: {OF_RUN['predict_proba']}.")
                 raise OptionError(
-                    f"{name}= is no option of {self.name}, a run of the task {self.task}.{near}"
+                    f"{name}= is not an option of {self.name}, whose task is {self.task}.{near}"
                 )
         names = {field.name for field in fields(DecodeSettings)}
         decode: dict[str, Any] = {name: one for name, one in options.items() if name in names}
-        if "beam" in decode:  # who names a beam wants a search, also of a run that samples
+        if "beam" in decode:  # an explicit beam asks for beam search, even if the run samples
             decode.setdefault("sample", False)
         if "stop" in decode:
             decode["stop"] = _texts("stop", decode["stop"])
@@ -499,9 +513,9 @@ class Run:
 
     @InPython()
     def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
-        """How good it is on data that it was not trained on: a file, or a table in memory, whose
-        columns keywords name (`text="review"`). Without data, keywords name files as in training
-        (`source=…, target=…`); without any, its own validation set is meant."""
+        """Return the scores on a test set: a file or a table in memory, whose columns keywords name
+        (`text="review"`). Without `data`, keywords name files as in training
+        (`source=…, target=…`); without those, the validation set of the run is used."""
         known = self.options()
         needs: dict[str, Any] = {k: v for k, v in options_and_needs.items() if k not in known}
         options = {name: one for name, one in options_and_needs.items() if name in known}
@@ -519,7 +533,7 @@ class Run:
         for name in needs:
             if name not in INPUTS:
                 raise OptionError(
-                    f"{name}= is neither an option of {self.name} nor names files."
+                    f"{name}= is neither an option of {self.name} nor an argument for files."
                     f"{suggest(name, (*INPUTS, *known))}"
                 )
         if not needs:
@@ -528,7 +542,7 @@ class Run:
             return task.evaluation(use, test_files(self.settings, (), needs))
 
     def _validated(self, use: Use) -> Scores:
-        """As at the end of its training."""
+        """Evaluate on the validation set of the run, as at the end of training."""
         import torch
 
         from headway.tasks.items import Pass
@@ -536,7 +550,7 @@ class Run:
 
         if len(self.folders) > 1 or not (self.folder / "data").is_dir():
             raise UserError(
-                f"the validation set of {self.name} is not there. Give a test set: "
+                f"no validation set is stored for {self.name}. Pass a test set: "
                 'run.evaluate("test.tsv").'
             )
         task = find_task(self.settings)
@@ -549,10 +563,10 @@ class Run:
 
     @InPython()
     def look(self, x: object = None, /, **ask: object) -> Page:
-        """Page that shows what happens inside the model while it reads one input.
+        """Return a page that shows what happens inside the model while it reads one input.
 
-        Displayed in a notebook, saved by `.save("look.html")`; the run keeps answering meanwhile.
-        Without `x` it reads the example that comes with the model. `output=…` forces the answer,
+        A notebook displays it; `.save("look.html")` saves it. The run can predict meanwhile.
+        Without `x`, the example that comes with the model is read. `output=…` forces the output,
         `new=…` is the number of tokens to generate; the other options are those of `headway look`.
         """
         from headway.inside.capture.reading import Ask
@@ -561,7 +575,9 @@ class Run:
         own, more = ("output", "begin", "new"), [field.name for field in fields(Extras)]
         for name in ask:
             if name not in (*own, *more, "against", "against_text"):
-                raise OptionError(f"{name}= is no option of look().{suggest(name, [*own, *more])}")
+                raise OptionError(
+                    f"{name}= is not an option of look().{suggest(name, [*own, *more])}"
+                )
         said: dict[str, Any] = {name: one for name, one in ask.items() if name in own}
         rest: dict[str, Any] = {name: one for name, one in ask.items() if name not in own}
         with self.opened.lock:
@@ -569,7 +585,7 @@ class Run:
         return look(twin, self._subject(x, twin), Ask(**said), **rest)
 
     def _subject(self, x: object, twin: Opened) -> str | Media:
-        """The input of a page, as the functions of `inside` take it."""
+        """Convert the input of a page to the form that `inside` takes: a text or a `Media`."""
         from headway.inside.capture.media import Media, example_input, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_inputs import found_file
@@ -577,14 +593,16 @@ class Run:
         if x is None:
             example = example_input(twin)
             if example is None:
-                raise UserError(f"{self.name} comes without an example input: give look() one.")
+                raise UserError(f"{self.name} has no example input. Pass one: run.look(x).")
             return example
         front = media_front(self.settings)
         if front is None:
             if isinstance(x, Mapping):
                 return self._line(x)
             if not isinstance(x, str):
-                raise DataError(f"look() reads one text, and {type(x).__name__} is none.")
+                raise DataError(
+                    f"look() needs one text as a string or a mapping, not {type(x).__name__}."
+                )
             return x
         if not isinstance(x, str | PathLike):
             x = Inputs(self.settings, self.folder).one(x).question
@@ -593,7 +611,8 @@ class Run:
         return Media.of("input", x.values, front)  # type: ignore[attr-defined]
 
     def _line(self, x: Mapping[str, object]) -> str:
-        """A mapping as pages read it: two texts with a tab between them, fields as JSON."""
+        """Convert a mapping to the text that pages read: two texts separated by a tab, named fields
+        as JSON."""
         from headway.tasks.inputs import Inputs
 
         question = Inputs(self.settings, self.folder).one(x).question
@@ -614,23 +633,26 @@ class Run:
         int8: bool = False,
         sentences: Sequence[str] = (),
     ) -> Export:
-        """Write it for another program, with a proof that both say the same: `hf`, `ctranslate2`,
-        `onnx` or `torch`, into a new folder."""
+        """Export the model into a new folder as `hf`, `ctranslate2`, `onnx` or `torch`, and compare
+        its outputs with those of this run."""
         from headway.interop.exporting import export_run
 
         if len(self.folders) > 1:
-            raise UserError(f"one run is exported at a time, and these are {len(self.folders)}.")
+            raise UserError(
+                f"an ensemble of {len(self.folders)} runs cannot be exported. Load and export each "
+                "run separately."
+            )
         proof = export_run(self.opened, to, Path(out), int8=int8, sentences=sentences)
         return Export(Path(out), proof)
 
     def train(self, data: object = None, *, out: str | PathLike[str], **same: object) -> Run:
-        """Train it further on other data, into another folder: `headway.train` that starts here."""
+        """Fine-tune this run on other data, into another folder: `headway.train` with `start`."""
         import headway
 
         more: dict[str, Any] = dict(same)
         return headway.train(self.task, data, out=out, start=self.folder, **more)
 
-    # -- for people
+    # -- display
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self.names))
@@ -658,7 +680,8 @@ class Run:
 
 
 def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
-    """Files of a test set, read as the training data was. Of a score no line is left out."""
+    """Data settings of a test set, read like the training data. A bad row is an error, because
+    leaving it out would change the score."""
     none: dict[str, object] = dict.fromkeys(FILES, ())
     changes: dict[str, Any] = {"bad": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
@@ -668,8 +691,8 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
 def test_files(
     settings: RunSettings, paths: Sequence[str], needs: Mapping[str, Any]
 ) -> DataSettings:
-    """A test set on disk, read as the training data was: files, whose columns `needs` may name, or
-    files that `needs` names (`source=…, target=…`)."""
+    """Data settings of a test set on disk, read like the training data: files whose columns `needs`
+    may name, or files that `needs` names (`source=…, target=…`)."""
     from headway.data.in_memory import given, named_files
 
     if not paths:
@@ -688,10 +711,10 @@ def _again(
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
-    """Of an option that takes several; one alone is one of them."""
+    """Values of an option that takes one text or several."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Iterable) or not all(isinstance(one, str) for one in listed(found)):
-        raise OptionError(f"{name}={value!r}: texts are needed, as {name}=[…].")
+        raise OptionError(f"{name}={value!r} must be a text or a list of texts: {name}=[…].")
     return tuple(found)
 
 
@@ -700,6 +723,6 @@ def _wish(wish: Mapping[str, object]) -> object:
 
     prefix = wish.get("prefix") or ""
     if not isinstance(prefix, str):
-        raise OptionError(f"prefix={prefix!r} is no text.")
+        raise OptionError(f"prefix={prefix!r} must be a text.")
     required, banned = (_texts(name, wish.get(name) or ()) for name in ("required", "banned"))
     return TextWish(prefix=prefix, required=required, banned=banned)

@@ -1,8 +1,8 @@
-"""Files and folders that a crash leaves whole or absent, and that tell when a bit of them changed.
+"""Crash-safe writing of files and folders, with checksums that reveal any later change.
 
-A file is written beside its place, forced to the disk and renamed. What is read from a run folder
-carries a SHA-256 of itself, or is named with one by a file that does. A file without one, of an
-older version or made by hand, is taken as it is.
+A file is written under a temporary name, synced to disk and renamed. Every file of a run folder
+contains its own SHA-256, or a file that does lists it with one. A file without a checksum, written
+by an older version or by hand, is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from headway.errors import FolderError
 
 HEX = "[0-9a-f]{64}"
 LAST_LINE = re.compile(rf',\n "sha256": "({HEX})"\n}}\n'.encode())
-"""Of a JSON object: the SHA-256 of all before it, closed by a line with a brace."""
+"""Last two lines of a sealed JSON file: the SHA-256 of everything before, and a closing brace."""
 
 LONGEST = 160
-"""More than the bytes of a line with a checksum."""
+"""Upper limit of the bytes that `LAST_LINE` matches."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make the file beside its place, then put it there: the old one or the new one
-    exists at any moment, never half of one."""
+    """Replace a file atomically: `write` receives a temporary path, which is then renamed. At any
+    moment either the old or the new file exists, complete."""
     part = path.with_name(f".{path.name}.part")
     try:
         write(part)
         sync(part)
         part.replace(path)
-        sync(path.parent)  # the new name is kept only once the folder itself is
-    except OSError as error:  # a full disk does not say which file has no room
+        sync(path.parent)  # the new name is durable only once the folder is synced
+    except OSError as error:  # the error of a full disk does not name the file
         raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
     finally:
         with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder to the disk."""
+    """Force a file or a folder to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -62,34 +62,34 @@ def sync(path: Path) -> None:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Size and SHA-256."""
+    """Size and SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"size": path.stat().st_size, "sha256": digest}
 
 
 def check_identity(path: Path, promised: dict[str, Any]) -> None:
-    """Refuse a file that is not the one that was written."""
+    """Raise an error if a file is missing or differs from the promised size and SHA-256."""
     what = f"{path.parent} is damaged: "
     if not path.is_file():
         raise FolderError(f"{what}{path.name} is missing.")
     size = path.stat().st_size
     if size != promised["size"]:
-        raise FolderError(f"{what}{path.name} has {size:,} bytes, not {promised['size']:,}.")
+        raise FolderError(f"{what}{path.name} has {size:,} bytes instead of {promised['size']:,}.")
     if identity(path) != promised:
-        raise FolderError(f"{what}the SHA-256 of {path.name} is another.")
+        raise FolderError(f"{what}the SHA-256 of {path.name} does not match its content.")
 
 
 def seal_json(text: str) -> str:
-    """The text of a JSON object with a SHA-256 of it as the last entry."""
+    """Add the SHA-256 of the text of a JSON object to it as the last entry."""
     body = text.rstrip().removesuffix("}").rstrip() + "\n}"
     digest = hashlib.sha256(body.encode()).hexdigest()
     return f'{body[:-2]},\n "sha256": "{digest}"\n}}\n'
 
 
 def read_json(path: Path) -> Any:
-    """What `seal_json` gave, without the seal. Refused with one that is wrong or broken; other
-    text that is no JSON raises ValueError."""
+    """Read a file written with `seal_json`, without its checksum. A wrong or broken checksum raises
+    FolderError; without a checksum, invalid JSON raises ValueError."""
     data = path.read_bytes()
     end = data[-LONGEST:]
     found = LAST_LINE.search(end)
@@ -99,12 +99,12 @@ def read_json(path: Path) -> Any:
             return json.loads(body)
     elif b'"sha256": "' not in end and not re.search(rf'"{HEX}"\n'.encode(), end):
         return json.loads(data.decode())
-    raise FolderError(f"{path} is damaged: it is not what was written.")
+    raise FolderError(f"{path} is damaged: its content does not match its SHA-256.")
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` to write into; it takes that name when all went well."""
+    """Context with a temporary folder beside `out`, which is renamed to `out` on success."""
     check_free(out)
     place = out.absolute()
     beside = place.with_name(f".{place.name}.part")
@@ -123,15 +123,15 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 TEMPORARY = "headway-work-"
-"""What the names of our folders among the temporary files of the system begin with."""
+"""Prefix of the names of headway's folders in the system's temporary directory."""
 
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """A temporary folder for work without a run folder.
+    """Context with a temporary folder, for work without a run folder.
 
-    It is gone afterwards, also after SIGTERM. After SIGKILL it stays until the next process that
-    makes one: a folder is locked by its owner while it is in use, and those that are not are
+    The folder is removed on exit, also after SIGTERM. After SIGKILL it remains until another
+    process calls this function: a folder in use is locked by its owner, and unlocked ones are
     removed.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
@@ -139,7 +139,7 @@ def work_folder() -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
             os.close(lock)
     lock = None
-    while lock is None:  # another process may take it for one of a process that has ended
+    while lock is None:  # another process may remove it as abandoned before it is locked
         folder = Path(tempfile.mkdtemp(prefix=TEMPORARY))
         lock = _locked(folder)
 
@@ -152,7 +152,7 @@ def work_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Handle that locks one of our folders; None if it is locked or was renamed."""
+    """Lock one of our folders and return its handle; None if it is locked or was replaced."""
     import fcntl
 
     try:
@@ -172,7 +172,8 @@ def _locked(folder: Path) -> int | None:
 
 @contextmanager
 def _ending(act: Callable[[], object]) -> Iterator[None]:
-    """Call it at the end, and before SIGTERM ends the process where nobody else handles it."""
+    """Context that calls `act` on exit, and before SIGTERM ends the process unless the program has
+    its own handler."""
     handled = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -194,10 +195,11 @@ def _ending(act: Callable[[], object]) -> Iterator[None]:
 
 
 def check_free(out: Path) -> None:
-    """Nothing is overwritten, and nobody stands in the folder that is replaced."""
+    """Raise an error unless `out` can become a new folder: it must be missing or empty, and not the
+    current directory."""
     if out.is_dir() and out.resolve() == Path.cwd():
-        raise FolderError(f"--out {out} is the folder you are in. Name one inside it.")
+        raise FolderError(f"--out {out} is the current directory. Choose a folder inside it.")
     if out.is_dir() and any(out.iterdir()):
-        raise FolderError(f"{out} exists and is not empty. Give --out another folder.")
+        raise FolderError(f"{out} exists and is not empty. Choose another folder for --out.")
     if out.exists() and not out.is_dir():
-        raise FolderError(f"{out} is a file. Give --out another name.")
+        raise FolderError(f"{out} is a file. Choose another name for --out.")

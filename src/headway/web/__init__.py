@@ -1,1 +1,1 @@
-"""Pages that are one file: their source (see `README.md`) and what puts it together with data."""
+"""Pages that are single files: their sources (see `README.md`), and the code that adds the data."""

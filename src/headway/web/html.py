@@ -1,4 +1,4 @@
-"""One HTML file from the sources in this folder and the data: no request to anywhere, ever.
+"""Make one HTML file from the sources in this folder and the data. It makes no network requests.
 
 Scripts are allowed by the hash of their text, so that nothing else can run in the page.
 """
@@ -22,11 +22,10 @@ def page_data(
     run: Mapping[str, object],
     order: Collection[str],
 ) -> dict[str, object]:
-    """What a page holds, packed with `pack`; it is also what a live page is sent. `README.md` says
-    what a look is.
+    """Assemble the data of a page, which is packed with `pack` or sent to a live page.
 
-    `shared` has the sections that do not depend on the look, `run` what the header says about the
-    model, `order` the names of the tabs.
+    `README.md` describes a look. `shared` has the sections that do not depend on the look, `run`
+    the facts of the model in the header, `order` the names of the tabs.
     """
     return {
         "title": title,
@@ -38,8 +37,8 @@ def page_data(
 
 
 def page_html(title: str, packed: str, panels: Collection[str], live: bool = False) -> str:
-    """The sources, with these panels alone, and the packed data in one file. A `live` page may
-    speak to the server that it came from, and to nobody else."""
+    """Make the HTML of a page with these panels and the packed data. A `live` page may connect to
+    the server that it came from, and to no other."""
     texts = scripts(panels, live)
     style = [FOLDER / "style.css", *_files(panels, "css")]
     parts = {
@@ -53,8 +52,8 @@ def page_html(title: str, packed: str, panels: Collection[str], live: bool = Fal
 
 
 def scripts(panels: Collection[str], live: bool = False) -> list[tuple[str, str]]:
-    """Name and text of each script: the core, then each of the panels in a block of its own, then
-    main. A panel that does not parse then takes only itself down."""
+    """Name and text of each script: the core, each panel in its own block, then main. A syntax
+    error in a panel therefore affects only that panel."""
     core = "\n".join(map(_read, sorted(FOLDER.glob("core/*.js"))))
     found = [("", core)]
     found += [(path.stem, f"{{\n{_read(path)}\n}}") for path in _files(panels, "js")]
@@ -71,7 +70,8 @@ def _read(path: Path) -> str:
 
 
 def policy(sources: Sequence[str], live: bool = False) -> str:
-    """What the browser lets the page do: run these scripts, show its own pictures, nothing else."""
+    """Content security policy: the page may run these scripts and show embedded media, nothing
+    else."""
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in sources)
     connect = "'self'" if live else "'none'"
     return (
@@ -87,6 +87,6 @@ def _hash(text: str) -> str:
 
 def _element(name: str, text: str) -> str:
     if "</script" in text.lower():
-        raise ValueError(f"the script {name!r} holds the end of a script element")
+        raise ValueError(f"the script {name!r} contains the end of a script element")
     place = f' data-panel="{name}"' if name else ""
     return f"<script{place}>{text}</script>"

@@ -1,7 +1,7 @@
-"""The data of a page as one text: a JSON header and small arrays, deflated, in base64.
+"""Pack the data of a page into one text: a JSON header and small arrays, deflated, in base64.
 
-Attention as JSON numbers is fifty times larger than its weights in eight bits. Base64 also means
-that no text of a model can end the script element that holds it.
+Attention as JSON numbers would be fifty times larger than in eight bits. Base64 also ensures that
+no text of a model can end the script element that holds it.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 
 @dataclass(frozen=True)
 class Array:
-    """Numbers that travel as bytes and arrive in the page as a typed array with a shape.
+    """Numbers that are stored as bytes and become a typed array with a shape in the page.
 
-    `u8` is linear between the lowest and the highest value, off by at most 1/510 of their
-    distance; `sqrt8` is finer near the lowest and at most 1/255 off, for weights of which most are
-    small. `f16` has three digits and becomes `f32` where a value does not fit.
+    `u8` is linear between the lowest and the highest value, with an error of at most 1/510 of their
+    distance. `sqrt8` is finer near the lowest value, with an error of at most 1/255, for weights
+    that are mostly small. `f16` has three digits and becomes `f32` if a value does not fit.
     """
 
     values: Any
     kind: str = "u8"
     ends: tuple[float, float] | None = None
-    """Of the scale of eight bits; None: the lowest and the highest value. The wider they are, the
-    coarser and the smaller."""
+    """Ends of the scale of eight bits; None: the lowest and the highest value. A wider scale is
+    coarser and compresses better."""
 
     def numpy(self) -> np.ndarray:
         values = self.values
@@ -56,7 +56,7 @@ class Array:
 
 
 class _Writer:
-    """Collects the bytes of arrays while the tree is turned into plain JSON."""
+    """Collect the bytes of arrays while converting a tree to plain JSON."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -64,7 +64,7 @@ class _Writer:
 
     def array(self, array: Array) -> dict[str, Any]:
         if array.kind not in KINDS:
-            raise ValueError(f"unknown kind of array {array.kind!r}: one of {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of array {array.kind!r}: use one of {', '.join(KINDS)}")
         codes, kind, low, high = _encode(array.numpy(), array.kind, array.ends)
         raw = codes.tobytes()
         offset = self.size
@@ -77,7 +77,7 @@ class _Writer:
             return self.array(node)
         if isinstance(node, Mapping):
             if "$" in node:
-                raise ValueError("the key '$' stands for an array")
+                raise ValueError("the key '$' is reserved for arrays")
             return {str(key): self.plain(value) for key, value in node.items()}
         if isinstance(node, list | tuple):
             return [self.plain(value) for value in node]
@@ -91,7 +91,7 @@ class _Writer:
 def _encode(
     values: np.ndarray, kind: str, ends: tuple[float, float] | None
 ) -> tuple[np.ndarray, str, float, float]:
-    """The codes of the values, the kind that was used, and the values of the ends of the scale."""
+    """Return the codes of the values, the kind that was used, and the ends of the scale."""
     if kind == "f16" and values.size and float(np.abs(values).max()) > LARGEST_HALF:
         kind = "f32"
     if kind not in ("u8", "sqrt8"):
@@ -100,14 +100,15 @@ def _encode(
         return np.zeros(values.shape, np.uint8), kind, 0.0, 0.0
     low, high = ends or (float(values.min()), float(values.max()))
     if not np.isfinite(values).all():
-        raise ValueError(f"an array of kind {kind} holds a value that is not finite")
+        raise ValueError(f"an array of kind {kind} contains a value that is not finite")
     share = (values.astype(np.float32) - low) / ((high - low) or 1.0)
     share = np.clip(share if kind == "u8" else np.sqrt(np.clip(share, 0, 1)), 0, 1)
     return np.rint(share * 255).astype(np.uint8), kind, low, high
 
 
 def pack(tree: Any) -> str:
-    """Dicts, lists, texts, numbers and `Array`s as one text that `unpack` and the page read.
+    """Pack dicts, lists, strings, numbers and `Array`s into one text, for `unpack` and for the
+    page.
 
     Numbers that are not finite become null.
     """
@@ -120,7 +121,7 @@ def pack(tree: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """What a page or a packed text holds, with NumPy arrays in the place of `Array`s."""
+    """Read the data of a page or of a packed text; `Array`s become NumPy arrays."""
     found = DATA.search(text)
     raw = zlib.decompress(base64.b64decode(found[1] if found else text))
     (size,) = struct.unpack_from("<I", raw)
