@@ -177,9 +177,10 @@ def reliability(
 
 
 def best_temperature(loss: Callable[[float], float], most: float = WIDEST) -> float:
-    """Temperature with the lowest loss between 1 / `most` and `most`; 1 if that is no worse.
+    """Temperature with the lowest loss between 1 / `most` and `most`, or 1 if that is as good.
 
-    The likelihood of labels has a single optimum, so a golden-section search finds it."""
+    The likelihood of labels has a single optimum, so a golden-section search finds it.
+    """
     golden = (math.sqrt(5.0) - 1.0) / 2.0
 
     def at(x: float) -> tuple[float, float]:

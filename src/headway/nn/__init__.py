@@ -1,1 +1,1 @@
-"""Parts of a Transformer. They are built from numbers and other parts, not from settings."""
+"""Building blocks of models. They are built from numbers and other blocks, not from settings."""

@@ -1,7 +1,7 @@
-"""One layer: attention, cross attention where there is a memory, feed-forward. Three wirings.
+"""Layers: attention, optional cross-attention, and feed-forward, in three block layouts.
 
-Where tokens learn of each other by another part, as a recurrence or a convolution, a layer is that
-part and cross attention. All layers are called in the same way.
+In a `MixerBlock`, a recurrence or a convolution mixes the tokens instead of attention. All layers
+have the same call signature.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headway.nn.tap import Tap
 
 
 class Block(nn.Module):
-    """The parts of a layer; a subclass says how they are wired to the residual stream."""
+    """Parts of a Transformer layer. Subclasses define how they connect to the residual stream."""
 
     compiles = True
-    """Whether it can run without knowing lengths on the host."""
+    """Whether the layer can run without the sequence lengths on the host."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Block(nn.Module):
         self.add_norms(norm)
 
     def add_norms(self, norm: Callable[[], nn.Module]) -> None:
-        """A norm for each further sub-layer; a wiring with a single norm adds none."""
+        """Create a norm for each further sub-layer. A block with a single norm creates none."""
         self.norm_cross = None if self.cross is None else norm()
         self.norm_feed_forward = norm()
 
@@ -57,9 +57,10 @@ class Block(nn.Module):
         cache: LayerCache | None,
         n_first: int | None,
     ) -> tuple[Tensor, Tensor, Tensor, Layout]:
-        """Rows of the stream, the same normed, what attention adds to them, and how they lie.
+        """Return the residual stream, its normed form, the attention output, and their layout.
 
-        `n_first`: only so many rows of each sequence go on; all of its rows are their memory.
+        With `n_first`, return only the first `n_first` tokens of each sequence. They attend to all
+        tokens of their sequence.
         """
         if n_first is None:
             return x_ND, normed_ND, self.attention(normed_ND, layout, cache=cache), layout
@@ -70,32 +71,32 @@ class Block(nn.Module):
 
     @property
     def neurons(self) -> Tap:
-        """Where its hidden numbers can be looked at: those of the feed-forward network."""
+        """Tap on the hidden activations of the feed-forward network."""
         return self.feed_forward.hidden
 
     @property
     def n_sublayers(self) -> int:
-        """What is added to the stream, in parts."""
+        """Number of sub-layers that add to the residual stream."""
         return 2 if self.cross is None else 3
 
     def begin(self, memory: Memory, cache: LayerCache) -> None:
-        """Where sequences begin, in a cache: attention needs no such thing."""
+        """Store the initial state of sequences in a cache. Attention has none."""
 
     def numbers_kept(self) -> tuple[int, int]:
-        """What a cache keeps of a token, and of a row of the memory."""
+        """Return the number of cached values per token, and per position of the memory."""
         return _keys_and_values(self.attention), _keys_and_values(self.cross)
 
     @property
     def can_end_early(self) -> bool:
-        """Whether `n_first` is possible: only where attention does not ask how far apart rows are,
-        since it takes a memory's last rows for those that ask."""
+        """Whether `n_first` is supported: only if attention does not depend on distances. Attention
+        treats fewer queries than keys as the last tokens, so distances would be wrong."""
         scope = self.attention.scope
         near = scope.causal or scope.window is not None or scope.bias is not None
         return self.attention.rotary is None and not near
 
 
 class PostNorm(Block):
-    """x = norm(x + sub-layer(x)): the 2017 Transformer, BERT, GPT."""
+    """Block with x = norm(x + sub-layer(x)): the 2017 Transformer, BERT, GPT."""
 
     def forward(
         self,
@@ -115,7 +116,7 @@ class PostNorm(Block):
 
 
 class PreNorm(Block):
-    """x = x + sub-layer(norm(x)): GPT-2, Llama, ViT. The stack ends with a norm."""
+    """Block with x = x + sub-layer(norm(x)): GPT-2, Llama, ViT. The stack ends with a norm."""
 
     def forward(
         self,
@@ -135,7 +136,7 @@ class PreNorm(Block):
 
 
 class Parallel(Block):
-    """All sub-layers read one norm of x and are added together: GPT-J, PaLM."""
+    """Block whose sub-layers read the same norm of x; their outputs are summed: GPT-J, PaLM."""
 
     def add_norms(self, norm: Callable[[], nn.Module]) -> None:
         pass
@@ -157,8 +158,11 @@ class Parallel(Block):
 
 
 class MixerBlock(nn.Module):
-    """A recurrence or a convolution, and what else a layer has: attention to itself, attention to a
-    memory, a feed-forward network. Each is added to the stream, as in `PostNorm` or `PreNorm`."""
+    """Layer with a recurrence or convolution, and optional further sub-layers.
+
+    These are self-attention, cross-attention and a feed-forward network. Each sub-layer adds to the
+    residual stream, as in `PostNorm` or `PreNorm`.
+    """
 
     can_end_early = False
 
@@ -174,7 +178,7 @@ class MixerBlock(nn.Module):
         feed_forward: Boom | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """`name`: what the weights of its first part go by."""
+        """`name`: the mixer's attribute name, which the names of its weights contain."""
         super().__init__()
         self.mixed, self.pre = name, pre
         self.add_module(name, mixer)
@@ -192,7 +196,7 @@ class MixerBlock(nn.Module):
 
     @property
     def neurons(self) -> Tap:
-        """Those of the feed-forward network, or else of the recurrence or convolution itself."""
+        """Tap on the hidden activations of the feed-forward network, or else of the mixer."""
         part = self.mixer if self.feed_forward is None else self.feed_forward
         found = part.hidden
         assert isinstance(found, Tap)
@@ -221,7 +225,7 @@ class MixerBlock(nn.Module):
         cache: LayerCache | None = None,
         n_first: int | None = None,
     ) -> Tensor:
-        assert n_first is None, "its first rows are not those that see all"
+        assert n_first is None, "n_first is not supported by recurrences and convolutions"
         x_ND = self._added(x_ND, self.norm_mixer, self.mixer, layout, memory, cache)
         if self.attention is not None:
             x_ND = self._added(x_ND, self.norm_attention, self.attention, layout, None, cache)
@@ -250,4 +254,4 @@ WIRINGS: dict[str, type[PostNorm] | type[PreNorm] | type[Parallel]] = {
 }
 
 Layer = Block | MixerBlock
-"""What a stack is made of."""
+"""Type of the layers of a stack."""

@@ -1,10 +1,10 @@
-"""What a decoder knows of the tokens that it has read: keys and values of attention, hidden states
-of a recurrence, inputs of a convolution. The decoding loop owns it and passes it in; the model
-stores nothing between calls.
+"""Decoder cache: attention keys and values, states of recurrences, inputs of convolutions.
 
-All of it is kept by token, each token in a cell of its own. So one thing moves hypotheses, takes
-guesses back and lets finished sequences go, whatever a layer keeps: a beam's tree says which cells
-are a hypothesis's past, and a recurrence goes on from the last of them as attention looks at all.
+The decoding loop owns the cache and passes it in. The model stores nothing between calls.
+
+Each token has its own cell, whatever a layer caches. Moving hypotheses, undoing draft tokens and
+dropping finished sequences therefore work in the same way for all layers. The tree of a beam lists
+the cells of each hypothesis. Attention reads all of them, a recurrence only the last one.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ KEYS, VALUES = "keys", "values"
 
 
 class LayerCache:
-    """What one layer keeps of its own tokens, and of the memory, computed once."""
+    """Cached values of one layer: those of its own tokens, and keys and values of the memory."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.kept: dict[str, Tensor] = {}
-        """By name, a row of cells for each sequence (B S …). A state has one cell more, the first:
-        where a sequence begins."""
+        """Cells by name, one row per sequence (B S …). The cells of states and inputs start with an
+        extra one, which holds the initial state."""
 
         self.memory: tuple[Tensor, Tensor] | None = None
         """Cross-attention keys and values (M G K), filled by the first call."""
 
     def append(self, k_NGK: Tensor, v_NGK: Tensor, new: Layout) -> tuple[Tensor, Tensor, Layout]:
-        """Write the new rows behind each sequence's cached ones; all rows so far come back."""
+        """Write new keys and values after the cached ones. Return all of them and their layout."""
         keys = self.cache.keys_with(new)
         k_BSGK, v_BSGK = self.grids(k_NGK, v_NGK)
         self.cache.write(k_BSGK, k_NGK, new)
@@ -41,33 +41,34 @@ class LayerCache:
         return k_BSGK.flatten(0, 1), v_BSGK.flatten(0, 1), keys
 
     def grids(self, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
-        """Where keys and values like these are kept, with as much room as the cache has now."""
+        """Return the cells for such keys and values, at the current capacity of the cache."""
         capacity = self.cache.capacity
         return self._room(KEYS, k_NGK, capacity), self._room(VALUES, v_NGK, capacity)
 
     def begin(self, name: str, first_BE: Tensor) -> None:
-        """What a state is before the first token of each sequence."""
+        """Store the state before the first token of each sequence."""
         grid_BSE = self._room(name, first_BE, self.cache.capacity + 1)
         grid_BSE[: len(first_BE), 0] = first_BE
 
     def before(self, name: str, new: Layout, depth: int = 1) -> Tensor:
-        """The states of the tokens before each new row, the nearest first (N depth E)."""
+        """Return the states of the tokens before each new token, nearest first (N depth E)."""
         self.cache.keys_with(new)
         return self._gather(name, new, self.cache.past(new, depth + 1)[:, 1:])
 
     def latest(self, name: str, new: Layout, depth: int) -> Tensor:
-        """The same of each new row, once it is written, and of those before it."""
+        """Return the states of each new token and of those before it, nearest first (N depth E).
+        The new states must be written already."""
         return self._gather(name, new, self.cache.past(new, depth))
 
     def last(self, name: str) -> Tensor:
-        """The state of each sequence as it stands (B E)."""
+        """Return the state after the last token of each sequence (B E)."""
         grid_BSE = self.kept[name]
         cell_B = torch.tensor(self.cache.lengths, dtype=torch.long).to(grid_BSE.device)
         return grid_BSE[torch.arange(len(grid_BSE), device=grid_BSE.device), cell_B]
 
     def put(self, name: str, fresh_NE: Tensor, new: Layout) -> None:
-        """The states of new rows."""
-        self.cache.keys_with(new)  # makes room
+        """Write the states of new tokens."""
+        self.cache.keys_with(new)  # enlarges the capacity if needed
         grid_BSE = self._room(name, fresh_NE, self.cache.capacity + 1)
         self.cache.write(grid_BSE[:, 1:], fresh_NE, new)
 
@@ -81,7 +82,7 @@ class LayerCache:
         return grid_BSE[number_N[:, None], cells_NC + 1]
 
     def _room(self, name: str, fresh_N: Tensor, capacity: int) -> Tensor:
-        """The grid, made or enlarged where it is too small."""
+        """Return the cells of that name. Create or enlarge them if they are too small."""
         n_rows, grid_BS = self.cache.n_rows, self.kept.get(name)
         if grid_BS is not None and grid_BS.shape[:2] == (n_rows, capacity):
             return grid_BS
@@ -93,39 +94,38 @@ class LayerCache:
 
 
 class Cache:
-    """The state of a decoder: a `LayerCache` per layer and the number of tokens each sequence holds
-    in all of them.
+    """Decoder state: a `LayerCache` per layer, and the number of cached tokens of each sequence.
 
-    Rows of different length stand side by side. Room is allocated once for `capacity` tokens a
-    sequence and doubled if that was too little.
+    All layers cache the same tokens. Sequences may differ in length. Memory is allocated for
+    `capacity` tokens per sequence and doubled when that is exceeded.
     """
 
     def __init__(self, n_layers: int, n_rows: int, capacity: int) -> None:
         if capacity < 1:
-            raise ValueError(f"capacity={capacity} leaves no room for a token")
+            raise ValueError(f"capacity={capacity}: must be at least 1")
         self.layers = [LayerCache(self) for _ in range(n_layers)]
         self.n_rows = n_rows
         self.capacity = capacity
         self.lengths: tuple[int, ...] = (0,) * n_rows
         self.tree: Tree | None = None
-        """What each of the next queries sees, where it is not all that is there."""
+        """Cells that each of the next queries may read; None if it may read all of its sequence."""
 
         self._keys: tuple[Layout, Layout] | None = None
 
     def layout(self, n_new: int | Sequence[int], device: torch.device | str = "cpu") -> Layout:
-        """Where the next rows of a batch belong: `n_new` for every sequence, or a number each."""
+        """Return the layout of the next tokens: `n_new` for every sequence, or one number each."""
         if isinstance(n_new, int):
             offsets_B = torch.tensor(self.lengths, dtype=torch.long).to(device, non_blocking=True)
             return Layout.steps(offsets_B, n_new, reach=max(self.lengths, default=0) + n_new)
         return Layout.of(n_new, device).shifted(self.lengths)
 
     def keys_with(self, new: Layout) -> Layout:
-        """The layout of all keys once `new` is written. All layers of a call share it."""
+        """Return the layout of all keys after `new` is written. All layers of a call share it."""
         if self._keys is not None and self._keys[0] is new:
             return self._keys[1]
         added = new.known_lengths()
         if len(added) != self.n_rows:
-            raise ValueError(f"{len(added)} sequences, but the cache has {self.n_rows}")
+            raise ValueError(f"{len(added)} sequences given, but the cache has {self.n_rows}")
         lengths = tuple(a + b for a, b in zip(self.lengths, added, strict=True))
         while max(lengths, default=0) > self.capacity:
             self.capacity *= 2
@@ -134,8 +134,8 @@ class Cache:
         return keys
 
     def past(self, new: Layout, depth: int) -> Tensor:
-        """The cells of each new row and of the tokens before it, the nearest first; -1 where there
-        is none. All layers of a call share it."""
+        """Return the cells of each new token and of those before it, nearest first, or -1 where
+        there is none. All layers of a call share the result."""
         key = ("past", depth)
         found = new.memo.get(key)
         if isinstance(found, Tensor):
@@ -163,15 +163,15 @@ class Cache:
             grid_BSGK[row_N, new.positions_N] = fresh_NGK
 
     def advance(self, new: Layout) -> None:
-        """Count the rows written in this call; the stack does it once, after its last layer."""
+        """Count the tokens written in this call. The stack calls this once, at its end."""
         self.lengths = tuple(a + b for a, b in zip(self.lengths, new.known_lengths(), strict=True))
         self._keys = None
 
     def select(self, rows: Sequence[int]) -> None:
-        """Sequence i becomes what sequence `rows[i]` was: beams move, finished rows go.
+        """Replace sequence i by the previous sequence `rows[i]`: move beams, drop finished rows.
 
-        Only what moves is copied, and only its tokens. Memory is not touched: sequences that share
-        a source share its keys by their layout.
+        Only the used cells of sequences that move are copied. The memory is not changed: sequences
+        with the same source share its keys through the layout.
         """
         moved = [(to, origin) for to, origin in enumerate(rows) if to != origin]
         used = max((self.lengths[origin] for _, origin in moved), default=0)
@@ -184,11 +184,11 @@ class Cache:
         self._keys = None
 
     def repeated(self, n_rows: int, capacity: int) -> Cache:
-        """A new cache of so many sequences, each with the tokens of the one that is here.
+        """Return a new cache of `n_rows` sequences, each a copy of the only one in this cache.
 
-        So a long beginning that many sequences share is computed once.
+        A prompt that many sequences share is thus computed once.
         """
-        assert self.n_rows == 1, "only one sequence can be repeated"
+        assert self.n_rows == 1, "only a cache with one sequence can be repeated"
         used = self.lengths[0]
         copy = Cache(len(self.layers), n_rows, max(capacity, used))
         copy.lengths = (used,) * n_rows
@@ -202,12 +202,12 @@ class Cache:
         return copy
 
     def level(self) -> None:
-        """All sequences go on behind the longest. What lies between is for the tree to hide."""
+        """Set all lengths to the longest one. The tree must mask the unused cells in between."""
         self.lengths = (max(self.lengths, default=0),) * self.n_rows
         self._keys = None
 
     def trim(self, lengths: Sequence[int]) -> None:
-        """Forget the tokens behind these lengths, as when a guess is taken back."""
+        """Drop the tokens after these lengths, such as rejected draft tokens."""
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
             raise ValueError(f"cannot trim {self.lengths} to {tuple(lengths)}")
         self.lengths = tuple(lengths)
@@ -215,7 +215,7 @@ class Cache:
 
 
 def _moved(grid_BSGK: Tensor, moved: list[tuple[int, int]], n_rows: int, used: int) -> Tensor:
-    """The grid with `n_rows` rows, after the first `used` cells went along the pairs (to, from)."""
+    """Return the grid with `n_rows` rows, after copying the first `used` cells along (to, from)."""
     to_R = torch.tensor([to for to, _ in moved], dtype=torch.long).to(grid_BSGK.device)
     from_R = torch.tensor([origin for _, origin in moved], dtype=torch.long).to(grid_BSGK.device)
     fresh_RSGK = grid_BSGK[from_R, :used]  # a copy: a row may be overwritten before it is read

@@ -1,5 +1,8 @@
-"""Gated convolutions on flat batches: each token is read with its neighbours, never with those of
-another sequence. Stacked they see further, as in ConvS2S; dilated further still, as in ByteNet."""
+"""Gated convolutions on flat batches. A window never reaches into another sequence.
+
+Stacked convolutions have a larger receptive field (ConvS2S), dilated ones a larger one still
+(ByteNet).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ INPUTS = "inputs"
 
 
 class Convolution(nn.Module):
-    """A window of `kernel` tokens, `dilation` apart, times one matrix; half of the result gates the
-    other (Dauphin et al. 2016). Causal: the window ends with the token itself."""
+    """Gated linear unit over windows of `kernel` tokens, `dilation` apart (Dauphin et al. 2016).
+
+    One matrix maps the window to values and gates. A causal window ends with the token itself.
+    """
 
     compiles = True
 
@@ -28,14 +33,14 @@ class Convolution(nn.Module):
         super().__init__()
         self.kernel, self.dilation, self.causal = kernel, dilation, causal
         self.size = d_model
-        """Numbers that a cache keeps of a token: what came in."""
+        """Number of cached values per token: its input."""
 
         self.to_hidden = Linear(kernel * d_model, 2 * d_model, bias=bias)
         self.hidden = Tap()
 
     @property
     def depth(self) -> int:
-        """Tokens from the first to the last of a window."""
+        """Number of tokens from the first to the last of a window."""
         return (self.kernel - 1) * self.dilation + 1
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
@@ -58,13 +63,13 @@ class Convolution(nn.Module):
     def begin(
         self, memory: Memory | None, cache: LayerCache, like_ND: Tensor | None = None
     ) -> None:
-        """Before the first token there is nothing."""
+        """Store zeros as the input before the first token. Does nothing without `like_ND`."""
         if like_ND is not None:
             cache.begin(INPUTS, like_ND.new_zeros(cache.cache.n_rows, like_ND.shape[1]))
 
     def _around(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """Shifted copies side by side: unlike rows picked one by one, they take no sorting in the
-        backward pass."""
+        """Return the windows, made of shifted copies of the input. Unlike indexing, these need no
+        sorting in the backward pass."""
         before = self.kernel - 1 if self.causal else self.kernel // 2
         behind = self.kernel - 1 - before
         padded = F.pad(x_ND, (0, 0, before * self.dilation, behind * self.dilation))
@@ -73,8 +78,11 @@ class Convolution(nn.Module):
         return window_NCD.masked_fill(~self._there(layout, before)[..., None], 0.0)
 
     def _there(self, layout: Layout, before: int) -> Tensor:
-        """Which of a window are of the row's own sequence. Layers alike share it where the host
-        knows the lengths; a recorded step has to work it out from those that it is given."""
+        """Return a mask of the window positions that belong to the token's own sequence.
+
+        Equal layers share it if the lengths are known on the host. Otherwise it is computed in each
+        layer: a CUDA graph must derive it from its inputs.
+        """
         key = ("there", self.kernel, self.dilation, self.causal)
         found = layout.memo.get(key)
         if isinstance(found, Tensor):
@@ -89,7 +97,7 @@ class Convolution(nn.Module):
         return there_NC
 
     def _kept(self, x_ND: Tensor, layout: Layout, cache: LayerCache) -> Tensor:
-        """Windows of what was read before, and of the rows themselves."""
+        """Return the windows over cached and new tokens."""
         if INPUTS not in cache.kept:
             self.begin(None, cache, x_ND)
         cache.put(INPUTS, x_ND, layout)

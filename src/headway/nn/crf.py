@@ -1,9 +1,9 @@
-"""A linear-chain CRF: the score of a sequence of labels is that of its labels and of their order.
+"""Linear-chain CRF: scores label sequences by emission scores and transition scores.
 
-`transitions_PC` has a row for each label that comes before, one for the start of a sequence, and
-one of scores for ending with each label: C + 2 rows. Sequences stand side by side in a flat batch,
-as a `Layout` says, and are read here as a grid, a place at a time. All in fp32 or wider: sums of
-many exponentials do not survive less.
+`transitions_PC` has C + 2 rows: one for each previous label, one for the start of a sequence, and
+one for ending with each label. Sequences are contiguous in a flat batch, which a `Layout`
+describes. They are processed as a grid, one position at a time. All sums are in fp32 or wider,
+because log-sum-exp loses too much precision in 16 bits.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from torch import Tensor
 from headway.nn.layout import Layout
 
 FORBIDDEN = -1e4
-"""Worse than any score a model gives, and small enough to be summed over a sequence in fp32."""
+"""Lower than any score of a model, but small enough to be summed over a sequence in fp32."""
 
 
 def log_likelihood(
     scores_NC: Tensor, labels_N: Tensor, transitions_PC: Tensor, layout: Layout
 ) -> Tensor:
-    """Of each sequence of labels among all that could be; of an empty sequence 0.
+    """Return the log-probability of each label sequence, normalised over all possible ones.
 
-    Shapes alone decide what is computed, so that it can be recorded.
+    It is 0 for an empty sequence. The computation depends on shapes only, so a CUDA graph can
+    capture it.
     """
     scores_NC, transitions_PC = _wide(scores_NC), _wide(transitions_PC)
     return _score(scores_NC, labels_N, transitions_PC, layout) - _log_total(
@@ -31,7 +32,7 @@ def log_likelihood(
 
 
 def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
-    """The best label of each row: those of the best sequence. Rows of no sequence get label 0."""
+    """Return the labels of the best sequences. Rows outside all sequences get label 0."""
     scores_NC, transitions_PC = _wide(scores_NC), _wide(transitions_PC)
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     n_labels = scores_NC.shape[1]
@@ -43,7 +44,7 @@ def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor
         on_B1 = real_BT[:, place, None]
         top = (best_BC[:, :, None] + between_CC).max(1)
         best_BC = torch.where(on_B1, top.values + scores_NC[rows_BT[:, place]], best_BC)
-        # Behind its end a sequence keeps its label, so that the way back finds it.
+        # After its end a sequence keeps its label, so that backtracking starts from it.
         before.append(torch.where(on_B1, top.indices, stay_C))
     label_B = (best_BC + end_C).argmax(1)
     way = [label_B]
@@ -57,10 +58,10 @@ def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor
 
 
 def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "cpu") -> Tensor:
-    """Zero where a tag may follow another, `FORBIDDEN` where no BIO or BIOES text has it.
+    """Return transition scores: 0 if allowed, `FORBIDDEN` if no BIO or BIOES text has them.
 
-    I-x and E-x go on with a span of type x, which B-x or I-x has begun; in BIOES, which is known
-    by its E and S tags, a begun span must also go on. Plain tags have no such rules: all zeros.
+    I-x and E-x continue a span of type x that B-x or I-x has begun. In BIOES, which is recognised
+    by its E and S tags, a begun span must also be continued. Plain tags have no such rules.
     """
     rules_PC = torch.zeros(len(labels) + 2, len(labels), device=device)
     parts = [_parts(label) for label in labels]
@@ -81,7 +82,7 @@ def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "c
 
 
 def is_scheme(labels: tuple[str, ...]) -> bool:
-    """Whether the labels mark spans: O, and letters B, I, E, S before a dash and a type."""
+    """Whether the labels mark spans: O, or one of B, I, E, S before a dash and a type."""
     return all(label == "O" or (label[:1] in "BIES" and label[1:2] == "-") for label in labels)
 
 
@@ -91,7 +92,7 @@ def _parts(label: str) -> tuple[str, str]:
 
 
 def _score(scores_NC: Tensor, labels_N: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
-    """Of the given labels: their own scores, each after the one before it, and the end."""
+    """Return the score of the given labels: emissions, transitions and the final transition."""
     n_labels = scores_NC.shape[1]
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     labels_BT = labels_N[rows_BT]
@@ -103,7 +104,7 @@ def _score(scores_NC: Tensor, labels_N: Tensor, transitions_PC: Tensor, layout: 
 
 
 def _log_total(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
-    """The log of the summed exponentials over all sequences of labels (the forward algorithm)."""
+    """Return the log-sum-exp of the scores of all label sequences (the forward algorithm)."""
     n_labels = scores_NC.shape[1]
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     between_CC, end_C = transitions_PC[:n_labels], transitions_PC[n_labels + 1]
@@ -115,7 +116,7 @@ def _log_total(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Ten
 
 
 def _grid(layout: Layout, n_rows: int) -> tuple[Tensor, Tensor]:
-    """The row of each place of each sequence, and which places are real."""
+    """Return the row of each position of each sequence (B T), and a mask of real positions."""
     places_T = torch.arange(max(1, layout.longest), device=layout.starts_B.device)
     rows_BT = (layout.starts_B[:, None] + places_T).long().clamp(0, n_rows - 1)
     return rows_BT, places_T < layout.lengths_B[:, None]

@@ -1,8 +1,8 @@
-"""Connectionist temporal classification: texts from rows of symbols, most of them blank.
+"""Connectionist temporal classification (CTC): texts from rows (frames), most of them blank.
 
-A row says one symbol or the blank; rows in a row that say the same are one symbol (Graves et al.
-2006). Sequences stand side by side in a flat batch, as a `Layout` says. All in fp32 or wider: sums
-of many exponentials do not survive less.
+Each row emits one symbol or the blank. Consecutive rows with the same symbol count as one symbol
+(Graves et al. 2006). Sequences are contiguous in a flat batch, which a `Layout` describes. All sums
+are in fp32 or wider, because log-sum-exp loses too much precision in 16 bits.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torch import Tensor
 from headway.nn.layout import Layout
 
 NEVER = -1e5
-"""The logarithm of what cannot be: finite, so that differences of it are numbers."""
+"""Log-probability of impossible events. It is finite, so that differences of it are not NaN."""
 
 
 class CtcLoss(NamedTuple):
     nll_B: Tensor
-    """−log p of each text; 0 where it cannot be."""
+    """−log p of each text; 0 if the text is impossible."""
 
     possible_B: Tensor
-    """Whether there are rows enough: one a symbol, and a blank between two equal ones."""
+    """Whether there are enough rows: one per symbol, and a blank between two equal symbols."""
 
 
 def ctc_loss(
     scores_MV: Tensor, rows: Layout, labels_N: Tensor, texts: Layout, blank: int
 ) -> CtcLoss:
-    """Of the text of each sequence of rows, summed over all its ways through them.
+    """Return −log p of each text, summed over all its alignments with the rows.
 
-    `labels_N` has the symbols of all texts, side by side as `texts` says. A text that has no way
-    counts nothing and moves nothing. The lengths are needed on the host, so that a step with this
-    loss cannot be recorded.
+    `labels_N` holds the symbols of all texts, and `texts` is their layout. A text without an
+    alignment has loss 0 and no gradient. The lengths are needed on the host, so a CUDA graph cannot
+    capture this loss.
     """
     log_MV = _log_softmax(scores_MV)
     possible_B = (rows.lengths_B >= _needed(labels_N, texts)) & (rows.lengths_B > 0)
@@ -60,7 +60,7 @@ def _log_softmax(scores_MV: Tensor) -> Tensor:
 
 
 def _grid(x_MV: Tensor, rows: Layout, filling: float) -> Tensor:
-    """The rows of each sequence, filled up behind its end: (B T V), at least one row."""
+    """Return the rows of each sequence, padded with `filling`: (B T V), where T is at least 1."""
     place_T = torch.arange(max(1, rows.longest), device=x_MV.device)
     real_BT = place_T < rows.lengths_B[:, None]
     if not len(x_MV):
@@ -71,7 +71,7 @@ def _grid(x_MV: Tensor, rows: Layout, filling: float) -> Tensor:
 
 
 def _needed(labels_N: Tensor, texts: Layout) -> Tensor:
-    """Rows without which a text cannot be said."""
+    """Return the smallest number of rows that can emit each text."""
     again_N = (labels_N == labels_N.roll(1)) & (texts.positions_N > 0)
     total = F.pad(again_N.long().cumsum(0), (1, 0))
     ends_B = texts.starts_B + texts.lengths_B
@@ -80,30 +80,30 @@ def _needed(labels_N: Tensor, texts: Layout) -> Tensor:
 
 @dataclass(frozen=True)
 class PrefixState:
-    """Of each hypothesis so far, H in all; T are the rows, and one before the first."""
+    """CTC state of H hypotheses. Axis T has one position before the first row, then the rows."""
 
     symbol_HT: Tensor
-    """log p of all ways that say it in rows up to here and end with its last symbol ..."""
+    """Log-probability that the rows up to here emit the hypothesis and end with its last symbol."""
 
     blank_HT: Tensor
-    """... and with a blank."""
+    """Log-probability that the rows up to here emit the hypothesis and end with a blank."""
 
     last_H: Tensor
-    """The last symbol, −1 where there is none yet."""
+    """Last symbol of each hypothesis; −1 if it is empty."""
 
     number_H: Tensor
-    """The sequence of rows that it is a hypothesis about."""
+    """Number of the row sequence that each hypothesis belongs to."""
 
     score_H: Tensor
-    """log p that a text begins with it."""
+    """Log-probability that the text starts with the hypothesis."""
 
 
 class PrefixScorer:
-    """How probable texts are that begin so, by CTC, for a decoder that writes from left to right.
+    """CTC prefix scores for an autoregressive decoder.
 
-    As Watanabe et al. (2017) have it, but for all rows at once: what one row adds to the next is
-    a sum along the rows, of which the logarithm can be taken as a whole. In fp64, because it takes
-    differences of sums over all rows.
+    They are the log-probabilities that a text starts with a hypothesis (Watanabe et al. 2017). All
+    rows are computed at once, as a cumulative log-sum-exp. In fp64, because it takes differences of
+    sums over all rows.
     """
 
     def __init__(self, scores_MV: Tensor, rows: Layout, blank: int, end: int) -> None:
@@ -112,7 +112,7 @@ class PrefixScorer:
         self.blank, self.end = blank, end
 
     def start(self, number_H: Tensor) -> PrefixState:
-        """Empty hypotheses about these sequences of rows."""
+        """Return empty hypotheses for these row sequences."""
         blank_HT = F.pad(self._log(number_H, None).cumsum(1), (1, 0))
         return PrefixState(
             symbol_HT=torch.full_like(blank_HT, -math.inf),
@@ -123,9 +123,10 @@ class PrefixScorer:
         )
 
     def scores(self, state: PrefixState, symbols_HC: Tensor) -> Tensor:
-        """log p that a text begins with a hypothesis and this symbol; for `end`, that it is all.
+        """Return the log-probability that the text starts with a hypothesis and then each symbol.
 
-        The step from the hypothesis to its longer form costs this minus `state.score_H`.
+        For `end`, it is the log-probability that the hypothesis is the whole text. The score of one
+        step is this minus `state.score_H`.
         """
         n = symbols_HC.shape[1]
         spread = PrefixState(
@@ -137,24 +138,25 @@ class PrefixScorer:
         return score_HC.view(symbols_HC.shape).float()
 
     def advance(self, state: PrefixState, parent_H: Tensor, symbol_H: Tensor) -> PrefixState:
-        """Hypotheses `parent_H` of the old ones, each longer by a symbol (not `end`)."""
+        """Return the hypotheses `parent_H`, each extended by one symbol (not `end`)."""
         old = PrefixState(**{name: value[parent_H] for name, value in vars(state).items()})
         score_H, before_HT = self._begins(old, symbol_H)
-        # r[t] = p[t] (r[t−1] + before[t−1]): divided by the product of p up to t, a running sum.
+        # r[t] = p[t] (r[t−1] + before[t−1]). Divided by the product of p up to t: a cumulative sum.
         along_HT = self._log(old.number_H, symbol_H).cumsum(1)
         symbol_HT = _running(before_HT, along_HT)
         blank_HT = _running(symbol_HT[:, :-1], self._log(old.number_H, None).cumsum(1))
         return PrefixState(symbol_HT, blank_HT, symbol_H, old.number_H, score_H)
 
     def whole(self, state: PrefixState) -> Tensor:
-        """log p of each hypothesis as the whole text."""
+        """Return the log-probability that each hypothesis is the whole text."""
         at_H1 = self.lengths_B[state.number_H, None]
         both_HT = torch.logaddexp(state.symbol_HT, state.blank_HT)
         return both_HT.gather(1, at_H1)[:, 0]
 
     def _begins(self, state: PrefixState, symbol_H: Tensor) -> tuple[Tensor, Tensor]:
-        """log p that a text begins with the longer forms; the ways before the symbol is new."""
-        # A symbol said again without a blank between is the same one.
+        """Return the prefix log-probabilities of extended hypotheses, and the log-probabilities per
+        row before the new symbol."""
+        # A repeated symbol without a blank in between is the same symbol.
         same_H1 = (symbol_H == state.last_H)[:, None]
         either_HT = torch.logaddexp(state.symbol_HT, state.blank_HT)
         before_HT = torch.where(same_H1, state.blank_HT, either_HT)[:, :-1]
@@ -166,34 +168,34 @@ class PrefixScorer:
         return new_HT.masked_fill(past_HT, -math.inf).logsumexp(1), before_HT
 
     def _log(self, number_H: Tensor, symbol_H: Tensor | None) -> Tensor:
-        """Of the symbol in each row, or of the blank."""
+        """Return the log-probability of a symbol, or of the blank, in each row."""
         if symbol_H is None:
             return self.log_BTV[number_H, :, self.blank].double()
         return self.log_BTV[number_H, :, symbol_H].double()
 
 
 def _running(before_HT: Tensor, along_HT: Tensor) -> Tensor:
-    """One row more: of `r[t] = along[t] − along[t−1] + log(e^r[t−1] + e^before[t])`, r[−1] = −∞."""
+    """Compute `r[t] = along[t] − along[t−1] + log(e^r[t−1] + e^before[t])`, after r[−1] = −∞."""
     made_HT = along_HT + (before_HT - F.pad(along_HT, (1, 0))[:, :-1]).logcumsumexp(1)
     return F.pad(made_HT, (1, 0), value=-math.inf)
 
 
 class Aligned(NamedTuple):
-    """The rows of each symbol of a text: `first` to `last`, itself included."""
+    """Rows of each symbol of a text: from `first` to `last`, inclusive."""
 
     first: list[int]
     last: list[int]
     log_prob: float
-    """Of the best way of saying the text."""
+    """Log-probability of the best alignment."""
 
 
 def align(log_probs_AV: Tensor, symbols: Sequence[int], blank: int) -> Aligned | None:
-    """Which rows say which symbol in the best of all ways; None where there is no way."""
+    """Return the best alignment of symbols with rows (Viterbi), or None if there is none."""
     n_rows, n = len(log_probs_AV), len(symbols)
     states = np.full(2 * n + 1, blank)
     states[1::2] = symbols
     log_AZ = log_probs_AV.double().cpu().numpy()[:, states]
-    # From two states before, over a blank, only a symbol is reached, and not one said again.
+    # Skipping a blank is allowed only between two different symbols.
     skips_Z = np.zeros(2 * n + 1, dtype=bool)
     skips_Z[2:] = (states[2:] != blank) & (states[2:] != states[:-2])
     best_Z = np.full(2 * n + 1, -np.inf)

@@ -1,4 +1,4 @@
-"""Where things are computed, by name."""
+"""Choice of the device to compute on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ CPU = torch.device("cpu")
 
 
 def pick_device(name: str, local: int = 0) -> torch.device:
-    """`auto`: a CUDA device if there is one."""
+    """Return the device of that name. `auto`: CUDA if available, else the CPU. `local`: index of
+    the device if `name` has none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -20,14 +21,14 @@ def pick_device(name: str, local: int = 0) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         apple = " (on a Mac the CPU is used, not Apple's GPU)" if device.type == "mps" else ""
         raise UserError(
-            f"--device {name}: headway computes on CPUs and on CUDA devices{apple}. Use --device "
+            f"--device {name}: headway runs on CPUs and on CUDA devices{apple}. Use --device "
             "cpu, or leave it out."
         )
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise UserError(f"--device {name}: torch finds no CUDA device here. Try --device cpu.")
-        # fp32 is fp32: of convolutions and recurrences cuDNN would round what it multiplies to ten
-        # bits (TF32), which torch's own products do not.
+        # Keep fp32 exact: in convolutions and recurrences, cuDNN would round the factors to ten
+        # mantissa bits (TF32). torch's own matrix products do not.
         torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", local if device.index is None else device.index)
     return device

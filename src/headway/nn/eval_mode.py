@@ -1,4 +1,4 @@
-"""Models as they are used, whatever they are while they learn."""
+"""Evaluation mode for models that are in training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import nn
 
 @contextmanager
 def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Without dropout inside; afterwards as before.
+    """Put models into evaluation mode inside the `with`, and restore their mode afterwards.
 
-    Compiled blocks run as they are written: every length would compile them once more.
+    Compiled blocks run eagerly inside, because each new length would compile them again.
     """
     training = [model.training for model in models]
     compiled = any(map(is_compiled, models))
@@ -28,5 +28,5 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether a part of it is."""
+    """Whether any part of the model is compiled."""
     return any(part._compiled_call_impl is not None for part in model.modules())

@@ -30,7 +30,7 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "geglu": F.gelu,
     "geglu-tanh": partial(F.gelu, approximate="tanh"),
 }
-"""One half of the hidden layer goes through the activation and is multiplied with the other."""
+"""Activations of gated units: half of the hidden layer is activated and scales the other half."""
 
 
 class FeedForward(nn.Module):
@@ -46,7 +46,7 @@ class FeedForward(nn.Module):
         self.hidden = Tap()
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Its weights, each with the rows of the single matrices that it fuses."""
+        """Return the weights, each with the row counts of the matrices fused in it."""
         rows = len(self.to_hidden.weight)
         hidden = (rows // 2,) * 2 if self.is_gated else (rows,)
         return {self.to_hidden.weight: hidden, self.to_out.weight: (len(self.to_out.weight),)}

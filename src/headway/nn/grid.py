@@ -1,5 +1,8 @@
-"""The rows of a flat batch in a grid, a column for each sequence. Its shape is known beforehand in
-the fixed-size form: what is computed there asks the host for no length and can be recorded."""
+"""Grids (T B) of the rows of a flat batch, one column per sequence.
+
+The shape of a fixed-size layout is known in advance. No length is read from the device, so a CUDA
+graph can capture computations on the grid.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from headway.nn.layout import Layout
 
 
 def cells_N(layout: Layout, *, backwards: bool = False) -> Tensor:
-    """The cell of each row in a grid (T B). Each has its own. Backwards: the last row of a sequence
-    comes first."""
+    """Return the number of each row's cell in a grid (T B). With `backwards`, the last row of a
+    sequence comes first."""
     number_N, place_N = layout.numbers_N(), layout.positions_N
     if backwards:
         place_N = layout.lengths_B[number_N] - 1 - place_N
@@ -18,7 +21,7 @@ def cells_N(layout: Layout, *, backwards: bool = False) -> Tensor:
 
 
 def to_grid(x_N: Tensor, cell_N: Tensor, layout: Layout) -> Tensor:
-    """(T B ...); cells without a row hold zeros. Whatever the rows have behind their first axis."""
+    """Arrange rows as a grid (T B ...). Empty cells are zero. Rows may have any further axes."""
     shape = layout.longest, layout.n_sequences
     cells = x_N.new_zeros(shape[0] * shape[1], *x_N.shape[1:])
     return cells.index_copy(0, cell_N, x_N).unflatten(0, shape)

@@ -1,4 +1,4 @@
-"""How every weight starts, by name of scheme: the one place that decides it.
+"""Weight initialisation of all models, by scheme.
 
 | scheme | token embedding            | other matrices   | matrices that write to the stream |
 |--------|----------------------------|------------------|-----------------------------------|
@@ -7,8 +7,8 @@
 | gpt2   | normal 0.02                | normal 0.02      | normal 0.02 / √(sub-layers)       |
 | small  | normal 0.02                | normal d^-0.5    | zero: every layer starts as x     |
 
-Everywhere: biases zero, norms one and zero; but an LSTM begins by forgetting little, with a bias of
-one on that gate (Jozefowicz et al. 2015).
+In all schemes, biases are zero, and norms have scale one and shift zero. The forget gate of an LSTM
+has bias one (Jozefowicz et al. 2015).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ SCHEMES = ("paper", "bert", "gpt2", "small")
 
 @runtime_checkable
 class HasMatrices(Protocol):
-    """A part that says which single matrices each of its weights fuses: Glorot's bound depends on
-    the shape of each."""
+    """Module that reports the matrices fused in each weight: Glorot's bound depends on their
+    shapes."""
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]: ...
 
@@ -38,7 +38,7 @@ class HasMatrices(Protocol):
 def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
     """Fill every parameter of the model. The same seed gives the same weights on every device."""
     if scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}, known are {', '.join(SCHEMES)}")
+        raise ValueError(f"unknown scheme {scheme!r}. Known schemes: {', '.join(SCHEMES)}.")
     random = torch.Generator().manual_seed(seed)
     n_sublayers = sum(block.n_sublayers for block in model.modules() if isinstance(block, Layer))
     fused = {
@@ -74,7 +74,7 @@ def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
 def _deviation(
     scheme: str, matrix: Tensor, is_table: bool, is_output: bool, n_sublayers: int
 ) -> float | None:
-    """Standard deviation of a normal; None stands for Glorot uniform."""
+    """Return the standard deviation of a normal distribution, or None for Glorot uniform."""
     if scheme == "paper":
         return matrix[0].numel() ** -0.5 if is_table else None
     if is_output and scheme == "gpt2":
@@ -82,7 +82,7 @@ def _deviation(
     if is_output and scheme == "small":
         return 0.0
     if scheme == "small" and not is_table:
-        return matrix[0].numel() ** -0.5  # of a convolution: all that one result reads
+        return matrix[0].numel() ** -0.5  # of a convolution: all inputs of one output
     return STD
 
 

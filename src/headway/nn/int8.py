@@ -1,9 +1,11 @@
-"""Weights of eight bits for products on a CPU: a quarter of the memory. `python -m
-benchmarks.int8`: GPT-2 writes 1.6 times as fast as in fp32 on two cores, BERT-base reads 1.5 times.
+"""Int8 weights for inference on a CPU, in a quarter of the memory of fp32.
 
-A row of a weight is whole numbers from -127 to 127 and a scale. A row of what comes in is rounded
-likewise with a scale of its own, so that no row depends on its neighbours in the batch, and sums of
-whole numbers are exact in any order. There is no gradient.
+`python -m benchmarks.int8`: GPT-2 generates 1.6 times as fast as in fp32 on two cores, and
+BERT-base encodes 1.5 times as fast.
+
+Each row of a weight is stored as integers from -127 to 127 and a scale. Each row of the input is
+quantised in the same way. It has its own scale, so that no row depends on its neighbours in the
+batch. Sums of integers are exact in any order. There is no gradient.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from headway.nn.lora import merge_lora
 
 
 class Rounded(NamedTuple):
-    """A matrix in eight bits."""
+    """A matrix in int8, with a scale per row."""
 
     whole_FD: Tensor
     scale_F: Tensor
 
     @classmethod
     def of(cls, weight_FD: Tensor, levels: int = 127) -> Rounded:
-        """`levels`: steps from 0 to the largest magnitude of a row."""
+        """Quantise a weight. `levels`: steps from 0 to the largest magnitude of a row."""
         wide_FD = weight_FD.detach().float()
         scale_F = (wide_FD.abs().amax(1) / levels).clamp(min=1e-12)
         return cls((wide_FD / scale_F[:, None]).round().to(torch.int8), scale_F)
@@ -45,7 +47,7 @@ class Rounded(NamedTuple):
 
 
 class Int8Linear(nn.Module):
-    """Stands where a `Linear` stood."""
+    """Int8 replacement of a `Linear`."""
 
     bias: Tensor | None
 
@@ -69,12 +71,12 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """In fp32, made anew for whoever needs all of it."""
+        """The whole weight in fp32, dequantised on each access."""
         return self._parts[None, None].rounded().wide()
 
 
 class Int8Embedding(nn.Module):
-    """Stands where an `Embedding` stood."""
+    """Int8 replacement of an `Embedding`."""
 
     whole_VD: Tensor
     scale_V: Tensor
@@ -95,7 +97,7 @@ class Int8Embedding(nn.Module):
 
 
 class Matrix:
-    """For processors without a quick product of small numbers: widened for each product."""
+    """Int8 matrix for processors without fast int8 products: dequantised for each product."""
 
     def __init__(self, weight: Rounded) -> None:
         self._weight = weight
@@ -111,8 +113,11 @@ class Matrix:
 
 
 class QuickMatrix(Matrix):
-    """In the orders in which two libraries that come with torch read it: FBGEMM, the faster one for
-    few rows, and oneDNN for many, once there are many. The two agree to the last bit."""
+    """Int8 matrix, packed for FBGEMM and oneDNN, two libraries that come with torch.
+
+    FBGEMM is faster for few rows, oneDNN for many. The copy for oneDNN is made on first use. Their
+    results are equal to the last bit.
+    """
 
     def __init__(self, weight: Rounded) -> None:
         self._scale_F, self._step_F = weight.scale_F, weight.scale_F * torch.tensor(STEP)
@@ -131,7 +136,7 @@ class QuickMatrix(Matrix):
             return Rounded(theirs.int_repr(), self._scale_F)
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        # A row of zeros becomes 0/0, which is rounded to some number, and that times 0 is 0.
+        # A row of zeros becomes 0/0, is quantised to some integer, and times 0 becomes 0 again.
         if len(x) < MANY:
             largest = x.abs().amax(-1, keepdim=True)
             out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -148,7 +153,7 @@ class QuickMatrix(Matrix):
             self._for_many = torch.ops.onednn.qlinear_prepack(whole_FD, list(x.shape))
         x = x.contiguous()
         theirs = torch.quantize_per_tensor(x, STEP, LEVELS + 1, torch.quint8)
-        # The bytes as they are: `int_repr` copies them one by one.
+        # Use the bytes in place: `int_repr` copies them one by one.
         whole = torch.empty(0, dtype=torch.uint8)
         whole.set_(theirs.untyped_storage(), 0, x.shape, x.stride())
         return torch.ops.onednn.qlinear_pointwise(
@@ -158,24 +163,26 @@ class QuickMatrix(Matrix):
 
 
 LEVELS = 127
-"""Steps from 0 to the largest magnitude of a row that comes in."""
+"""Steps from 0 to the largest magnitude of an input row."""
 
 STEP = 1 / LEVELS
 
 WEIGHT_LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", lambda: False)() else 64
-"""Of a row of a weight. Without AVX-512 VNNI, pairs of products are added in 16 bits, which hold
-2·255·64. Weights have the smaller range because they have no outliers to the degree that what comes
-in has."""
+"""Steps from 0 to the largest magnitude of a weight row.
+
+Without AVX-512 VNNI, pairs of products are added in 16 bits, which hold 2·255·64. The weights get
+the smaller range because their outliers are smaller than those of the inputs.
+"""
 
 PRODUCTS = (
     (torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32"),
     (torch.ops.onednn, "qlinear_prepack"),
     (torch.ops.onednn, "qlinear_pointwise"),
 )
-"""Of the two libraries. torch promises none of them."""
+"""Operators that are needed from the two libraries. torch does not guarantee any of them."""
 
 MANY = 256
-"""Rows from which on the second library is the faster one."""
+"""Number of rows from which oneDNN is faster than FBGEMM."""
 
 
 def matrix(weight_FD: Tensor) -> Matrix:
@@ -185,17 +192,17 @@ def matrix(weight_FD: Tensor) -> Matrix:
 
 
 def is_quick() -> bool:
-    """Whether products of eight bits are quicker than others here."""
+    """Whether int8 products are faster than fp32 products here."""
     libraries = {"fbgemm", "onednn"} <= set(torch.backends.quantized.supported_engines)
     ways_in = hasattr(torch, "quint8") and hasattr(torch, "_make_per_channel_quantized_tensor")
     return libraries and ways_in and all(hasattr(ops, name) for ops, name in PRODUCTS)
 
 
 def hold_int8(model: nn.Module) -> None:
-    """Change a model in place so that its matrices, tables of tokens among them, are of eight bits.
+    """Convert the linear layers and embeddings of a model to int8 in place.
 
-    What has several owners still has one copy; a table that also scores words has two, as each use
-    has its order.
+    A module with several owners still has one copy. An embedding that is also the output projection
+    has two, because each use needs its own memory order.
     """
     merge_lora(model)
     made: dict[nn.Module, nn.Module] = {}
@@ -212,20 +219,23 @@ def hold_int8(model: nn.Module) -> None:
 
 
 def _give_back_memory() -> None:
-    """The GNU C library keeps much of what is freed unless it is told; others need no telling."""
+    """Return freed memory to the system. The GNU C library would keep much of it."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 _CHOOSING = threading.RLock()
-"""The library and the warnings are of the whole process, and models of several threads may be
-packed at once."""
+"""Lock for the quantisation engine and the warning filters. Both are global to the process, and
+several threads may pack models at once."""
 
 
 @contextmanager
 def _fbgemm() -> Iterator[None]:
-    """Packed by this library and no other. torch means to drop its types for such tensors, which
-    are only the way into it; where they are gone, `is_quick` says no."""
+    """Select FBGEMM as the quantisation engine inside the `with`.
+
+    torch plans to remove the tensor types used here, which serve only as its interface. Without
+    them, `is_quick` returns False.
+    """
     with _CHOOSING:
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = "fbgemm"

@@ -1,19 +1,19 @@
-"""Probabilities of the next token from counts of n-grams: interpolated modified Kneser–Ney.
+"""Next-token probabilities from counts of n-grams: interpolated modified Kneser–Ney.
 
-Chen and Goodman (1998), in the form of Heafield et al. (2013), whose `lmplz` gives the same.
-With a(hw) the count of a token w behind a context h, h' the context without its first token, and
-D(1), D(2), D(3+) the discounts of its order,
+Chen and Goodman (1998), in the form of Heafield et al. (2013); `lmplz` gives the same values. With
+a(hw) the count of a token w after a context h, h' the context without its first token, and D(1),
+D(2), D(3+) the discounts of its order,
 
     p(w | h) = (a(hw) − D(a(hw))) / Σ a(h·)  +  backoff(h) · p(w | h')
     backoff(h) = Σ D(a(h·)) / Σ a(h·)
 
-and single tokens go back to the same chance for all of the vocabulary. Of the longest n-grams a(·)
-is how often they occur, of shorter ones how many different tokens stand before them, or, where they
-begin with the start of a text and nothing can, how often they occur.
+Unigrams back off to the uniform distribution over the vocabulary. For the longest n-grams, a(·) is
+the number of occurrences. For shorter ones, it is the number of different preceding tokens. N-grams
+at the start of a text have no preceding token, so their occurrences are counted.
 
-All n-grams are nodes of one tree, numbered level by level; that of `h w` has the key
-`number of h · V + w`, and since numbers grow with the length, keys of all lengths are one sorted
-list: finding an n-gram is one search.
+All n-grams are nodes of one tree, numbered level by level. The key of the node of `h w` is
+number(h) · V + w. Numbers grow with the length, so the keys of all lengths are one sorted list.
+Finding an n-gram takes one search.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ Numbers = NDArray[np.int64]
 Values = NDArray[np.float64]
 
 FALLBACK = (0.5, 1.0, 1.5)
-"""Discounts of an order whose own cannot be estimated, because no n-gram occurs once, twice or
-three times or because what follows is out of range, as in tiny texts. They are `lmplz`'s."""
+"""Discounts of an order whose own cannot be estimated, as in tiny texts; `lmplz` uses the same.
+
+That is so if no n-gram occurs once, twice or three times, or if an estimate is out of range.
+"""
 
 NONE = -1
-"""In place of a node: the text has never had this context."""
+"""Placeholder for a missing node: the context does not occur in the counted text."""
 
 
 class Levels(NamedTuple):
-    """What counting found, for all lengths together (`KneserNey` says what each is)."""
+    """Result of counting, for n-grams of all lengths together. `KneserNey` describes the fields."""
 
     chance_V: Values
     keys_J: Numbers
@@ -48,9 +50,9 @@ class Levels(NamedTuple):
 
 
 class KneserNey(nn.Module):
-    """Probabilities of every token of a vocabulary behind any context; they add up to one.
+    """Probabilities of every token of a vocabulary after any context; they sum to one.
 
-    Nothing here is learned in steps: `fit` counts. Before, all tokens are equally likely.
+    There is no gradient training: `fit` counts n-grams. Before that, all tokens are equally likely.
     """
 
     keys_J: Tensor
@@ -58,16 +60,16 @@ class KneserNey(nn.Module):
     def __init__(self, vocab_size: int, order: int) -> None:
         super().__init__()
         if order < 1:
-            raise ValueError(f"order={order}: n-grams have at least one token")
+            raise ValueError(f"order={order}: must be at least 1")
         self.vocab_size, self.order = vocab_size, order
         self.chance_V = _kept(torch.full((vocab_size,), 1.0 / vocab_size))
-        """Of single tokens."""
+        """Probabilities of unigrams."""
         self.register_buffer("keys_J", torch.zeros(0, dtype=torch.long))
-        """Of n-grams of two tokens and more, in order. The first of them is node V."""
+        """Sorted keys of n-grams of two tokens or more. The first of them is node V."""
         self.share_J = _kept(torch.zeros(0))
-        """What is left of the count of each behind its context, when it was discounted."""
+        """Discounted count of each of these n-grams, divided by the total count of its context."""
         self.backoff_I = _kept(torch.ones(vocab_size))
-        """Of each node that may be a context: all but the longest n-grams."""
+        """Backoff of each node that may be a context: all but the longest n-grams."""
 
     @classmethod
     def fitted(
@@ -82,8 +84,11 @@ class KneserNey(nn.Module):
     def fit(
         self, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | Numbers
     ) -> Levels:
-        """From texts side by side, of these lengths: every token, the start among them, and the
-        one that follows it, the end among them."""
+        """Count n-grams in concatenated texts of these lengths.
+
+        `inputs_N`: every token, the start token included. `labels_N`: the token that follows each,
+        the end token included.
+        """
         found = count(inputs_N, labels_N, lengths, self.vocab_size, self.order)
         for name in ("chance_V", "share_J", "backoff_I"):
             values = torch.from_numpy(getattr(found, name)).to(self.chance_V)
@@ -92,7 +97,7 @@ class KneserNey(nn.Module):
         return found
 
     def resize(self, sizes: Mapping[str, int]) -> None:
-        """Room for as many n-grams as a file has: how many that are, only counting tells."""
+        """Allocate room for the n-grams of a file. Their number is known only after counting."""
         for name, size in sizes.items():
             old: Tensor = getattr(self, name)
             new = old.new_zeros(size)
@@ -100,12 +105,12 @@ class KneserNey(nn.Module):
 
     @property
     def n_grams(self) -> int:
-        """That have a number of their own, single tokens among them."""
+        """Number of n-grams that are nodes, unigrams included."""
         return self.vocab_size + len(self.keys_J)
 
     def contexts(self, recent_NK: Tensor) -> Tensor:
-        """The nodes of the last 1, 2, … tokens (N, order − 1), from these tokens, the nearest first
-        (`recent`); `NONE` where the text that was counted never had them."""
+        """Return the nodes of the last 1, 2, … tokens (N, order − 1), from the output of `recent`.
+        `NONE` where the context does not occur in the counted text."""
         x_NK = recent_NK.clone()
         for k in range(1, recent_NK.shape[1]):
             for near in reversed(range(k)):
@@ -113,7 +118,7 @@ class KneserNey(nn.Module):
         return x_NK
 
     def find(self, context_N: Tensor, tokens_N: Tensor) -> Tensor:
-        """The node of a context with one token more; `NONE` where the text never had it."""
+        """Return the node of a context plus one token, or `NONE` if it was not counted."""
         if not len(self.keys_J):
             return torch.full_like(tokens_N, NONE)
         key_N = context_N * self.vocab_size + tokens_N
@@ -122,7 +127,7 @@ class KneserNey(nn.Module):
         return torch.where(is_it_N, at_N + self.vocab_size, NONE)
 
     def chances(self, x_NK: Tensor) -> Tensor:
-        """Of every token of the vocabulary in these contexts (N, V)."""
+        """Return the probability of every token of the vocabulary in these contexts (N, V)."""
         p_NV = self.chance_V.repeat(len(x_NK), 1)
         for context_N in x_NK.unbind(1):
             rows_R = torch.nonzero(context_N != NONE).squeeze(1)
@@ -139,7 +144,7 @@ class KneserNey(nn.Module):
         return p_NV
 
     def chance(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
-        """Of one token each: what `chances` has for it, without all others."""
+        """Return the probability of one token per context, as in `chances`."""
         p_N = self.chance_V[tokens_N]
         for context_N in x_NK.unbind(1):
             known_N, child_N = context_N != NONE, self.find(context_N, tokens_N)
@@ -152,8 +157,10 @@ class KneserNey(nn.Module):
 
 
 def recent(tokens_N: Tensor, place_N: Tensor, n: int) -> Tensor:
-    """Each token and those before it in its sequence, the nearest first (N, n); `NONE` where it has
-    begun. `place_N`: how many there are before each."""
+    """Return each token and those before it in its sequence, nearest first (N, n).
+
+    `NONE` before the start of the sequence. `place_N`: the number of tokens before each.
+    """
     there_NK = torch.arange(len(tokens_N), device=tokens_N.device)[:, None]
     back_K = torch.arange(n, device=tokens_N.device)
     inside_NK = back_K <= place_N[:, None]
@@ -171,14 +178,14 @@ def count(
     vocab_size: int,
     order: int,
 ) -> Levels:
-    """All n-grams of up to `order` tokens, and what follows from how often each occurs."""
+    """Count all n-grams of up to `order` tokens, and compute their smoothed probabilities."""
     labels_N = np.asarray(labels_N, np.int64)
     first_N = _first(np.asarray(lengths, np.int64), len(labels_N))
     starts_V = np.zeros(vocab_size, bool)
     starts_V[np.asarray(inputs_N, np.int64)[first_N]] = True
 
-    # Of n-grams of one token: their contexts, how often each occurs, whether it begins with the
-    # start of a text, so that nothing is before it; and which of them ends at each label.
+    # For unigrams: their contexts, their counts, whether they begin with the start token (which
+    # nothing precedes), and which of them ends at each label.
     context_G, counts_G = (
         np.zeros(vocab_size, np.int64),
         np.bincount(labels_N, minlength=vocab_size),
@@ -192,7 +199,7 @@ def count(
             context_N[known] * vocab_size + labels_N[known],
             return_index=True, return_inverse=True, return_counts=True,
         )  # fmt: skip
-        # Each of these is one token more before the n-gram that ends where it does.
+        # Each distinct n-gram adds one preceding token to its suffix, one token shorter.
         before_G = np.bincount(ends_N[known[first_G]], minlength=len(counts_G))
         levels.append((context_G, np.where(begins_G, counts_G, before_G)))
         context_G, counts_G = keys_G // vocab_size, times_G
@@ -201,7 +208,7 @@ def count(
         keys.append(keys_G)
         ends_N = np.full(len(labels_N), NONE)
         ends_N[known] = which.reshape(-1)
-        # What has ended at a place is what the next one has before it.
+        # The n-gram that ends at a position is the context of the next position.
         context_N = np.roll(np.where(ends_N == NONE, NONE, base + ends_N), 1)
         context_N[first_N] = NONE
     levels.append((context_G, counts_G))
@@ -209,7 +216,7 @@ def count(
 
 
 def _smoothed(levels: Sequence[tuple[Numbers, Numbers]], keys_J: Numbers) -> Levels:
-    """From the context and the count of each n-gram, the shortest first."""
+    """Compute smoothed probabilities from the context and count of each n-gram, shortest first."""
     counts_V = levels[0][1]
     total, size = max(1, int(counts_V.sum())), len(counts_V)
     discounts = [discounts_of(counts_G) for _, counts_G in levels]
@@ -233,7 +240,7 @@ def _off(counts_G: Numbers, discounts: tuple[float, ...]) -> Values:
 
 
 def discounts_of(counts_G: Numbers) -> tuple[float, ...]:
-    """What is taken off counts of one, two, and three or more, from how many n-grams have these."""
+    """Estimate the discounts of counts 1, 2, and 3 or more, from the counts of these counts."""
     n1, n2, n3, n4 = (int((counts_G == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
         return FALLBACK
@@ -244,6 +251,6 @@ def discounts_of(counts_G: Numbers) -> tuple[float, ...]:
 
 
 def _first(lengths: Numbers, n: int) -> Numbers:
-    assert int(lengths.sum()) == n, "lengths that are not those of the texts"
+    assert int(lengths.sum()) == n, "the lengths do not add up to the number of tokens"
     starts = np.cumsum(lengths) - lengths
     return starts[lengths > 0]

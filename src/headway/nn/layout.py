@@ -1,4 +1,4 @@
-"""Where each sequence of a flat batch lies. All rows are real tokens; there is no padding."""
+"""Layout of the sequences in a flat batch. All rows are real tokens; there is no padding."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch import Tensor
 
 
 class Tree(NamedTuple):
-    """What each query sees where the keys of a sequence are not one line of text.
+    """Mask of the keys that each query sees, if the keys of a sequence are not one linear text.
 
-    So the hypotheses of a beam share the keys of one sequence: each sees its own past among them,
-    and when they change places only this changes, not the keys.
+    The hypotheses of a beam share the keys of one sequence, and each sees its own past among them.
+    When hypotheses change places, only the tree changes, not the keys.
     """
 
     may_BTS: Tensor
-    """True where a query may attend; it says everything, nothing else is masked."""
+    """True where a query may attend. This is the complete mask; no causal mask is added."""
 
     position_S: Tensor
-    """Position of each key, for those that score by distance; (B 1 S) where sequences differ."""
+    """Position of each key, for scores that depend on distance; (B 1 S) if sequences differ."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """Sequence b is rows `starts_B[b]` up to `starts_B[b] + lengths_B[b]`.
+    """Rows of each sequence: sequence b starts at `starts_B[b]` and has `lengths_B[b]` rows.
 
-    In a batch the sequences stand side by side. In a cache they stand `stride` rows apart, so that
-    each has room to grow; both are just rows, so attention reads both in the same way.
+    In a batch, sequences are contiguous. In a cache, they start `stride` rows apart, so that each
+    has room to grow. Attention reads both in the same way.
     """
 
     starts_B: Tensor
@@ -38,33 +38,33 @@ class Layout:
     n_rows: int
     positions_N: Tensor
     """Position of each row in its sequence, counted from its first token, cached ones included.
-    Empty for the keys of a cache, which no one embeds again."""
+    Empty for the keys of a cache, which are not embedded again."""
 
     longest: int
-    """No sequence has more rows than this. A bound, not always reached, in the fixed-size form."""
+    """Upper bound of the sequence lengths. It is exact except in the fixed-size form."""
 
     reach: int
-    """No position is as large as this."""
+    """Upper bound of the positions: all are smaller."""
 
     bounds: Tensor | None = None
-    """The starts and, last, the number of rows, where the sequences stand side by side."""
+    """Starts of the sequences and, last, the number of rows; None if they are not contiguous."""
 
     stride: int | None = None
-    """Rows from one start to the next, where it is always the same: the rows are a grid."""
+    """Number of rows from one start to the next, if it is constant: the rows are a grid."""
 
     lengths: tuple[int, ...] | None = None
-    """`lengths_B` on the host, where known: attention can group by length without waiting for
-    the device. Unknown in the fixed-size form, whose compiled steps must not depend on it."""
+    """`lengths_B` on the host, if known: attention can then group by length without waiting for the
+    device. None in the fixed-size form, whose compiled steps must not depend on the lengths."""
 
     tree: Tree | None = None
-    """Of the keys of a cache, where each query has a past of its own in it."""
+    """Mask of a cache's keys per query, if the hypotheses of a beam share them."""
 
     memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
-    """What attention works out once from this layout and needs again in every layer."""
+    """Values that are computed once from this layout and used again in every layer."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-        """Sequences of these lengths, one after another."""
+        """Return the layout of contiguous sequences of these lengths."""
         return cls._side_by_side(list(lengths), device, longest=max(lengths, default=0))
 
     @classmethod
@@ -78,24 +78,24 @@ class Layout:
         n_dummies: int = 0,
         device: torch.device | str = "cpu",
     ) -> Layout:
-        """The same shapes whatever the lengths, for compiled steps.
+        """Return a layout whose shapes do not depend on the lengths, for compiled steps.
 
-        Rows left over are cut into dummy sequences within `longest`, at least `n_dummies` of them
-        while there are rows for so many; sequences left over are empty.
-        Lengths in order help the `short` kernel to spread its work evenly.
-        Give the dummy rows loss weight zero (`loss_weights`); no real row ever sees them.
+        Unused rows become dummy sequences of at most `longest` rows. There are at least `n_dummies`
+        of them if there are enough rows. Unused sequences are empty. Sorted lengths help the
+        `short` kernel to spread its work evenly. Give the dummy rows loss weight zero
+        (`loss_weights`); no real row attends to them.
         """
         padded = list(lengths)
         left = n_rows - sum(padded)
         if left < 0 or max(padded, default=0) > longest:
-            raise ValueError(f"lengths {padded} do not fit {n_rows} rows, {longest} a sequence")
+            raise ValueError(f"lengths {padded} do not fit {n_rows} rows, {longest} per sequence")
         while left > 0:
-            n_dummies -= 1  # each that is still to come needs a row
+            n_dummies -= 1  # each remaining dummy needs a row
             padded.append(min(max(1, left - max(0, n_dummies)), longest))
             left -= padded[-1]
         if len(padded) > n_sequences:
             raise ValueError(
-                f"{len(padded)} sequences with the dummies, but room for {n_sequences}"
+                f"{len(padded)} sequences, dummies included, but n_sequences={n_sequences}"
             )
         padded += [0] * (n_sequences - len(padded))
         layout = cls._side_by_side(padded, device, longest=longest)
@@ -103,7 +103,7 @@ class Layout:
 
     @classmethod
     def steps(cls, offsets_B: Tensor, length: int, reach: int) -> Layout:
-        """`length` new rows for each sequence behind the `offsets_B` rows it has in a cache."""
+        """Return the layout of `length` new rows per sequence, after `offsets_B` cached rows."""
         n_sequences = len(offsets_B)
         device = offsets_B.device
         bounds = torch.arange(n_sequences + 1, device=device, dtype=torch.int32) * length
@@ -122,8 +122,8 @@ class Layout:
 
     @classmethod
     def _side_by_side(cls, lengths: list[int], device: torch.device | str, longest: int) -> Layout:
-        # With numpy: thousands of short sequences are laid out for every step, and torch's way
-        # from lists to tensors takes longer than a GPU needs for the step itself.
+        # With numpy: a step may have thousands of short sequences, and torch needs longer to
+        # convert lists to tensors than a GPU needs for the step itself.
         counts = np.array(lengths, dtype=np.int32)
         ends = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(counts, out=ends[1:])
@@ -152,7 +152,7 @@ class Layout:
         device: torch.device | str = "cpu",
         tree: Tree | None = None,
     ) -> Layout:
-        """The rows in use of a cache with room for `capacity` rows a sequence."""
+        """Return the layout of the used rows of a cache with `capacity` rows per sequence."""
         return cls(
             starts_B=torch.arange(len(lengths), device=device, dtype=torch.int32) * capacity,
             lengths_B=torch.tensor(lengths, dtype=torch.int32).to(device, non_blocking=True),
@@ -166,7 +166,7 @@ class Layout:
         )
 
     def shifted(self, offsets: Sequence[int]) -> Layout:
-        """The same rows, but each sequence goes on behind `offsets` earlier tokens in a cache."""
+        """Return this layout with positions that continue after `offsets` cached tokens."""
         offset_N = torch.repeat_interleave(
             torch.tensor(offsets, dtype=torch.long),
             torch.tensor(self.known_lengths(), dtype=torch.long),
@@ -176,7 +176,7 @@ class Layout:
         return replace(self, positions_N=self.positions_N + offset_N, reach=reach, memo={})
 
     def pick(self, numbers: Sequence[int]) -> Layout:
-        """These sequences, in this order, of rows that stay where they are."""
+        """Return the layout of some sequences, in this order. The rows do not move."""
         index = torch.tensor(numbers, dtype=torch.long).to(self.starts_B.device)
         lengths = tuple(self.known_lengths()[i] for i in numbers)
         return replace(
@@ -196,16 +196,16 @@ class Layout:
 
     @property
     def is_full_grid(self) -> bool:
-        """Every sequence has `longest` rows and they stand side by side."""
+        """Whether every sequence has `longest` rows and the sequences are contiguous."""
         return self.bounds is not None and self.stride is not None
 
     def has_all(self, n_rows: int) -> bool:
-        """Whether every sequence is known to have at least so many rows."""
+        """Whether every sequence is known to have at least `n_rows` rows."""
         return self.lengths is not None and min(self.lengths, default=0) >= n_rows
 
     def beginnings(self, n_rows: int) -> tuple[Tensor, Layout]:
-        """The first rows of each sequence, which must have so many, and how they lie by
-        themselves."""
+        """Return the numbers of the first `n_rows` rows of each sequence, and the layout of these
+        rows. Every sequence must have at least that many."""
         new_R = torch.arange(n_rows, device=self.starts_B.device)
         row_N = (self.starts_B.long()[:, None] + new_R).flatten()
         return row_N, Layout.steps(torch.zeros_like(self.starts_B), n_rows, n_rows)
@@ -221,22 +221,22 @@ class Layout:
         )
 
     def known_lengths(self) -> tuple[int, ...]:
-        """The lengths on the host; waits for the device where they are not there yet."""
+        """Return the lengths on the host. This waits for the device if they are not known yet."""
         return self.lengths if self.lengths is not None else tuple(self.lengths_B.tolist())
 
     def split(self, x_N: Tensor) -> list[Tensor]:
-        """The rows of each sequence."""
+        """Return the rows of each sequence."""
         pairs = zip(self.starts_B.tolist(), self.known_lengths(), strict=True)
         return [x_N[start : start + length] for start, length in pairs]
 
     def last_N(self) -> Tensor:
-        """The row of each sequence's last token."""
+        """Return the row number of each sequence's last token."""
         return self.starts_B + self.lengths_B - 1
 
     def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
-        """One row a sequence: its `first`, its `last`, or the `mean` of all.
+        """Return one row per sequence: its `first`, its `last`, or the `mean` of all.
 
-        Empty sequences, which the fixed-size form has at its end, get any row.
+        Empty sequences, at the end of the fixed-size form, get an arbitrary row.
         """
         if pooling in ("first", "last"):
             row_B = self.starts_B if pooling == "first" else self.last_N()
@@ -248,18 +248,18 @@ class Layout:
         return (sum_BD / self.lengths_B[:, None].clamp(min=1)).to(x_ND.dtype)
 
     def numbers_N(self) -> Tensor:
-        """The sequence of each row."""
+        """Return the sequence number of each row."""
         return torch.repeat_interleave(self.lengths_B, output_size=self.n_rows)
 
     def real_N(self) -> Tensor:
-        """Which rows are of a sequence, and no padding."""
+        """Return the mask of rows that are not padding: all of them."""
         return torch.ones_like(self.positions_N, dtype=torch.bool)
 
     def nth(self, x_ND: Tensor, number: int) -> Tensor:
-        """That row of every sequence, counted from 0."""
+        """Return row `number` of every sequence, counted from 0."""
         return x_ND[(self.starts_B.long() + number).clamp(max=self.n_rows - 1)]
 
 
 def loss_weights(lengths: Sequence[int], n_rows: int, device: torch.device | str = "cpu") -> Tensor:
-    """One for real rows, zero for the dummy tail of a fixed-size batch."""
+    """Return the loss weights of a fixed-size batch: one for real rows, zero for dummy rows."""
     return (torch.arange(n_rows) < sum(lengths)).float().to(device, non_blocking=True)

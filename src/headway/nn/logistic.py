@@ -1,4 +1,4 @@
-"""Linear models of which features each row has: small, deterministic, without autograd."""
+"""Linear models of sparse features: small, deterministic, without autograd."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class Sparse(NamedTuple):
-    """Features of rows: their numbers, one row behind another."""
+    """Sparse features: the feature numbers of all rows, concatenated."""
 
     numbers: Tensor
     starts_N: Tensor
-    """Where each row begins in `numbers`."""
+    """Index in `numbers` of the first feature of each row."""
 
     n_features: int
 
@@ -23,8 +23,8 @@ class Sparse(NamedTuple):
 
 
 Link = Literal["one", "several", "number"]
-"""What scores mean: one class of many (softmax), labels that are each right or not (sigmoid), or
-numbers."""
+"""Meaning of the scores: `one` of several classes (softmax), `several` independent labels
+(sigmoid), or a `number`."""
 
 
 class Fitted(NamedTuple):
@@ -41,7 +41,7 @@ def fit_logistic(
     iterations: int = 60,
     telling: bool = False,
 ) -> Fitted:
-    """`fit_linear` of one class of many."""
+    """Fit a classifier of one class per row with `fit_linear`."""
     right_NC = F.one_hot(targets_N, n_classes).float()
     return fit_linear(rows, right_NC, "one", l2=l2, iterations=iterations, telling=telling)
 
@@ -55,13 +55,16 @@ def fit_linear(
     iterations: int = 60,
     telling: bool = False,
 ) -> Fitted:
-    """Minimises Σ loss + ½ l2 ‖weights‖². The loss is −log p, or half the square of the distance of
-    numbers (ridge regression). `right_NC`: ones and zeros, or numbers.
+    """Fit a linear model: minimise Σ loss + ½ l2 ‖weights‖².
 
-    `telling`: a feature may weigh the more, the more its counts tell each class from the others
-    (Wang & Manning 2012), so that l2 holds the rest back."""
+    The loss is −log p, or half the squared error of numbers (ridge regression). `right_NC`: ones
+    and zeros, or numbers.
+
+    `telling`: scale features by how well they separate each class from the others (Wang & Manning
+    2012), so that l2 shrinks the other features more.
+    """
     n, n_classes = right_NC.shape
-    # Which rows have each feature: the gradient is a sum over these.
+    # The rows that have each feature: the gradient is a sum over them.
     order = rows.numbers.argsort(stable=True)
     ends = torch.cat([rows.starts_N[1:], rows.starts_N.new_tensor([len(rows.numbers)])])
     row_of = torch.repeat_interleave(torch.arange(n), ends - rows.starts_N)[order]
@@ -82,7 +85,7 @@ def fit_linear(
 
     @torch.no_grad()
     def loss() -> float:
-        """And its gradient, by hand: in a small part of the time that autograd takes."""
+        """Return the loss and set its gradient by hand, much faster than autograd."""
         used_FC = weight_FC if scale_FC is None else weight_FC * scale_FC
         losses, wrong_NC = _losses(rows.scores(used_FC, bias_C), right_NC, link)
         sums_FC = summed(wrong_NC) if scale_FC is None else summed(wrong_NC) * scale_FC
@@ -96,7 +99,7 @@ def fit_linear(
 
 
 def _losses(scores_NC: Tensor, right_NC: Tensor, link: Link) -> tuple[Tensor, Tensor]:
-    """The sum of the losses, and their gradient by the scores."""
+    """Return the sum of the losses, and its gradient with respect to the scores."""
     if link == "one":
         logs_NC = scores_NC.log_softmax(-1)
         return -(logs_NC * right_NC).sum(), logs_NC.exp() - right_NC
@@ -108,8 +111,11 @@ def _losses(scores_NC: Tensor, right_NC: Tensor, link: Link) -> tuple[Tensor, Te
 
 
 def told_apart(counts_FC: Tensor, counts_F1: Tensor, n_C: Tensor, n: int) -> Tensor:
-    """How far the shares of rows with a feature are apart, between rows with a label and without:
-    the magnitude of the log of their ratio. The counts are of rows with a feature, by label and in
-    all; `n` is the number of rows."""
+    """Return how strongly each feature separates rows with a label from rows without it.
+
+    This is the absolute log ratio of the feature's frequencies in both. `counts_FC` and `counts_F1`
+    count the rows with a feature, by label and in total. `n_C` counts the rows with each label, and
+    `n` is the number of rows.
+    """
     others_FC = counts_F1 - counts_FC
     return (((counts_FC + 1) / (n_C + 2)) / ((others_FC + 1) / (n - n_C + 2))).log().abs()

@@ -1,8 +1,8 @@
-"""LoRA: a matrix W that was learned elsewhere stays as it is, and W + B·A is used instead of it.
+"""LoRA (Hu et al. 2021): a pretrained matrix W is frozen, and W + B·A is used instead of it.
 
-A and B have a small rank, so what is trained and what the optimiser keeps is a few per cent of the
-model (Hu et al. 2021). Afterwards B·A is added to W once and nothing is left of it: a model that
-was trained so is saved, copied and used as any other.
+A and B have a small rank, so the trained weights and the optimiser state are a few per cent of the
+model. After training, B·A is added to W once. The model is then saved, copied and used like any
+other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from headway.nn.cpu_packed import ALL
 from headway.nn.linear import Linear, linear
 
 Targets = Literal["attention", "all"]
-"""Which matrices of a layer: those of attention, or those of the feed-forward too."""
+"""Matrices of a layer that get LoRA: those of attention, or also those of the feed-forward."""
 
 
 class LoraLinear(Linear):
-    """Takes the place of a linear layer and has its very weight, which no longer learns."""
+    """Replacement of a linear layer. It shares the layer's frozen weight and adds B·A."""
 
     lora_a: nn.Parameter
     lora_b: nn.Parameter
@@ -37,7 +37,7 @@ class LoraLinear(Linear):
             made = cls(n_in, n_out, bias=layer.bias is not None)
         made.weight, made.bias = layer.weight, layer.bias
         made.packed, made.scale = layer.packed, alpha / rank
-        # A starts so that A·x has the variance of x, and B at zero: nothing is changed yet.
+        # Initially, A·x has the variance of x, and B is zero: the output does not change.
         a_RD = torch.empty(rank, n_in).normal_(0.0, n_in**-0.5, generator=random)
         made.lora_a = nn.Parameter(a_RD.to(layer.weight))
         made.lora_b = nn.Parameter(layer.weight.new_zeros(n_out, rank))
@@ -52,7 +52,7 @@ class LoraLinear(Linear):
 
     @torch.no_grad()
     def merged(self) -> Linear:
-        """A plain layer with the same output. It takes over the weight, changed in place."""
+        """Return a plain layer with the same output. It owns the weight, changed in place."""
         self.weight += self.lora_b @ self.lora_a * self.scale
         n_out, n_in = self.weight.shape
         with torch.device("meta"):
@@ -62,16 +62,16 @@ class LoraLinear(Linear):
 
 
 def add_lora(model: nn.Module, rank: int, alpha: float, targets: Targets, seed: int = 0) -> None:
-    """Change a model in place so that of its layers only A and B learn, and beside them its heads.
+    """Add LoRA to a model in place, so that only A, B and the output heads are trained.
 
-    What it computes does not change. Layers that are frozen already get none. The projections to
-    queries, keys and values lie in one matrix and share one A. The same seed gives the same A on
-    every device.
+    The output does not change. Layers that are already frozen get no LoRA. The projections to
+    queries, keys and values are one matrix and share one A. The same seed gives the same A on every
+    device.
     """
     if not any(isinstance(part, Block) for part in model.modules()):
         raise ConfigError(
-            f"lora.rank={rank} changes the matrices of a Transformer's layers, and this model has "
-            "another body. Leave it out: all of its weights are trained then."
+            f"lora.rank={rank} needs the matrices of a Transformer's layers, and this model has "
+            "none. To train all of its weights, leave lora.rank out."
         )
     random = torch.Generator().manual_seed(seed)
     chosen = [place for place in _targets(model, targets) if place[2].weight.requires_grad]
@@ -83,9 +83,10 @@ def add_lora(model: nn.Module, rank: int, alpha: float, targets: Targets, seed: 
 
 
 def merge_lora(model: nn.Module) -> nn.Module:
-    """The same model with plain layers again and the same output. Without LoRA it stays as it is.
+    """Replace LoRA by plain layers with the same output, and return the model.
 
-    What was frozen for LoRA stays frozen: this is for the end of training.
+    A model without LoRA is not changed. Weights that were frozen for LoRA stay frozen: this is for
+    the end of training.
     """
     for owner in list(model.modules()):
         for name, layer in list(owner.named_children()):
@@ -95,7 +96,7 @@ def merge_lora(model: nn.Module) -> nn.Module:
 
 
 def merge_tensors(weights: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
-    """The weights of a checkpoint as those of a plain model; without LoRA they stay as they are."""
+    """Merge LoRA into the weights of a checkpoint. Without LoRA, they are returned as they are."""
     plain = {name: tensor for name, tensor in weights.items() if "lora_" not in name}
     for name, b_OR in weights.items():
         if name.endswith(".lora_b"):
@@ -106,7 +107,7 @@ def merge_tensors(weights: Mapping[str, Tensor], alpha: float) -> dict[str, Tens
 
 
 def _targets(model: nn.Module, targets: Targets) -> Iterator[tuple[nn.Module, str, Linear]]:
-    """Each layer with the part that holds it and its name there."""
+    """Yield the module that holds each target layer, the layer's name in it, and the layer."""
     for block in model.modules():
         if isinstance(block, Block):
             for attention in (block.attention, block.cross):

@@ -1,7 +1,7 @@
-"""Cross-entropy over a large vocabulary, from vectors: scores exist a chunk of rows at a time.
+"""Cross-entropy over a large vocabulary, with logits for only a chunk of rows at a time.
 
-The gradient of a chunk is made where its scores stood and used at once, so nothing of size N × V is
-kept, nothing is computed twice, and three matrix products remain.
+The gradient of a chunk overwrites its logits and is used at once. Nothing of size N × V is kept,
+nothing is computed twice, and three matrix products remain.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from headway.nn.kernels import HAS_TRITON
 from headway.nn.linear import linear
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-"""Scores held at a time."""
+"""Size in bytes of the logits that are held at a time."""
 
 ALIGNED = {"cuda": 64, "cpu": 1}
-"""Scores are made for a multiple of so many words. Tensor cores read rows that begin at multiples
-of 16 bytes; a vocabulary of another size takes them out of the three largest products of a step:
-transformer-base with 31,903 words trained at two thirds of its speed without this."""
+"""The vocabulary is padded to a multiple of this.
+
+Tensor cores read rows that begin at multiples of 16 bytes. With other vocabulary sizes, the three
+largest products of a step cannot use them. Without padding, transformer-base with 31,903 tokens
+trained at two thirds of its speed.
+"""
 
 BLOCK_BYTES = 1 << 22
-"""On a CPU, scores turned into their gradient at a time: they stay in the caches meanwhile."""
+"""Size in bytes of the logits that a CPU turns into their gradient at a time: it fits caches."""
 
 
 class Smoothing(NamedTuple):
-    """The target distribution: `right` on the target word and `wrong` on every other."""
+    """Target distribution: probability `right` for the target token, `wrong` for every other."""
 
     right: float
     wrong: float
 
     @classmethod
     def of(cls, amount: float, vocab_size: int, kind: str = "paper") -> Smoothing:
-        """`paper`: the amount is spread over the wrong words; `torch`: over all words."""
+        """Spread the amount over the wrong tokens (`paper`), or over all tokens (`torch`)."""
         if kind == "paper":
             return cls(1.0 - amount, amount / max(vocab_size - 1, 1))
         if kind == "torch":
             return cls(1.0 - amount + amount / vocab_size, amount / vocab_size)
-        raise ValueError(f"unknown smoothing {kind!r}, known are 'paper' and 'torch'")
+        raise ValueError(f"unknown smoothing {kind!r}. Known kinds: 'paper', 'torch'.")
 
 
 class Loss(NamedTuple):
     sum: Tensor
-    """Cross-entropy with the smoothed targets, summed over rows; this one has a gradient."""
+    """Cross-entropy with the smoothed targets, summed over rows. It has a gradient."""
 
     nll: Tensor
     """Negative log-likelihood without smoothing, summed over rows, for reporting."""
@@ -60,7 +63,7 @@ def vocabulary_loss(
     smoothing: Smoothing,
     weights_N: Tensor | None = None,
 ) -> Loss:
-    """Summed, not averaged: the loop divides by the targets of the whole step."""
+    """Return the loss summed over rows; the training loop divides it by the step's targets."""
     if weights_N is None:
         weights_N = torch.ones(len(targets_N), device=x_ND.device)
     learns = torch.is_grad_enabled()
@@ -83,7 +86,7 @@ class _VocabularyLoss(torch.autograd.Function):
         learns: bool,
     ) -> tuple[Tensor, Tensor]:
         n_words = len(weight_VD)
-        more = -n_words % ALIGNED.get(x_ND.device.type, 1)  # words that nobody says
+        more = -n_words % ALIGNED.get(x_ND.device.type, 1)  # padding, not part of the loss
         cast_VD, padded_V = weight_VD.to(x_ND.dtype), bias_V
         if more:
             cast_VD = F.pad(cast_VD, (0, 0, 0, more))
@@ -132,7 +135,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
 
 def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
-    """Equally many rows in each, as few chunks as their size allows."""
+    """Return slices with equal numbers of rows, as few as the size limit allows."""
     limit = max(1, CHUNK_BYTES.get(x_ND.device.type, 1 << 26) // (x_ND.itemsize * n_words))
     n_chunks = -(-len(x_ND) // limit)
     size = max(1, -(-len(x_ND) // max(1, n_chunks)))
@@ -142,7 +145,7 @@ def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
 def loss_and_gradient_(
     scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: Smoothing
 ) -> tuple[Tensor, Tensor]:
-    """Weighted loss and likelihood of each row; the scores are overwritten by their gradient."""
+    """Return the weighted loss and NLL of each row. Overwrite the logits with their gradient."""
     if HAS_TRITON and scores_NV.is_cuda and scores_NV.dtype != torch.float64:
         from headway.nn.kernels.loss import fused_loss_and_gradient_
 
@@ -159,7 +162,7 @@ def loss_and_gradient_(
 def _block_(
     scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: Smoothing
 ) -> tuple[Tensor, Tensor]:
-    """Without memory of the size of the scores where they are fp32 or wider."""
+    """Compute a block in plain torch. If the logits are fp32 or wider, no copy of them is made."""
     x_NV = scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))
     weights_N = weights_N.to(x_NV.dtype)
     right, wrong = smoothing
@@ -167,7 +170,7 @@ def _block_(
     at_target_N = x_NV.gather(1, targets_N[:, None])[:, 0]
     sum_N = x_NV.sum(-1) if wrong else 0.0
     torch.softmax(x_NV, -1, out=x_NV)
-    # The likeliest word's share tells what all were divided by, without another exponential.
+    # The largest probability gives the normaliser without another exponential.
     log_total_N = top_N - x_NV.amax(-1).log()
     nll_N = log_total_N - at_target_N
     loss_N = (right - wrong) * nll_N
@@ -188,7 +191,7 @@ def _plus_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    """a @ b, summed up in `dtype` and left there."""
+    """Return a @ b, accumulated and returned in `dtype`."""
     if a.is_cuda and a.dtype != dtype:
         return torch.mm(a, b, out_dtype=dtype)
     return torch.mm(a, b).to(dtype)

@@ -1,9 +1,9 @@
-"""Log-mel pictures of sound on flat batches, with Whisper's numbers.
+"""Log-mel spectrograms of audio on flat batches, with Whisper's parameters.
 
-Recordings stand side by side in `samples_S`; a frame is a window around its middle sample, which
-reflects at the ends of its own recording as `torch.stft(center=True)` does. All in fp32: a
-spectrum spans ten powers of ten, which 16 bits do not hold. Q are the frequencies of the
-transform, F the bands, W the samples of a window, B the recordings.
+Recordings are contiguous in `samples_S`. A frame is a window around its middle sample, reflected at
+the ends of its own recording as in `torch.stft(center=True)`. All in fp32: a spectrum spans ten
+powers of ten, which 16 bits do not hold. Axes: Q frequencies of the transform, F mel bands, W
+samples of a window, A frames, B recordings.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from torch import Tensor, nn
 Scale = Literal["whisper", "standard"]
 
 FLOOR = 1e-10
-"""No power counts as less, so that silence has a logarithm."""
+"""Lower bound of the power, so that silence has a logarithm."""
 
 BREAK_HZ, BREAK_MEL, STEP = 1000.0, 15.0, math.log(6.4) / 27.0
-"""Slaney's scale: 3 mel in 200 Hz up to 1 kHz, then 27 mel for each factor of 6.4."""
+"""Slaney's scale: 3 mel per 200 Hz up to 1 kHz, then 27 mel for each factor of 6.4."""
 
 FRAMES_AT_ONCE = {"cpu": 1024}
 MOST_FRAMES_AT_ONCE = 16_384
-"""Windows are cut out of the samples this many at a time: what a processor's cache holds, and
-elsewhere what bounds the memory."""
+"""Number of frames that are computed at a time. On a CPU they fit into its cache; elsewhere the
+limit bounds the memory."""
 
 
 def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
-    """Triangles from 0 Hz to half the rate, of equal area, on Slaney's scale: (Q F). A band that is
-    narrower than the transform resolves is empty."""
+    """Return triangular filters of equal area on Slaney's scale, from 0 Hz to half the rate: (Q F).
+
+    A band that is narrower than the transform resolves is empty.
+    """
     top = _mel_of(rate / 2)
     edges = _hertz_of(torch.linspace(0.0, top, bands + 2, dtype=torch.float64))
     low_F, peak_F, high_F = edges[:-2], edges[1:-1], edges[2:]
@@ -55,9 +57,9 @@ def _hertz_of(mel: Tensor) -> Tensor:
 
 
 class LogMel(nn.Module):
-    """Samples to log-mel frames; each recording is scaled by itself, whatever stands beside it.
+    """Convert samples to log-mel frames. Each recording is scaled independently of the others.
 
-    `whisper`: log10 of the power, no less than 8 below the recording's highest, then (x + 4) / 4.
+    `whisper`: log10 of the power, at least the recording's maximum − 8, then (x + 4) / 4.
     `standard`: the natural logarithm, then mean 0 and variance 1 in each band of a recording.
     """
 
@@ -68,12 +70,12 @@ class LogMel(nn.Module):
         super().__init__()
         self.rate, self.n_fft, self.hop, self.bands = rate, n_fft, hop, bands
         self.scale: Scale = scale
-        # A copy: torch's own is a part of one that is longer, which `torch.export` cannot save.
+        # A copy: torch returns a view of a longer window, which `torch.export` cannot save.
         self.register_buffer("window_W", torch.hann_window(n_fft).clone(), persistent=False)
         self.register_buffer("filters_QF", mel_filters(rate, n_fft, bands), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """A model cast to 16 bits keeps its ears: these tables stay fp32."""
+        """Keep the window and the filters in fp32 when the model is cast to 16 bits."""
         super()._apply(fn, recurse)
         if self.window_W.dtype != torch.float32:
             device = self.window_W.device
@@ -91,11 +93,11 @@ class LogMel(nn.Module):
         n_recordings: int,
         speed_A: Tensor | None = None,
     ) -> Tensor:
-        """The frames around `centre_A`, of recordings in samples `low_A` up to `high_A`.
+        """Return the frames around `centre_A`, of recordings in samples `low_A` up to `high_A`.
 
-        `number_A` says which recording a frame is of: frames of one are scaled together. A
-        recording shorter than the window is reflected as often as needed. `speed_A`: so many
-        samples of a recording are one here, read on straight lines between them.
+        `number_A` is the recording of each frame; the frames of a recording are scaled together. A
+        recording shorter than the window is reflected as often as needed. `speed_A` is the distance
+        between the samples of a window, in samples of the recording, with linear interpolation.
         """
         size = FRAMES_AT_ONCE.get(samples_S.device.type, MOST_FRAMES_AT_ONCE)
         inputs = [centre_A, low_A, high_A, *([] if speed_A is None else [speed_A])]
@@ -115,7 +117,7 @@ class LogMel(nn.Module):
         speed_A: Tensor | None = None,
     ) -> Tensor:
         offset_W = torch.arange(self.n_fft, device=samples_S.device) - self.n_fft // 2
-        # A walk to and fro over a recording of n samples comes back after 2 (n − 1) steps.
+        # Reflection at both ends of n samples has a period of 2 (n − 1) samples.
         last_A1 = (high_A - low_A - 1)[:, None]
         round_A1 = (2 * last_A1).clamp(min=1)
         begin_A1 = (centre_A - low_A)[:, None]
@@ -146,12 +148,12 @@ def _standard_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Te
     log_AF = power_AF.clamp(min=FLOOR).log()
     centred_AF = log_AF - means_of_recordings(log_AF, number_A, n_recordings)[number_A]
     variance_BF = means_of_recordings(centred_AF.square(), number_A, n_recordings)
-    # A band without change, as in digital silence, becomes zeros.
+    # A constant band, as in digital silence, becomes zeros.
     return centred_AF * variance_BF.clamp(min=1e-6).rsqrt()[number_A]
 
 
 def means_of_recordings(x_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
-    # Sums on a GPU are taken in any order; in fp64 the mean is the same fp32 number each time.
+    # A GPU sums in any order; with fp64 sums, the mean is the same fp32 number each time.
     total_BF = x_AF.new_zeros(n_recordings, x_AF.shape[1], dtype=torch.float64)
     total_BF = total_BF.index_add(0, number_A, x_AF.double())
     count_B = total_BF.new_zeros(n_recordings).index_add(
@@ -169,9 +171,9 @@ def log_mel(
     bands: int = 80,
     scale: Scale = "whisper",
 ) -> Tensor:
-    """The frames of one recording (A F), by `torch.stft`: a frame for each whole hop, at least one.
+    """Return the log-mel frames of one recording (A F): one for each whole hop, at least one.
 
-    As Whisper does, the frame in the middle of which the recording ends is left out.
+    As in Whisper, the frame centred on the end of the recording is left out. Uses `torch.stft`.
     """
     half = n_fft // 2
     padded = torch.from_numpy(np.pad(samples_S.float().numpy(), half, mode="reflect"))

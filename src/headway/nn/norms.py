@@ -1,4 +1,4 @@
-"""Norms. Both compute in fp32 whatever the stream's type, and give back the stream's type."""
+"""Norms. Both compute in fp32 (or wider) and return the dtype of their input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIXTEEN_BIT = (torch.bfloat16, torch.float16)
 
 
 class LayerNorm(nn.Module):
-    """Mean 0, variance 1 over the last axis, then a learned scale and shift."""
+    """Layer norm: mean 0, variance 1 over the last axis, then a learned scale and shift."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Mean square 1 over the last axis, then a learned scale."""
+    """RMS norm: mean square 1 over the last axis, then a learned scale."""
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": 
 
 
 def add_norm(norm: nn.Module, x_ND: Tensor, y_ND: Tensor, dropout: float) -> Tensor:
-    """norm(x + dropout(y)): on CUDA in 16 bits one kernel of ours, elsewhere as it is written."""
+    """Return norm(x + dropout(y)): one fused kernel on CUDA in 16 bits, else plain torch."""
     fits = HAS_TRITON and x_ND.is_cuda and x_ND.dtype in SIXTEEN_BIT
     if fits and isinstance(norm, LayerNorm):
         from headway.nn.kernels.add_norm import fused_add_norm

@@ -1,4 +1,4 @@
-"""How a model knows where a token stands: added to the input, turned into q and k, or in scores."""
+"""Position encodings: added to the input, applied to q and k, or added to attention scores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headway.nn.layout import Layout
 def sinusoids(
     n_positions: int, width: int, *, halves: bool = False, whisper: bool = False
 ) -> Tensor:
-    """The paper's code: sin(pos / 10000^(2i/d)) in dimension 2i and the cosine in 2i + 1.
+    """Return the sinusoidal table: sin(pos / 10000^(2i/d)) in dimension 2i, the cosine in 2i + 1.
 
-    `halves` puts all sines first, then all cosines, as Marian and Whisper store theirs. `whisper`:
-    with its rates, which end at 1 / 10000 exactly.
+    `halves` puts all sines first, then all cosines, as in Marian and Whisper. `whisper` uses
+    Whisper's frequencies, which end at exactly 1 / 10000.
     """
     end = width - 2 if whisper else width
     rate_I = torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / end))
@@ -31,7 +31,7 @@ def sinusoids(
 
 
 def sinusoids_2d(n_rows: int, n_columns: int, width: int) -> Tensor:
-    """For images: half of the width encodes the row, half the column. (rows × columns, width)."""
+    """Return 2-D sinusoids for images (rows × columns, width), row codes in the first half."""
     if width % 4:
         raise UserError(f"2-D sinusoids need a width divisible by 4, not {width}.")
     rows_YXD = sinusoids(n_rows, width // 2)[:, None].expand(-1, n_columns, -1)
@@ -40,7 +40,7 @@ def sinusoids_2d(n_rows: int, n_columns: int, width: int) -> Tensor:
 
 
 class Sinusoidal(nn.Module):
-    """Add the paper's code. It has no parameters and no longest sequence: the table grows."""
+    """Add sinusoidal position encodings, without parameters or maximum length: the table grows."""
 
     table_PD: Tensor
 
@@ -69,17 +69,18 @@ class Learned(nn.Module):
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         if layout.reach > self.table.num_embeddings:
             raise UserError(
-                f"a sequence of {layout.reach} tokens, but this model's learned positions end at "
-                f"max_len={self.table.num_embeddings}. Cut or split the text, or train a model "
-                "with a larger max_len or with positions that have no end (sinusoidal, rotary)."
+                f"a sequence has {layout.reach} tokens, but this model has learned positions for "
+                f"only max_len={self.table.num_embeddings}. Cut or split the text, or train a "
+                "model with a larger max_len or with sinusoidal or rotary positions."
             )
         return x_ND + self.table(layout.positions_N).to(x_ND.dtype)
 
 
 class Grid2d(nn.Module):
-    """Positions on a picture's grid of patches, learned or sinusoidal; other sizes interpolate.
+    """Position encodings of an image's grid of patches, learned or sinusoidal.
 
-    Rows of `x_ND` are patches line by line; `shapes` says how many lines and columns each has.
+    Learned ones are interpolated for other sizes. Rows of `x_ND` are patches in row-major order;
+    `shapes` is the number of rows and columns of each image.
     """
 
     table_YXD: Tensor
@@ -113,10 +114,11 @@ class Grid2d(nn.Module):
 def rope_rates(
     width: int, base: float, scaling: str = "none", factor: float = 1.0, trained_len: int = 8192
 ) -> Tensor:
-    """Turns per position of each pair of numbers, slowed down to reach further than trained.
+    """Return the rotation in radians per position of each pair, scaled for longer contexts.
 
-    linear: all alike. ntk: by a larger base, so that fast pairs stay exact. llama3: slow pairs by
-    the factor, fast ones not at all, with a ramp from a quarter of to the whole trained context.
+    `linear` divides all rates by the factor. `ntk` enlarges the base, so that fast pairs hardly
+    change. `llama3` divides the rates of slow pairs and keeps those of fast pairs. Between
+    wavelengths of a quarter of the trained context and the whole of it, it interpolates.
     """
     if scaling == "ntk":
         base = base * factor ** (width / (width - 2))
@@ -132,7 +134,7 @@ def rope_rates(
 
 
 class Rotary(nn.Module):
-    """Turn pairs of q and k by an angle that grows with the position: scores see distances."""
+    """Rotate pairs of q and k by an angle proportional to position: scores depend on distances."""
 
     cos_PI: Tensor
     sin_PI: Tensor
@@ -148,7 +150,7 @@ class Rotary(nn.Module):
         return torch.arange(n_positions).double()[:, None] * self.rates()
 
     def forward(self, x_NHK: Tensor, layout: Layout) -> Tensor:
-        """Number i of a head is paired with number i + K/2."""
+        """Rotate heads. Dimension i of a head is paired with dimension i + K/2."""
         if layout.reach > len(self.cos_PI):
             angle_PI = self._angles(layout.reach)
             self.cos_PI, self.sin_PI = (
@@ -163,7 +165,7 @@ class Rotary(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Scores fall off with distance, each head at its own slope (Press et al. 2021)."""
+    """ALiBi (Press et al. 2021): scores decrease with distance, with a slope per head."""
 
     slope_H11: Tensor
 
@@ -177,7 +179,8 @@ class Alibi(nn.Module):
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Powers of 2^(-8/n); if n is no power of two, every other one of the next size up follows."""
+    """Return powers of 2^(-8/n). If n is not a power of two, start from the next lower one, and add
+    every other slope of the next higher one."""
     whole = 2 ** math.floor(math.log2(n_heads))
     slopes = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     finer = [2.0 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]
@@ -185,9 +188,10 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class Relative(nn.Module):
-    """A trained number per head and bucket of distances (T5). A stack's layers share one table.
+    """T5 position bias: a trained value per head and bucket of distances.
 
-    The bucket of each distance is worked out once: every runtime rounds a logarithm differently.
+    The layers of a stack share the table. The bucket of each distance is computed once, because
+    runtimes round logarithms differently.
     """
 
     bucket_P: Tensor
@@ -200,13 +204,14 @@ class Relative(nn.Module):
         self.register_buffer("bucket_P", self.bucket(distance_P), persistent=False)
 
     def forward(self, distance_TS: Tensor) -> Tensor:
-        far = self.max_distance  # distances of so much and more are all one
+        far = self.max_distance  # all larger distances share a bucket
         bucket_TS = self.bucket_P[distance_TS.clamp(-far, far) + far]
         bias_TSH: Tensor = self.table(bucket_TS)
         return bias_TSH.movedim(-1, -3)
 
     def bucket(self, distance_TS: Tensor) -> Tensor:
-        """Near distances have a bucket each, far ones share logarithmically wider ones."""
+        """Return the bucket of each distance. Near distances have one each; far ones share wider
+        ones, spaced logarithmically."""
         n_buckets = self.table.num_embeddings
         if self.causal:
             back_TS = (-distance_TS).clamp(min=0)
@@ -223,13 +228,13 @@ class Relative(nn.Module):
 
 
 class BiasOfSome(nn.Module):
-    """What a bias adds to some of its heads: those that a pruned attention still has."""
+    """Position bias of the heads that remain in a pruned attention."""
 
     kept_H: Tensor
 
     def __init__(self, bias: Callable[[Tensor], Tensor], kept: Sequence[int]) -> None:
         super().__init__()
-        self.whole = (bias,)  # not as a part: the weights of a bias belong to the stack
+        self.whole = (bias,)  # not as a submodule: the bias belongs to the stack
         self.register_buffer("kept_H", torch.tensor(kept), persistent=False)
 
     def forward(self, distance_TS: Tensor) -> Tensor:
@@ -238,13 +243,14 @@ class BiasOfSome(nn.Module):
 
 
 def most_positions(front: nn.Module) -> int | None:
-    """The most positions that a front knows, if there is an end to them."""
+    """Return the most positions that a front supports, or None if there is no limit."""
     tables = [part.table for part in front.modules() if isinstance(part, Learned)]
     return min((table.num_embeddings for table in tables), default=None)
 
 
 def stretch(model: nn.Module, reach: int) -> None:
-    """Make tables of positions that have no end this long: a recording knows their place."""
+    """Extend sinusoidal and rotary tables to `reach` positions. Do this before a CUDA graph
+    captures the tables' addresses."""
     layout = replace(Layout.of([1]), reach=reach)
     for part in model.modules():
         if isinstance(part, Sinusoidal) and reach > len(part.table_PD):

@@ -1,9 +1,9 @@
-"""LSTM and GRU on flat batches: each token is read with what is left of those before it.
+"""LSTM and GRU on flat batches.
 
-A batch goes in as a packed sequence: the first tokens of all sequences, then all second ones, and
-so on, so that each step is one product and no padding is computed. Where the host knows no lengths,
-since a step is recorded, it goes in as a grid of fixed shape. With a cache a step goes on from the
-state of the token before it, whichever hypothesis that is of.
+A batch is processed as a packed sequence: the first tokens of all sequences, then all second ones,
+and so on. Each step is then one product without padding. If the host does not know the lengths, as
+in a CUDA graph, the batch is processed as a grid of fixed shape. With a cache, a step continues
+from the state of the previous token of its hypothesis.
 """
 
 from __future__ import annotations
@@ -29,39 +29,38 @@ CELLS: dict[str, tuple[type[nn.LSTM] | type[nn.GRU], int]] = {
     "lstm": (nn.LSTM, 4),
     "gru": (nn.GRU, 3),
 }
-"""Torch's layer of each kind, and how many matrices its weights hold, one a gate."""
+"""torch's layer of each kind, and its number of gates. Its weights fuse one matrix per gate."""
 
 LATEST = 32
-"""Tokens of a text that was read at once whose states are kept: as many can be taken back."""
+"""Number of last tokens whose states are kept after a prompt, and so can be undone."""
 
 STATE = "state"
 
 
 class Packed(NamedTuple):
-    """The order in which a recurrence reads the rows of a flat batch."""
+    """Packed order: the order in which a recurrence reads the rows of a flat batch."""
 
     sizes: Tensor
-    """Sequences that have a first token, a second one, ...; on the host."""
+    """Number of sequences that have a first token, a second token, ...; on the host."""
 
     rows_N: Tensor
-    """The row of the flat batch at each place ..."""
+    """Row of the flat batch at each place of the packed order."""
 
     place_N: Tensor
-    """... and the place of each row."""
+    """Place in the packed order of each row of the flat batch."""
 
     order_B: Tensor
-    """The sequences that have tokens, the longest first ..."""
+    """Numbers of the sequences that have tokens, longest first."""
 
     rank_B: Tensor
-    """... and where each of all stands there; 0 for those that have none."""
+    """Index of each sequence in `order_B`; 0 for empty sequences."""
 
     groups: list[tuple[Tensor, Tensor]]
-    """The sequences of one length, and their rows (T B): the same batch, a length at a time. On a
-    CPU alone."""
+    """Sequences of equal length and their rows (T B), for each length. Empty except on a CPU."""
 
     @classmethod
     def of(cls, layout: Layout) -> Packed:
-        """Worked out once for all layers."""
+        """Return the packed order of a layout, computed once for all layers."""
         found = layout.memo.get("packed")
         if not isinstance(found, Packed):
             found = cls.of_lengths(layout.known_lengths(), layout.starts_B.device)
@@ -70,7 +69,7 @@ class Packed(NamedTuple):
 
     @classmethod
     def of_lengths(cls, lengths: Sequence[int], device: torch.device) -> Packed:
-        """Of sequences that stand side by side."""
+        """Return the packed order of contiguous sequences of these lengths."""
         counts = np.array(lengths, dtype=np.int64)
         order = np.argsort(-counts, kind="stable")[: int((counts > 0).sum())]
         rank = np.zeros(len(counts), dtype=np.int64)
@@ -95,10 +94,9 @@ class Packed(NamedTuple):
 
 
 class FirstState(nn.Module):
-    """What a decoder begins with: its own view of the encoder's last state.
+    """Initial state of a decoder: a learned projection of the encoder's last state.
 
-    The last state of an encoder that reads both ways has two ends: forwards it is the last row,
-    backwards the first.
+    A bidirectional encoder has two last states: the last row forwards, the first row backwards.
     """
 
     def __init__(self, d_model: int, size: int, *, both_ends: bool) -> None:
@@ -112,11 +110,11 @@ class FirstState(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One layer of torch's LSTM or GRU; both directions, where there are two, side by side in the
-    width of the stream."""
+    """One layer of torch's LSTM or GRU. If it is bidirectional, the outputs of both directions are
+    concatenated and have the width of the stream together."""
 
     compiles = True
-    """What is around it: the steps themselves are cuDNN's."""
+    """Whether the layer can be compiled: its surroundings can, and the steps run in cuDNN."""
 
     def __init__(
         self,
@@ -136,7 +134,7 @@ class Recurrence(nn.Module):
 
     @property
     def size(self) -> int:
-        """Numbers of a state: what is passed on, and in an LSTM its memory cell too."""
+        """Values per state: the hidden state, and in an LSTM the cell state too."""
         return self.state_size(self.width, lstm=self.is_lstm)
 
     @staticmethod
@@ -144,7 +142,7 @@ class Recurrence(nn.Module):
         return 2 * width if lstm else width
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Its weights, each with the rows of every gate."""
+        """Return the weights, each with the row counts of all gates."""
         named = self.cell.named_parameters()
         rows = (self.width,) * self.n_gates
         return {weight: rows for name, weight in named if name.startswith("weight")}
@@ -167,10 +165,10 @@ class Recurrence(nn.Module):
     def read(
         self, x_ND: Tensor, packed: Packed, first_BE: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Whole sequences, from a state each: a row a token, and the last state of each sequence
-        (B E), of one direction alone."""
-        # cuDNN gives gradients back only where it was told that it trains, and a trained model that
-        # is looked into does not. Without dropout of its own this changes no number.
+        """Read whole sequences, each from an initial state. Return a row per token, and the last
+        state of each sequence (B E) in the first direction."""
+        # cuDNN returns gradients only in training mode, but a model under inspection is in
+        # evaluation mode. The cell has no dropout, so training mode does not change its output.
         directions = 2 if self.bidirectional else 1
         if not len(x_ND) or x_ND.is_meta:
             out_ND = self._outline(x_ND) if x_ND.is_meta else x_ND
@@ -194,9 +192,11 @@ class Recurrence(nn.Module):
         return self.read(x_ND, Packed.of(layout), first_BE)[0]
 
     def _in_grid(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
-        """The same where the host knows no lengths, as in a recorded step: a column for each
-        sequence, with zeros behind its end, which no row of it comes after. Backwards each is read
-        from its own end, so that there too what is empty comes last."""
+        """Read sequences as a grid, one column each, if the host does not know the lengths.
+
+        Zeros follow the end of a sequence and do not change its rows. The backward direction starts
+        at the end of each sequence, so that the zeros come last there too.
+        """
         directions = 1 + self.bidirectional
         if first_BE is None:
             first_BE = x_ND.new_zeros(layout.n_sequences, directions * self.size)
@@ -208,7 +208,7 @@ class Recurrence(nn.Module):
             cell_N = cells_N(layout, backwards=number == 1)
             one = slice(number, number + 1)
             begun = tuple(part[one] for part in state) if self.is_lstm else state[one]
-            with warnings.catch_warnings():  # cuDNN copies those of one direction, and says so
+            with warnings.catch_warnings():  # cuDNN warns that it copies the weights
                 warnings.filterwarnings("ignore", message="RNN module weights are not part")
                 out_TBD, *_ = call(
                     to_grid(x_ND, cell_N, layout), begun, weights[number * each :][:each], True, 1,
@@ -218,8 +218,11 @@ class Recurrence(nn.Module):
         return torch.cat(outs, dim=-1)
 
     def _by_length(self, x_ND: Tensor, packed: Packed, first_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for a GRU on a CPU. Backwards, torch's packed one takes time with the square of
-        the rows: each step fills a gradient of all of them."""
+        """Read sequences with a GRU on a CPU, in groups of equal length.
+
+        The backward pass of torch's packed GRU takes time quadratic in the number of rows, because
+        each step fills a gradient of all of them.
+        """
         out_ND = x_ND.new_zeros(len(x_ND), self.cell.hidden_size * (1 + self.bidirectional))
         last_BE = torch.zeros_like(first_BE[:, : self.size])
         for number_B, rows_TB in packed.groups:
@@ -234,7 +237,7 @@ class Recurrence(nn.Module):
         return out_ND, last_BE
 
     def step(self, x_ND: Tensor, state_NE: Tensor) -> Tensor:
-        """The states after one token each."""
+        """Return the states after one more token of each sequence."""
         weights = self._weights(x_ND)
         if not self.is_lstm:
             return torch._VF.gru_cell(x_ND, state_NE, *weights)
@@ -244,7 +247,7 @@ class Recurrence(nn.Module):
     def begin(
         self, memory: Memory | None, cache: LayerCache, like_ND: Tensor | None = None
     ) -> None:
-        """Where sequences begin, in a cache."""
+        """Store the initial state of sequences in a cache."""
         if self.first is not None and memory is not None:
             cache.begin(STATE, self._in_own_type(self.first(memory)))
         elif like_ND is not None:
@@ -259,12 +262,12 @@ class Recurrence(nn.Module):
             states_NE = self.step(x_ND, cache.before(STATE, layout)[:, 0])
             cache.put(STATE, states_NE, layout)
             return states_NE[:, : self.width]
-        # Torch tells only the last memory cell of a sequence. Those of its last tokens are worked
-        # out one by one, so that some can be taken back; what lies before is read at once.
+        # torch returns only the last cell state of a sequence. The states of the last tokens are
+        # computed one by one, so that some tokens can be undone; earlier tokens are read at once.
         state_BE = cache.last(STATE)
         lengths = layout.known_lengths()
         whole = [max(0, length - LATEST) for length in lengths]
-        # Who takes back more than is kept finds no number, rather than a wrong one.
+        # Undoing more tokens than are kept gives NaN rather than a wrong state.
         states_NE = x_ND.new_full((len(x_ND), self.size), torch.nan)
         out_ND = x_ND.new_zeros(len(x_ND), self.width)
         starts = np.cumsum(lengths) - np.array(lengths)
@@ -289,8 +292,10 @@ class Recurrence(nn.Module):
         return out_ND
 
     def _outline(self, x_ND: Tensor) -> Tensor:
-        """Without memory there is no sense in going from step to step: about what all steps
-        together would keep for the backward pass, at once."""
+        """Estimate memory on the meta device, without stepping through time.
+
+        Computes at once about as much as all steps together keep for the backward pass.
+        """
         flat, outs = self._weights(x_ND), []
         for weights in (flat[at : at + 4] for at in range(0, len(flat), 4)):
             gates_NE = F.linear(x_ND, weights[0], weights[2])
@@ -302,7 +307,7 @@ class Recurrence(nn.Module):
         return torch.cat(outs, dim=-1)
 
     def _as_torch(self, state_BE: Tensor, directions: int) -> Tensor | tuple[Tensor, ...]:
-        """A state as torch has it: by direction, and in two where it is an LSTM's."""
+        """Return a state as torch represents it: by direction, and as a pair (h, c) for an LSTM."""
         parts = state_BE.unflatten(1, (-1, directions, self.width)).permute(1, 2, 0, 3)
         whole = [part.contiguous() for part in parts]
         return tuple(whole) if self.is_lstm else whole[0]
@@ -311,7 +316,7 @@ class Recurrence(nn.Module):
         return x.to(self._type(x))
 
     def _type(self, x: Tensor) -> torch.dtype:
-        """What is computed in: cuDNN knows no bf16."""
+        """Return the dtype to compute in: cuDNN does not support bf16 here."""
         own = next(self.cell.parameters()).dtype
         return torch.float32 if x.is_cuda and own is torch.bfloat16 else own
 

@@ -1,5 +1,5 @@
-"""What a SHA-RNN has beside its LSTM (Merity 2019): one head of attention that costs one matrix,
-and a feed-forward network that costs one."""
+"""Parts of a SHA-RNN (Merity 2019) besides its LSTM: attention and feed-forward, one matrix
+each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headway.nn.tap import Tap
 
 
 class SingleHead(nn.Module):
-    """Queries are a product with a matrix; keys and values are the rows themselves, each number
-    scaled by a learned gate. What comes out is added to the stream as it is."""
+    """Attention with one head and one matrix, for the queries. Keys and values are the inputs, each
+    dimension scaled by a learned gate. There is no output projection."""
 
     n_heads = n_kv_heads = 1
     rotary = None
@@ -43,9 +43,9 @@ class SingleHead(nn.Module):
         memory: Memory | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        assert memory is None, "it looks at what came before, and at no memory"
+        assert memory is None, "single-head attention does not support cross-attention"
         q_N1K, keys = self.to_query(x_ND)[:, None], layout
-        # Twice a sigmoid: at the start the rows as they are.
+        # 2 · sigmoid(0) = 1: initially, keys and values are the inputs.
         k_M1K, v_M1K = (
             (x_ND * (2.0 * gate_D.sigmoid()).to(x_ND.dtype))[:, None]
             for gate_D in (self.key_gate, self.value_gate)
@@ -61,12 +61,12 @@ class SingleHead(nn.Module):
 
 
 class Boom(nn.Module):
-    """To several times the width, and back by adding up pieces: one matrix instead of two."""
+    """Feed-forward network with one matrix: widen, then sum pieces of the original width."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
         super().__init__()
         if d_ff % d_model:
-            raise ValueError(f"d_ff={d_ff} is no multiple of d_model={d_model}")
+            raise ValueError(f"d_ff={d_ff} is not a multiple of d_model={d_model}")
         self.n_pieces = d_ff // d_model
         self.to_hidden = Linear(d_model, d_ff)
         self.drop = Dropout(dropout)

@@ -1,4 +1,4 @@
-"""Layers one after another: an encoder, or a decoder where they have cross attention or a cache."""
+"""Stacks of layers: an encoder, or a decoder if they have cross-attention or a cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.nn.tap import Tap
 
 
 class Stack(nn.Module):
-    """Runs the blocks, then the final norm where the wiring has one."""
+    """Run the blocks, then the final norm if there is one."""
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
         self.bias = bias
-        """A position bias that the attention of all blocks shares; here so that it is one part."""
+        """Position bias that the attention of all blocks shares. The stack owns it."""
 
         self.given = Tap()
-        """What each block is given."""
+        """Tap on the input of each block."""
 
     def forward(
         self,
@@ -40,8 +40,8 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         n_first: int | None = None,
     ) -> Tensor:
-        """`n_first`: only so many rows of each sequence are wanted, and the last block computes no
-        others, where `can_end_early`."""
+        """Run the stack. With `n_first`, the last block computes only the first `n_first` tokens of
+        each sequence; this requires `can_end_early`."""
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[number]
@@ -59,7 +59,7 @@ class Stack(nn.Module):
         return bool(self.blocks[-1].can_end_early)
 
     def compile_blocks(self) -> None:
-        """Compile one block; all blocks of the stack share the result, since they look alike."""
+        """Compile the blocks. They have the same code and shapes, so one compilation serves all."""
         exclude_from_compile()
         for block in self.blocks:
             if block.compiles:
@@ -67,15 +67,15 @@ class Stack(nn.Module):
 
     @property
     def has_fixed_shapes(self) -> bool:
-        """Whether all of it can run without knowing lengths on the host."""
+        """Whether all blocks can run without the lengths on the host."""
         return all(block.compiles for block in self.blocks)
 
 
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
-    """Those that a model consists of, by their names."""
+    """Return the stacks of a model with their names."""
     return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]
 
 
 def pick_layers(student: int, teacher: int) -> list[int]:
-    """The teacher's layers that a student starts from: for half as many every other one."""
+    """Return the teacher's layers that a student starts from: every other one for half as many."""
     return [number * teacher // student for number in range(student)]

@@ -1,4 +1,4 @@
-"""Named places where a tensor can be looked at. Outside `record` a tap passes its input on."""
+"""Taps: named places where a tensor can be recorded. Outside `record`, they return their input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.errors import UserError
 
 
 class Tap(nn.Module):
-    """Pass a tensor (or a list of tensors, one a sequence) through unchanged."""
+    """Pass a tensor (or a list of tensors, one per sequence) through unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class Tap(nn.Module):
         return self.listener is not None
 
     def __call__(self, x: Any) -> Any:
-        """Straight through, past what torch does around every call of a module: a tap that nobody
-        listens to is in the way of every token."""
+        """Return the input at once if there is no listener. This avoids torch's overhead of a
+        module call, which every token would pay."""
         return x if self.listener is None else self.forward(x)
 
     def forward(self, x: Any) -> Any:
@@ -39,7 +39,7 @@ class Tap(nn.Module):
 def record(
     model: nn.Module, *suffixes: str, gradients: bool = False
 ) -> Iterator[dict[str, list[Any]]]:
-    """Collect what passes every tap whose name ends in one of `suffixes`, one entry a call.
+    """Collect what passes every tap whose name ends in one of `suffixes`, one entry per call.
 
     With `gradients` the tensors stay in the graph and keep their `.grad` after a backward pass.
     Only this model is affected, and only inside the `with`.

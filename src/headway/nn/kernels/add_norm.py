@@ -1,10 +1,10 @@
-"""norm(x + dropout(y)) in one pass forward and one back: the end of every post-norm sub-layer.
+"""Fused norm(x + dropout(y)), the end of every post-norm sub-layer: one pass forward, one backward.
 
-The dropout mask is drawn again in backward from the same seed, so it is never stored. Scale and
-shift gradients are summed by as many programs as the device holds, and their sums added up last.
+The backward pass draws the dropout mask again from the same seed, so it is never stored. Each
+program sums the gradients of scale and shift over its rows; these partial sums are added last.
 
-`python -m benchmarks.shortcuts`: a recorded training step of `transformer-base` is 1.15 times as
-fast with it on an H200.
+`python -m benchmarks.shortcuts`: with it, a training step of `transformer-base` in a CUDA graph is
+1.15 times as fast on an H200.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from headway.nn.kernels import processors
 
 ROWS = 2
-"""Rows a program works on at a time."""
+"""Number of rows that a program processes at a time."""
 
 PROGRAMS = 8
 """Programs of the backward pass per processor, each with its own partial sums."""
@@ -27,7 +27,7 @@ PROGRAMS = 8
 
 @triton.jit
 def _keep(seed_ptr, row, dropout, WIDE: tl.constexpr):
-    """What dropout multiplies with: one draw of Philox serves four neighbours."""
+    """Return the dropout factors. One draw of Philox serves four neighbours."""
     group = tl.arange(0, WIDE // 4)[None, :]
     a, b, c, d = tl.rand4x(tl.load(seed_ptr), row * (WIDE // 4) + group, n_rounds=7)
     chance = tl.join(tl.join(a, c), tl.join(b, d)).reshape(a.shape[0], WIDE)
@@ -111,7 +111,7 @@ def fused_add_norm(
 def _sizes(width: int) -> dict[str, int]:
     wide = max(16, triton.next_power_of_2(width))
     rows = max(1, min(ROWS, 4096 // wide))
-    n_warps = max(1, min(8, rows * wide // 512))  # 16 numbers a thread
+    n_warps = max(1, min(8, rows * wide // 512))  # 16 elements per thread
     return {"WIDTH": width, "WIDE": wide, "ROWS": rows, "num_warps": n_warps}
 
 
@@ -147,7 +147,8 @@ def add_norm_backward(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, of y (empty without dropout: then it is that of x), of weight and bias."""
+    """Return the gradients of x, of y, and of weight and bias. Without dropout, the gradient of y
+    is empty because it equals that of x."""
     dout = dout_ND.contiguous()
     n_rows, width = dout.shape
     dx = torch.empty_like(dout)

@@ -1,7 +1,7 @@
-"""Loss of a row of vocabulary scores and, in its place, their gradient: two passes over the row.
+"""Cross-entropy of each row of logits, which their gradient overwrites: two passes over the row.
 
-`python -m benchmarks.shortcuts`: a recorded training step of `transformer-base` is 1.4 times as
-fast with it on an H200.
+`python -m benchmarks.shortcuts`: with it, a training step of `transformer-base` in a CUDA graph is
+1.4 times as fast on an H200.
 """
 
 from __future__ import annotations

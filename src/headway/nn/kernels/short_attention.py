@@ -1,18 +1,18 @@
-"""The `short` back end: attention for sentences, a whole sequence in one tile.
+"""The `short` back end: attention for short sequences, each in one tile.
 
-Flash attention works through tiles of 128 rows, which sentences leave mostly empty. Here a sequence
-and one key/value head fill one tile of the next larger size. Each size is a launch of as many
-programs as the device holds; they walk over all sequences and pass by those of another size, so
-nothing waits for lengths on the host. (A program per sequence that returns at once costs more: a
-processor takes about a microsecond to replace it.) Since a row of scores never leaves the tile,
-backward recomputes the softmax and keeps nothing.
+Flash attention uses tiles of 128 rows, which sentences leave mostly empty. Here a sequence and one
+key/value head fill one tile of the next larger size. Each tile size is one launch with as many
+programs as the device holds. They iterate over all sequences and skip those of another size, so
+nothing waits for lengths on the host. (One program per sequence that returns at once costs more: a
+processor takes about a microsecond to replace it.) A row of scores never leaves the tile, so the
+backward pass recomputes the softmax and stores nothing.
 
-The few sequences that are longer than the largest tile go through one more launch, in blocks, with
-a softmax that is corrected as it goes (Milakov and Gimelshein 2018). Were they sent elsewhere, one
-long sentence in a corpus would decide the kernel of every step.
+The few sequences longer than the largest tile get one more launch. It works in blocks, with an
+online softmax (Milakov and Gimelshein 2018). If another back end computed them, one long sentence
+in a corpus would decide the kernel of every step.
 
-`python -m benchmarks.shortcuts`: a recorded training step of `transformer-base` is 1.5 times as
-fast with it on an H200.
+`python -m benchmarks.shortcuts`: with it, a training step of `transformer-base` in a CUDA graph is
+1.5 times as fast on an H200.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from headway.nn.layout import Layout
 
 class Tile(NamedTuple):
     size: int
-    """Rows: a sequence with its queries and keys fits whole."""
+    """Number of rows. All queries and keys of a sequence fit into the tile."""
 
     rows: int
-    """Query rows worked on at a time."""
+    """Number of query rows processed at a time."""
 
     warps: int
     programs: int
-    """Per processor. More than fit at once wait their turn, fewer would each pass by more."""
+    """Programs per processor. Surplus programs wait; with fewer, each skips more sequences."""
 
 
 TILES = (
@@ -50,7 +50,8 @@ TILES = (
 
 LARGEST = TILES[-1].size
 LONG = Tile(64, 64, 4, 8)
-"""Keys and query rows at a time of sequences that no tile holds; one program does all of one."""
+"""Block of keys and query rows for sequences longer than every tile. One program processes all
+blocks of a sequence."""
 
 
 def attend_short(
@@ -81,7 +82,7 @@ def attend_short(
 def _load(
     ptr, start, row, n_rows, stride_n, stride_h, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """One head of these rows of a sequence; zeros behind its end."""
+    """Load one head of these rows of a sequence. Rows past its end are zeros."""
     column = tl.arange(0, WIDE)
     real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
     place = (start + row)[:, None] * stride_n + h * stride_h + column[None, :]
@@ -92,7 +93,7 @@ def _load(
 def _store(
     ptr, x, start, row, n_rows, stride_n, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """The same to where heads stand side by side."""
+    """Store one head of these rows of a sequence in a tensor with contiguous heads."""
     column = tl.arange(0, WIDE)
     real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
     place = (start + row)[:, None] * stride_n + h * WIDTH + column[None, :]
@@ -101,7 +102,7 @@ def _store(
 
 @triton.jit
 def _kept(weights, draw, row, key, dropout, DROPOUT: tl.constexpr):
-    """What dropout keeps of a tile of weights, scaled up."""
+    """Return the dropout factors of a tile of weights: zero, or the scale of kept weights."""
     keep = tl.full(weights.shape, 1.0, tl.float32)
     if DROPOUT:
         chance = tl.rand(draw, row[:, None] * 65536 + key[None, :])
@@ -114,7 +115,7 @@ def _scores(
     q, k, row, key, n_queries, n_keys, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of scores in powers of two, minus infinity where a row may not look."""
+    """Return a tile of scores in base 2; minus infinity where a query may not attend."""
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
     distance = key[None, :] - (row[:, None] + n_keys - n_queries)
     may = (key[None, :] < n_keys) & (row[:, None] < n_queries)
@@ -130,9 +131,9 @@ def _weights(
     q, k, row, key, n_queries, n_keys, draw, scale, dropout, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Softmax of a tile of scores, and what dropout keeps of it, scaled up."""
+    """Return the softmax of a tile of scores, and its dropout factors."""
     scores = _scores(q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION)
-    # Rows that see nothing (behind the end, or no keys at all) come out as zeros, not NaN.
+    # Rows without visible keys (past the end, or no keys at all) become zeros, not NaN.
     top = tl.maximum(tl.max(scores, 1), -1e30)
     weights = tl.exp2(scores - top[:, None])
     total = tl.sum(weights, 1)
@@ -232,7 +233,7 @@ def _seen(
     first, n_queries, n_keys, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """The keys, from a border of blocks on, that any of these query rows may look at."""
+    """Return the range of keys that any of these query rows may see, from a block boundary on."""
     place = first + n_keys - n_queries
     begin, end = 0, n_keys
     if CAUSAL:
@@ -304,8 +305,8 @@ def _long_backward_rows(
     TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of queries; and of each row the logarithm of its softmax's sum and the mean slope
-    of its weights, which the keys need."""
+    """Compute the gradients of queries. Also store the log of the softmax's sum of each row, and
+    the weighted mean of its weights' gradients, for the gradients of keys."""
     for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
         b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
         n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
@@ -443,7 +444,7 @@ def _launch(
     tiles: tuple[Tile, ...] = TILES,
     lower: int = 0,
 ) -> None:
-    """One launch per tile size that `longest` admits, for sequences above `lower`."""
+    """Launch the kernel once per tile size up to `longest`, for sequences longer than `lower`."""
     heads, width = pointers[0].shape[1:]
     kv_heads = pointers[1].shape[1]
     longest, causal, window, scale, dropout = options
@@ -523,9 +524,9 @@ def short_backward(
     dropout: float,
     joined: bool,
 ) -> list[Tensor]:
-    """Gradients of q, k and v side by side: all in one tensor if `joined`, else q | k and v.
+    """Return the gradients of q, k and v, concatenated: all in one if `joined`, else q | k and v.
 
-    That is how they were projected, so that a compiled step takes them as they are.
+    The projections have the same form, so a compiled step uses the gradients without a copy.
     """
     q, k, v, dout = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK), _rows(dout_NHK)
     grads = _empty_gradients(q, k, joined)
@@ -545,7 +546,7 @@ def short_backward(
 
 
 def _strides(*tensors: Tensor) -> tuple[int, ...]:
-    """From row to row and from head to head, of each."""
+    """Return the row stride and the head stride of each tensor."""
     return tuple(stride for x_NHK in tensors for stride in x_NHK.stride()[:2])
 
 
@@ -557,7 +558,7 @@ def _empty_gradients(q_NHK: Tensor, k_MGK: Tensor, joined: bool) -> list[Tensor]
 
 
 def _split_gradients(grads: list[Tensor], n_heads: int, n_kv_heads: int) -> list[Tensor]:
-    """As heads: q (N H K), k (M G K) and v (M G K)."""
+    """Split gradients into heads: q (N H K), k (M G K) and v (M G K)."""
     width = sum(grad.shape[1] for grad in grads) // (n_heads + 2 * n_kv_heads)
     n_q, n_kv = n_heads * width, n_kv_heads * width
     if len(grads) == 1:
@@ -568,7 +569,7 @@ def _split_gradients(grads: list[Tensor], n_heads: int, n_kv_heads: int) -> list
 
 
 def _rows(x_NHK: Tensor) -> Tensor:
-    """The kernels read heads at any stride, but the numbers of a head side by side."""
+    """Make each head contiguous. The kernels read heads at any stride, but not their elements."""
     return x_NHK if x_NHK.stride(-1) == 1 else x_NHK.contiguous()
 
 
