@@ -128,7 +128,7 @@ def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
         error = -float(say(run, studied).log_probs_R.mean().detach())
         assert found.meta["error"] == pytest.approx(error, rel=1e-4)
         answer = overview.section(looked)["answer"]
-        assert answer["said"].startswith(f"{len(studied.outputs)} of {len(studied.last)} rows")
+        assert answer["said"].startswith(f"{len(studied.outputs)} of {len(studied.last)} ")
         seen = lens(run, found)
         torch.testing.assert_close(seen.chosen_LR[-1], torch.ones_like(seen.chosen_LR[-1]))
         assert "cosine  1.00" in terminal.show(looked, ink="ascii", width=100)

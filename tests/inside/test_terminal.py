@@ -166,7 +166,7 @@ def test_a_real_run_shows_all_parts() -> None:
     assert found.trace.beam is not None
     assert found.trace.beam.text(found.trace.beam.best) in text
     assert found.trace.beam.summary in text
-    for name in ("map", "alignment", "beam", "lens"):
+    for name in ("map", "alignment", "beam", "logit lens"):
         assert any(line.startswith(f"{name}  ") for line in text.splitlines())
     [target, source, *_] = alignment(found.trace, BLOCKS, 200)[1:]
     pairs = dict(zip(target.split()[1:], source.split()[1:], strict=True))

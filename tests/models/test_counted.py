@@ -154,7 +154,7 @@ def test_a_table_of_another_model_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_an_ngram_model_has_no_hidden_states_to_inspect() -> None:
-    with pytest.raises(UserError, match="n-grams"):
+    with pytest.raises(UserError, match="n-gram"):
         Anatomy.of(fitted())
 
 

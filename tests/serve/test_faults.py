@@ -62,6 +62,18 @@ def slow_steps(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[list
         yield seen
 
 
+@contextmanager
+def held_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No step is computed until the event is set, which happens at the end at the latest."""
+    go, real = threading.Event(), Continuous.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Continuous, "step", lambda self: (go.wait(60), real(self))[1])
+        try:
+            yield go
+        finally:
+            go.set()
+
+
 def settled(here: Here, seconds: float = 5.0) -> bool:
     """Whether nothing is accepted any more, soon."""
     until = time.monotonic() + seconds
@@ -321,7 +333,7 @@ def test_a_full_queue_rejects_at_once_with_retry_after(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(runs["stories"], limits=Limits(queue=3)) as here:
-        with slow_steps(monkeypatch, 0.05), ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(3) as pool, held_steps(monkeypatch) as go:
             busy = [pool.submit(ask, here, PROMPTS[n]) for n in range(3)]
             wait_for(lambda: here.service.workers["stories"].accepted == 3)
             began = time.perf_counter()
@@ -336,6 +348,7 @@ def test_a_full_queue_rejects_at_once_with_retry_after(
             assert crowd[-1] >= 3  # twenty others come again before
             assert here.get("/ready").status_code == 503
             assert here.get("/health").status_code == 200
+            go.set()
             assert [one.result().status_code for one in busy] == [200] * 3
         assert settled(here)
         assert ask(here, "x").status_code == 200

@@ -127,7 +127,7 @@ def test_another_run_does_not_begin_with_it(counted: Path, tmp_path: Path, capsy
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["look", "--text", "the old"], "n-grams"),
+        (["look", "--text", "the old"], "n-gram"),
         (["export", "--to", "onnx"], "ngram"),
     ],
 )

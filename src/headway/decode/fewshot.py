@@ -130,7 +130,8 @@ class Chooser:
             engine = completer.engine
             other = "an ensemble" if engine is None else f"--engine {engine.name}"
             raise UserError(
-                f"few-shot classification needs a single model with --engine torch, not {other}."
+                "few-shot classification (--labels, --shots) needs a single model with "
+                f"--engine torch, not {other}."
             )
         self.completer, self.model = completer, completer.models[0]
         self.prefix: Prefix | None = None

@@ -170,15 +170,13 @@ def check_same(
     different = [key for key in kept if _weighty(old, key) != _weighty(new, key)]
     if not different:
         return
-    listed = ", ".join(
-        f"{k} is {getattr(old, k)} there and {getattr(new, k)} here" for k in different
-    )
+    listed = ", ".join(f"{k}={getattr(old, k)} (this run: {getattr(new, k)})" for k in different)
     way_out = f"Leave model.{different[0]} out: the model of {name} is used."
     if different[0] in ("vocab_size", "source_vocab_size"):
         way_out = f"Leave out the tokenizer settings: the tokenizer of {name} is used."
     elif different == ["max_len"]:
         way_out = "Leave model.max_len out: learned positions cannot be extended."
-    raise ConfigError(f"--from {name}: its model does not fit this run: {listed}. {way_out}")
+    raise ConfigError(f"--from {name}: its model does not fit this run: it has {listed}. {way_out}")
 
 
 def _weighty(model: ModelSettings, key: str) -> Any:

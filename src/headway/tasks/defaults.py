@@ -200,8 +200,8 @@ def training_of(
     settings: RunSettings, facts: Facts, device: DeviceFacts, amount: str,
     training: Values, tuning: Values, *, anew: bool = False,
 ) -> dict[str, Choice]:  # fmt: skip
-    """Training settings for text and media, from scratch or for fine-tuning. With `anew`, a new
-    decoder is added to the encoder of a run."""
+    """Training settings for text and media: from scratch, for fine-tuning, or for a new decoder on
+    the encoder of a run."""
     starts, why = facts.begun is not None, begins(settings, amount, device)
     if anew:
         return decoder_training(settings, facts, {**FROM_SCRATCH, **training}, tuning)

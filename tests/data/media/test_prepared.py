@@ -116,7 +116,7 @@ def test_stored_media_equal_the_files(pictures: Make, tmp_path: Path) -> None:
     assert made.labels[made.valid["label"][0]] == example["label"]
     assert made.train.pictures.equal == (1, 3, 8, 8)
     assert made.report.n_pairs == 12
-    assert made.report.unit == "pictures"
+    assert made.report.unit == "images"
     assert made.report.labels == {"cat": (6, 0), "dog": (6, 0)}
 
 

@@ -97,7 +97,7 @@ def head_named(name: str) -> tuple[str, int, int]:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise UserError(f"{name} must be a string.")
+        raise UserError(f"{name} must be a string, not {value!r:.40}.")
     if len(value) > MOST_TEXT:
         raise UserError(f"{name} has {len(value):,} characters, but the limit is {MOST_TEXT:,}.")
     return value

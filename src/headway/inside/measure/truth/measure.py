@@ -142,7 +142,9 @@ def measure(
     making the maps of a case. `note` receives the number of finished cases.
     """
     if not cases:
-        raise UserError("nothing to measure: no input has known positions.")
+        raise UserError(
+            "nothing to measure: headway truth needs at least one input with known positions."
+        )
     hits: dict[str, list[_Hit]] = {}
     for number, case in enumerate(case.narrow() for case in cases):
         wanted = [m for m in methods if m not in COSTLY or number < few]

@@ -42,8 +42,9 @@ def read_known(path: Path) -> list[Known]:
         where = f"line {number} of {path}"
         if len(fields) not in (2, 3):
             raise DataError(
-                f"{where} has {len(fields)} tab-separated fields. A line needs a source and its "
-                "translation, and may have an alignment such as 0-0 1-2 as third field."
+                f"{where}: expected 2 or 3 tab-separated fields, got {len(fields)}. A line needs a "
+                "source and its translation, and may have an alignment such as 0-0 1-2 as third "
+                "field."
             )
         links = read_pharaoh(fields[2], where) if len(fields) == 3 else []
         found.append(Known(fields[0], fields[1], tuple(links)))
