@@ -1,4 +1,5 @@
-"""CTranslate2 behind our pre- and post-processing: `headway predict DIR --engine ctranslate2`."""
+"""CTranslate2 with headway's pre- and post-processing: `headway predict DIR --engine
+ctranslate2`."""
 
 from __future__ import annotations
 
@@ -33,14 +34,15 @@ from headway.settings.run import RunSettings
 from headway.tasks.opened import check_fits
 
 HEADS = "heads.safetensors"
-"""What reads an encoder out: CTranslate2 has the body alone."""
+"""File with the output heads of an encoder: CTranslate2 stores only the body."""
 
 VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
-"""Where one serves all; else there is a `source_vocabulary.json` and a `target_vocabulary.json`."""
+"""Names of a vocabulary for both sides. Otherwise there is one file per side,
+`source_vocabulary.json` and `target_vocabulary.json`."""
 
 
 def ctranslate2_engine(folder: Path, settings: RunSettings) -> Ctranslate2Engine:
-    """`tasks.engines.Make`."""
+    """Make the engine; an implementation of `tasks.engines.Make`."""
     return Ctranslate2Engine(folder, settings)
 
 
@@ -56,7 +58,7 @@ class Ctranslate2Engine(Engine):
         library = needs("ctranslate2", "ctranslate2")
         kind, several = library.Generator, False
         if isinstance(self.shape, Seq2SeqSettings):
-            # A worker a core is quickest; drawing is repeatable with one alone.
+            # One worker per core is fastest, but sampling is reproducible only with one worker.
             kind, several = library.Translator, not settings.decode.sample
         elif isinstance(self.shape, EncoderSettings):
             kind = library.Encoder
@@ -67,12 +69,12 @@ class Ctranslate2Engine(Engine):
                 str(folder),
                 inter_threads=cores if several else 1,
                 intra_threads=1 if several else cores,
-                max_queued_batches=-1,  # handing over never waits
+                max_queued_batches=-1,  # submitting a batch never blocks
             )
         except (RuntimeError, ValueError) as error:
             raise FolderError(f"CTranslate2 cannot read {folder}: {error}.") from error
         finally:
-            torch.set_num_threads(cores)  # it says how many for all that this thread computes
+            torch.set_num_threads(cores)  # CTranslate2 changes the number of threads of torch
         if ranks_again(settings.decode) and not isinstance(self.shape, EncoderSettings):
             self.notes = (AGAIN,)
 
@@ -91,7 +93,7 @@ class Ctranslate2Engine(Engine):
         return SourceSearcher(self.runner, settings, specials, both, self.reach, detail)
 
     def vocabulary(self, side: str) -> list[str]:
-        """The tokens of a side, by their numbers."""
+        """Tokens of one side (`source` or `target`), indexed by token id."""
         if side not in self.known:
             present = (name for name in VOCABULARIES if (self.folder / name).is_file())
             path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
@@ -107,7 +109,7 @@ class Ctranslate2Engine(Engine):
         except (OSError, ValueError, RecursionError) as error:
             raise FolderError(f"cannot read {path}: {error}. Export the model again.") from error
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise FolderError(f"{path} is no list of words. Export the model again.")
+            raise FolderError(f"{path} is not a list of words. Export the model again.")
         check_fits(path, len(words), "words", rows, "Export the model again.")
         return words
 
@@ -122,12 +124,12 @@ class Ctranslate2Engine(Engine):
         return [found[i] for i in range(len(sources))]
 
     def logits(self, source: Sequence[int], target: Sequence[int]) -> NDArray[np.float32]:
-        """The scores of all words at each place of a target and behind its end."""
+        """Logits over the vocabulary at each position of a target and after its last token."""
         [result] = self._forced([source], [target], return_logits_vocab=True)
         return np.stack([np.array(row_V) for row_V in result.logits[0]])
 
     def _forced(self, sources: Tokens, targets: Tokens, **wanted: bool) -> list[Any]:
-        """It writes these targets, having no choice, and says what is wanted of it."""
+        """Score given targets by forced decoding; `wanted` are the extra outputs to return."""
         words, tokens = self.vocabulary("source"), self.vocabulary("target")
         results: list[Any] = self.runner.translate_batch(
             [[words[token] for token in source] for source in sources],
@@ -142,7 +144,7 @@ class Ctranslate2Engine(Engine):
 
     def model(self) -> Encoder:
         if not isinstance(self.shape, EncoderSettings):
-            self._cannot("give a vector for each token of this model")
+            self._cannot("compute hidden states of this model")
         whole = build_model(self.shape, device="meta")
         assert isinstance(whole, Encoder)
         path = file_in(self.folder, HEADS)
@@ -153,15 +155,19 @@ class Ctranslate2Engine(Engine):
             ngrams = nn.Identity() if whole.ngrams is None else whole.ngrams
             ours = nn.ModuleDict({"heads": whole.heads, "ngrams": ngrams})
             ours.load_state_dict(named, assign=True)
-        except (SafetensorError, OSError, RuntimeError) as error:  # torch's: names and shapes
+        except (
+            SafetensorError,
+            OSError,
+            RuntimeError,
+        ) as error:  # RuntimeError: wrong names or shapes
             reason = " ".join(str(error).split())
             raise FolderError(
-                f"{path} is damaged or of another model ({reason}). Export the model again."
+                f"{path} is damaged or belongs to another model ({reason}). Export the model again."
             ) from error
         return BodyElsewhere(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """`decode.engine.Read`."""
+        """Compute the hidden states of a batch; an implementation of `decode.engine.Read`."""
         assert isinstance(self.shape, EncoderSettings)
         lengths = layout.known_lengths()
         segments = None

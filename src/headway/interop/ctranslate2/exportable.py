@@ -1,4 +1,4 @@
-"""What CTranslate2's format cannot say of our models: refused by name before it is written."""
+"""Checks that CTranslate2's format supports a model, made before anything is written."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ ACTIVATIONS = {
     "geglu": "GELU",
     "geglu-tanh": "GELUTanh",
 }
-"""Ours and theirs."""
+"""Names of activations in CTranslate2, by ours."""
 
 POSITIONS = 1024
-"""Rows of a table of sinusoids, which have no end with us, at least."""
+"""Minimum number of rows of an exported table of sinusoids; our own sinusoids have no limit."""
 
 
 def check_exportable(model: ModelSettings, task: str) -> None:
-    """Refuse what CTranslate2 cannot compute."""
+    """Raise an error if CTranslate2 cannot compute this model or task."""
     if isinstance(model, DecoderSettings) and not spec_of(task).continues:
         raise ConfigError(
-            f"a decoder with task={task!r} cannot be exported to CTranslate2: its language models "
-            "give words and no vectors. Use --to onnx, or predict with --engine torch."
+            f"a decoder with task={task!r} cannot be exported to CTranslate2: its language "
+            "models output tokens only, not vectors. Use --to onnx, or predict with --engine "
+            "torch."
         )
     if model.kept_heads != ALL_HEADS:
         raise ConfigError(
-            "a model without some of its heads cannot be exported to CTranslate2: all its layers "
-            "have the same number. Use --to onnx, or export the whole run."
+            "a model with removed attention heads cannot be exported to CTranslate2: it needs "
+            "the same number of heads in all layers. Use --to onnx, or export the original run."
         )
     for refused, key, reason in _refusals(model):
         if refused:
@@ -49,7 +50,7 @@ def check_exportable(model: ModelSettings, task: str) -> None:
 
 
 def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
-    """Whether, which setting, why."""
+    """Checks of settings: whether the check fails, the setting, and the reason."""
     decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
@@ -57,27 +58,35 @@ def _refusals(model: ModelSettings) -> list[tuple[bool, str, str]]:
     sides = [model.side(side) for side in model.sides]
     unknown = [side.activation not in ACTIVATIONS for side in sides]
     return [
-        (model.parts is not None, "parts", "it does not know them"),
-        (unknown[0], "activation", "it has no such activation"),
-        (unknown[-1], model.key(model.sides[-1], "activation"), "it has no such activation"),
-        (sides[0].norm_eps != sides[-1].norm_eps, "decoder_norm_eps", "it has one for both sides"),
-        (model.window is not None, "window", "its sliding window means something else"),
-        (parallel and not decoder, "wiring", "only its language models have parallel sub-layers"),
-        (parallel and model.norm != "layer", "norm", "its parallel sub-layers need norm=layer"),
-        (alibi and not decoder, "positions", "only its language models have ALiBi"),
-        (model.qk_norm and seq2seq, "qk_norm", "its cross attention cannot normalise"),
+        (model.parts is not None, "parts", "custom parts are not supported"),
+        (unknown[0], "activation", "this activation is not supported"),
+        (unknown[-1], model.key(model.sides[-1], "activation"), "this activation is not supported"),
+        (
+            sides[0].norm_eps != sides[-1].norm_eps,
+            "decoder_norm_eps",
+            "encoder and decoder must have the same value",
+        ),
+        (model.window is not None, "window", "its sliding window has another definition"),
+        (parallel and not decoder, "wiring", "only language models support parallel sub-layers"),
+        (parallel and model.norm != "layer", "norm", "parallel sub-layers need norm=layer"),
+        (alibi and not decoder, "positions", "only language models support ALiBi"),
+        (model.qk_norm and seq2seq, "qk_norm", "cross-attention does not support it"),
         (
             getattr(model, "token_dropout_mask", None) is not None,
             "token_dropout_mask",
-            "its embeddings are not scaled by the share of masked tokens",
+            "scaling embeddings by the share of masked tokens is not supported",
         ),
-        (narrow, "d_embedding", "its encoders have nothing between embedding and stream"),
-        (other_heads, "heads", "its language models give words, and no vectors for other heads"),
+        (narrow, "d_embedding", "encoders have no projection after the embedding"),
+        (
+            other_heads,
+            "heads",
+            "language models output tokens only, without vectors for other heads",
+        ),
     ]
 
 
 def positions_of(settings: TextSettings) -> int | None:
-    """How many positions an exported model knows; None: there is no end to them."""
+    """Number of positions of an exported model. None: no limit."""
     if settings.positions == "learned":
         return settings.max_len
     if settings.positions in ("sinusoidal", "sinusoidal-halves", "none"):

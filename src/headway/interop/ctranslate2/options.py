@@ -1,6 +1,6 @@
-"""Our settings of decoding in the words of CTranslate2, and those it has no words for.
+"""Conversion of `decode.*` settings to options of CTranslate2.
 
-What it has not is refused by name, whoever set it: nothing is left out in silence.
+Settings without an equivalent raise an error that names them, unless they have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway.settings.decode import DecodeSettings
 MAPPED = {
     "beam": "beam_size",
     "n_best": "num_hypotheses",
-    "length_penalty": "length_penalty: `power` is its own; outputs of `gnmt` are ranked afterwards",
+    "length_penalty": "length_penalty: `power` is built in; outputs of `gnmt` are re-ranked",
     "alpha": "length_penalty",
     "coverage": "coverage_penalty",
     "extra_len": "max_decoding_length",
@@ -30,26 +30,30 @@ MAPPED = {
     "top_k": "sampling_topk",
     "top_p": "sampling_topp",
     "seed": "set_random_seed: the same input in the same order gives the same text",
-    "repetition_penalty": "repetition_penalty, before the softmax; a prompt does not count",
-    "no_repeat_ngram": "no_repeat_ngram_size; a prompt does not count",
-    "unknown": "disable_unk; `copy` by return_attention",
-    "stop": "callback, or cut afterwards",
-    "batch_tokens": "batches that we make",
+    "repetition_penalty": "repetition_penalty, before the softmax; tokens of a prompt are not "
+    "penalised",
+    "no_repeat_ngram": "no_repeat_ngram_size; n-grams of a prompt are not counted",
+    "unknown": "disable_unk; `copy` uses return_attention",
+    "stop": "callback, or cut off afterwards",
+    "batch_tokens": "size of the batches that headway makes",
 }
-"""What becomes of each setting. Prefixes are its target_prefix, banned phrases suppress_sequences,
-alignments return_attention."""
+"""CTranslate2 options for each setting. Prefixes become `target_prefix`, banned phrases
+`suppress_sequences`, and alignments `return_attention`."""
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "groups": (1, "it has no diverse beam search"),
-    "min_p": (0.0, "it cannot cut off unlikely tokens by a share of the best one"),
-    "precision": ("fp32", "what weights are held in is decided by `headway export --int8`"),
+    "groups": (1, "CTranslate2 has no diverse beam search"),
+    "min_p": (
+        0.0,
+        "CTranslate2 cannot filter tokens by their probability relative to the best one",
+    ),
+    "precision": ("fp32", "the precision of the weights is set by `headway export --int8`"),
 }
-"""What it has not: the value that asks for nothing, and the reason. `diversity` goes with `groups`;
-required phrases are refused too."""
+"""Settings without an equivalent: the value that has no effect, and the reason. `diversity` only
+has an effect with `groups`. Required phrases are not supported either."""
 
 AGAIN = (
-    "CTranslate2 has no gnmt length penalty: it searches with its own (n^alpha), and what it found "
-    "is ranked by gnmt. With decode.length_penalty=power nothing is ranked again."
+    "CTranslate2 has no gnmt length penalty: it searches with its own (n^alpha), and its outputs "
+    "are re-ranked by gnmt. With decode.length_penalty=power nothing is re-ranked."
 )
 
 
@@ -58,13 +62,13 @@ def check_options(settings: DecodeSettings) -> None:
         value = getattr(settings, name)
         if value != nothing:
             raise ConfigError(
-                f"decode.{name}={value} does not go with --engine ctranslate2: {reason}. Set "
+                f"decode.{name}={value} is not supported by --engine ctranslate2: {reason}. Set "
                 f"decode.{name}={nothing}, or use --engine torch with the run."
             )
 
 
 def searches(settings: DecodeSettings) -> bool:
-    """Whether it is a beam search, in which a length penalty counts."""
+    """Return whether this is a beam search; only there a length penalty has an effect."""
     return not settings.sample and settings.beam > 1
 
 
@@ -73,12 +77,13 @@ def ranks_again(settings: DecodeSettings) -> bool:
 
 
 def power(settings: DecodeSettings) -> float:
-    """CTranslate2's length penalty: it divides log P by the number of tokens to this power."""
+    """Exponent of CTranslate2's length penalty, which divides log P by (number of
+    tokens)^exponent."""
     return 0.0 if settings.length_penalty == "none" else settings.alpha
 
 
 def divisors(settings: DecodeSettings, longest: int) -> list[float]:
-    """What our penalty divides log P by, for each number of tokens."""
+    """Divisors of log P in our length penalty, for each number of tokens."""
     found: list[float] = length_penalty(settings)(torch.arange(longest + 1)).tolist()
     return found
 
@@ -86,12 +91,12 @@ def divisors(settings: DecodeSettings, longest: int) -> list[float]:
 def search_options(
     settings: DecodeSettings, specials: Specials, tokens: Sequence[str]
 ) -> dict[str, Any]:
-    """For `translate_batch` and `generate_batch` alike; `tokens`: the target vocabulary."""
+    """Options for both `translate_batch` and `generate_batch`. `tokens`: the target vocabulary."""
     width, n_found = 1, 1
     if searches(settings):
-        # All that it has finished, for us to rank; without a penalty it stops at the first.
+        # All finished hypotheses, for re-ranking; without a penalty it stops at the first one.
         width, n_found = settings.beam, settings.beam if power(settings) else settings.n_best
-    elif settings.sample and settings.top_k != 1:  # else all draws would be the same
+    elif settings.sample and settings.top_k != 1:  # with top_k=1 all samples would be equal
         n_found = settings.n_best
     banned = set(never(settings, specials)) - {specials.unk}
     told: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""CTranslate2's own search for texts that go on from a prompt, called like ours."""
+"""Continuation of prompts by CTranslate2's own search, with the interface of our search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.settings.decode import DecodeSettings
 
 
 class PromptSearcher:
-    """`decode.engine.Search`."""
+    """Language model search by CTranslate2; an implementation of `decode.engine.Search`."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class PromptSearcher:
         context: int | None,
         detail: bool,
     ) -> None:
-        """`runner`: a `ctranslate2.Generator`; `context`: the most tokens that it reads."""
+        """`runner`: a `ctranslate2.Generator`; `context`: its maximum number of tokens."""
         check_prompted(settings)
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.vocabulary, self.context = vocabulary, context
-        # What a stop string cuts off is not counted either.
+        # Tokens after a stop string must not count in the score, so each token needs its own.
         self.detail = detail or bool(settings.stop)
         self.ranking = Ranking(settings, specials, vocabulary)
         self.options = {
@@ -88,8 +88,11 @@ class PromptSearcher:
 
 
 def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]:
-    """Places of prompts that may go together: no output may go on behind the end of what the model
-    reads, and beside a prompt of one token CTranslate2 repeats the longer ones."""
+    """Indices of prompts that can share a batch.
+
+    All have the same length limit, so that no output exceeds the context of the model. Prompts of
+    one token are separate: next to one, CTranslate2 repeats tokens of longer prompts.
+    """
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):
         groups.setdefault((limit, len(text) == 1), []).append(i)
@@ -97,5 +100,6 @@ def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]
 
 
 def _callback(watch: Watch, group: Sequence[int]) -> Callable[[Any], bool]:
-    """A beam search is not watched, here as there."""
+    """Callback that passes each new token to `watch`. CTranslate2 calls it for greedy search and
+    sampling only, as in our search."""
     return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)

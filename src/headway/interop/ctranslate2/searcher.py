@@ -1,4 +1,4 @@
-"""CTranslate2's own search for translations, called like ours: token numbers in, hypotheses out."""
+"""Translation by CTranslate2's own search, with the interface of our search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from headway.interop.ctranslate2.options import check_options, divisors, power, 
 from headway.settings.decode import DecodeSettings
 
 FIRST = 64
-"""Numbers of tokens whose penalties are computed at first."""
+"""Initial length of the table of length penalties."""
 
 
 class Ranking:
-    """From what CTranslate2 found to hypotheses, ranked by our length penalty."""
+    """Conversion of CTranslate2 outputs to hypotheses, ranked by our length penalty."""
 
     def __init__(
         self, settings: DecodeSettings, specials: Specials, vocabulary: Sequence[str]
@@ -31,7 +31,7 @@ class Ranking:
         self.power, self.divisors = power(settings), divisors(settings, FIRST)
 
     def hypotheses(self, found: Sequence[list[str]], scores: Sequence[float]) -> list[Hypothesis]:
-        """The best, as many as were asked for, those that ended first, as in our search."""
+        """Return the `n_best` best hypotheses. As in our search, finished ones come first."""
         logs = [score * len(one) ** self.power for one, score in zip(found, scores, strict=True)]
         ranks = [log / self._divisor(len(one)) for one, log in zip(found, logs, strict=True)]
         order = sorted(range(len(found)), key=lambda i: (found[i][-1:] != [self.end], -ranks[i]))
@@ -44,7 +44,8 @@ class Ranking:
         return Hypothesis(ids, log_prob, score, [], finished)
 
     def detailed(self, h: Hypothesis, token_log_probs: list[float]) -> Hypothesis:
-        """The same with the log-probability of every token."""
+        """Return the hypothesis with the log-probability of each token, and scores computed from
+        these."""
         log_prob = sum(token_log_probs)
         score = log_prob / self._divisor(len(token_log_probs))
         return replace(h, log_prob=log_prob, score=score, token_log_probs=token_log_probs)
@@ -56,7 +57,8 @@ class Ranking:
 
 
 class Asked(NamedTuple):
-    """Of each source: its tokens, what it asks for, and the most tokens of its outputs."""
+    """Sources of a search: their tokens, their constraints, and the maximum length of their
+    outputs."""
 
     texts: list[list[str]]
     wishes: Sequence[Wish]
@@ -64,8 +66,11 @@ class Asked(NamedTuple):
 
 
 class SourceSearcher:
-    """`decode.engine.Search`. All batches wait in CTranslate2's queue, which its workers
-    empty; the longest come first, so that none is left for the end."""
+    """Translation search by CTranslate2; an implementation of `decode.engine.Search`.
+
+    All batches are queued at once and processed by the workers. The longest come first, so that no
+    long batch is left for the end.
+    """
 
     def __init__(
         self,
@@ -76,8 +81,9 @@ class SourceSearcher:
         reach: int | None,
         detail: bool,
     ) -> None:
-        """`runner`: a `ctranslate2.Translator`; `vocabularies`: of source and target; `reach`: the
-        most positions that it knows; `detail`: the log-probability of every token is wanted."""
+        """`runner`: a `ctranslate2.Translator`; `vocabularies`: of source and target; `reach`: its
+        maximum number of positions; `detail`: whether to return the log-probability of each
+        token."""
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.source, self.target = vocabularies
@@ -106,11 +112,11 @@ class SourceSearcher:
 
     def begin(self, sources: Tokens, wishes: Sequence[Wish]) -> Iterator[Batch]:
         self._check(sources, wishes)
-        # Its own scores leave a forced beginning out, and share out what banned words had.
+        # CTranslate2's scores omit forced prefixes and renormalise without banned words.
         inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_WISH}
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
-        # One position is left for the end, which is read where outputs are scored.
+        # One position is reserved for the end token, which is an input when outputs are scored.
         reach = None if self.context is None else self.context - 1
         limits = Job.of(self.settings, self.specials, lengths, wishes, reach).limits
         asked = Asked([spelled(source, self.source) for source in sources], wishes, limits)
@@ -120,7 +126,8 @@ class SourceSearcher:
     def _ended(
         self, asked: Asked, groups: list[list[int]], waiting: list[Any], inexact: set[int]
     ) -> Iterator[Batch]:
-        """Batch by batch; last come those that are asked again or scored, behind all others."""
+        """Yield finished batches in order. Outputs that must be searched again or scored come
+        last."""
         last: dict[int, list[Hypothesis]] = {}
         late: list[int] = []
         for group, results in zip(groups, waiting, strict=True):
@@ -128,7 +135,7 @@ class SourceSearcher:
             for i, one in zip(group, results, strict=True):
                 result = one.result()
                 hypotheses, scores = result.hypotheses, result.scores
-                # The longest source of a batch sets the limit for all of it.
+                # The longest source sets the limit of a batch, so others may exceed theirs.
                 if max(map(len, hypotheses)) > asked.limits[i]:
                     late.append(i)
                 else:
@@ -142,7 +149,7 @@ class SourceSearcher:
         yield list(last), list(last.values())
 
     def _ask(self, asked: Asked, group: Sequence[int]) -> Any:
-        """Hand a batch over."""
+        """Submit a batch to the queue."""
         wishes = [asked.wishes[i] for i in group]
         return self.runner.translate_batch(
             [asked.texts[i] for i in group],
@@ -154,18 +161,19 @@ class SourceSearcher:
     def _check(self, sources: Tokens, wishes: Sequence[Wish]) -> None:
         if any(wish.required for wish in wishes):
             raise UserError(
-                "required phrases do not go with --engine ctranslate2, which cannot force words "
-                "into the middle of an output. Use --engine torch with the run."
+                "required phrases are not supported by --engine ctranslate2, which cannot force "
+                "words into the middle of an output. Use --engine torch with the run."
             )
         longest = max(map(len, sources), default=0)
         if self.context is not None and longest > self.context:
             raise UserError(
-                f"a source has {longest:,} tokens, and the exported model knows {self.context:,} "
-                "positions. Split it."
+                f"a source has {longest:,} tokens, but the exported model has {self.context:,} "
+                "positions. Split the source."
             )
 
     def _groups(self, lengths: Sequence[int], wishes: Sequence[Wish]) -> Iterator[list[int]]:
-        """Batches of similar length; what is banned holds for a whole batch."""
+        """Batches of similar length. Banned phrases apply to a whole batch, so its sources share
+        them."""
         together: dict[tuple[Phrase, ...], list[int]] = {}
         for i, wish in enumerate(wishes):
             together.setdefault(wish.banned, []).append(i)
@@ -203,14 +211,14 @@ class SourceSearcher:
         for (i, h), result in zip(pairs, results, strict=True):
             logs = result.log_probs[: len(h.tokens) + h.finished]
             if self.specials.target_begin is not None:
-                logs[0] = 0.0  # what every output begins with says nothing about any
+                logs[0] = 0.0  # this token is the same for all outputs
             scored[i].append(self.ranking.detailed(h, logs))
         return scored
 
 
 def even_batches(lengths: Sequence[int], room: int, workers: int) -> Iterator[list[int]]:
-    """Places in groups of similar length, longest first: about as many tokens in each, at most
-    about `room`, and as many groups for one worker as for another."""
+    """Indices in groups of similar length, longest first. Groups have about equal numbers of
+    tokens, at most about `room`, and their number is a multiple of `workers`."""
     total = sum(lengths)
     n_groups = workers * math.ceil(total / (room * workers))
     groups: list[list[int]] = [[] for _ in range(n_groups)]

@@ -1,6 +1,6 @@
-"""Our models in the terms of CTranslate2: its specifications, filled with copies of our weights.
+"""Conversion of our models to CTranslate2 specifications, with copies of the weights.
 
-What its format cannot say is refused before (`limits.py`).
+Models that the format does not support are rejected before, in `exportable.py`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ from headway.settings.model import (
 )
 
 ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
-"""Ours and theirs; `ntk` is another base."""
+"""CTranslate2 names of rotary scalings; `ntk` is expressed by a larger base."""
 
 
 def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
-    """A specification with all weights; only vocabularies and special tokens are missing."""
+    """Return a specification with all weights; vocabularies and special tokens are still
+    missing."""
     specs = needs("ctranslate2", "ctranslate2").specs
     if isinstance(settings, Seq2SeqSettings):
         assert isinstance(model, Seq2Seq)
@@ -65,7 +66,7 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
 
 
 def _common(settings: TextSettings, side: Side) -> dict[str, Any]:
-    """What both kinds of stack are told alike."""
+    """Specification arguments that encoder and decoder stacks share."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
         "pre_norm": settings.wiring != "post",
@@ -103,7 +104,7 @@ def _encoder(settings: TextSettings, front: nn.Module, stack: nn.Module) -> Any:
         embeddings_merge=specs.EmbeddingsMerge.ADD,
         **_common(settings, side),
     )
-    # Where segments are added, only the tokens are scaled: that is done here.
+    # With segments only the token embeddings are scaled, so the scale goes into the weights.
     scales = front.segments is None
     tokens_VD = front.tokens.weight * (1.0 if scales else front.scale)
     spec.embeddings[0].weight = _array(tokens_VD)
@@ -125,7 +126,7 @@ def _decoder(
         side.n_layers,
         side.n_heads,
         with_encoder_attention=cross,
-        # The layer that `decode.steps.alignment_layer` names; the mean of its heads.
+        # Same layer as `decode.steps.alignment_layer`; alignments are the mean of its heads.
         alignment_layer=max(0, side.n_layers - 2),
         alignment_heads=side.n_heads,
         alibi=settings.positions == "alibi",
@@ -171,8 +172,8 @@ def _layer(layer: Any, settings: TextSettings, block: Block, bias: nn.Module | N
 
 
 def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
-    """Self-attention has one matrix for q, k and v, as ours; cross attention one for q, one for k
-    and v."""
+    """Copy the weights of an attention layer. Self-attention has one matrix for q, k and v, as in
+    our models; cross-attention has one for q, and one for k and v."""
     weight_ED, bias_E = attention.to_qkv.weight, attention._qkv_bias()
     parts = [slice(None)]
     if len(spec.linear) == 3:
@@ -186,7 +187,7 @@ def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
     rope = settings.rope
     if hasattr(spec, "rotary_base") and rope.scaling == "llama3":
         spec.rotary_low_freq_factor, spec.rotary_high_freq_factor = np.float32(1), np.float32(4)
-        # Read by the program, but forgotten by the specification, which takes no unknown names.
+        # The runtime reads these, but the specification does not declare them.
         vars(spec)["rotary_scaling_factor"] = np.float32(rope.factor)
         vars(spec)["original_max_position_embeddings"] = np.int32(rope.trained_len)
     if attention.norm_q is not None and attention.norm_k is not None:
@@ -220,7 +221,8 @@ def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | None:
-    """A row a position; of a model without positions, zeros: it would add sinusoids of its own."""
+    """Table with one row per position. A model without positions gets zeros, because CTranslate2
+    would add its own sinusoids."""
     if isinstance(positions, Learned):
         return positions.table.weight
     rows = positions_of(settings)
@@ -230,5 +232,5 @@ def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | 
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """A copy: preparing int8 weights rescales what it is given in place."""
+    """Return a float32 copy: preparing int8 weights rescales the array in place."""
     return np.array(tensor.detach().float().cpu().numpy(), dtype=np.float32, copy=True)

@@ -1,7 +1,7 @@
-"""What graphs are given, and how it becomes the padded batch that a front reads.
+"""Inputs of exported graphs, and their conversion to the padded batches that models read.
 
-Everything between a file's pixels or samples and the first layer is in a graph: who calls one needs
-no preparation of ours. Pixels go in as they are stored, samples as a waveform.
+All preprocessing of pixels and samples is part of the graph, so callers pass pixels as they are
+stored and samples as a waveform.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", 
 
 
 class GraphInputs(nn.Module):
-    """The inputs of a graph that reads; `batch` gives what its model reads."""
+    """Inputs of a graph for texts or media; `batch` converts them to the input of the model."""
 
     example: dict[str, Tensor]
-    """Inputs by name, in sizes that are all different."""
+    """Example inputs by name, with distinct sizes for distinct axes."""
 
     axes: dict[str, dict[int, str]]
-    """Which axes of each input may have any size, by name; the same name is the same size."""
+    """Names of the dynamic axes of each input; axes of the same name have the same size."""
 
     about: dict[str, str]
-    """What each input is, for people."""
+    """Descriptions of the inputs for `graphs.json`."""
 
     def batch(self, *inputs: Tensor) -> Input:
-        """Of the inputs in their order; its layout is a `PaddedLayout`."""
+        """Convert the inputs, in their order, to a model input with a `PaddedLayout`."""
         raise NotImplementedError
 
 
 class TextInputs(GraphInputs):
-    """Token numbers and their mask; padding may be on either side."""
+    """Token ids and an attention mask; padding may be on either side."""
 
     def __init__(self, front: TextFront, length: str = "length") -> None:
-        """`length`: the name of that axis."""
+        """`length`: name of the axis of positions."""
         super().__init__()
         self.about = {
-            IDS: "token numbers; any number where the mask is 0",
+            IDS: "token ids; any id where the mask is 0",
             MASK: "1 for a token, 0 for padding, on either side",
             SEGMENTS: _about_segments(front),
         }
@@ -70,16 +70,18 @@ def _about_segments(front: TextFront) -> str:
     if front.segments is None or front.segments.num_embeddings != len(SHAPES):
         return "0 for the first text of a pair, 1 for the second"
     listed = ", ".join(f"{shape.value} {what}" for shape, what in SHAPES.items())
-    return f"of each token the kind of word that it is of: {listed}; 0 around a sentence"
+    return f"kind of word of each token: {listed}; 0 around a sentence"
 
 
 class PictureInputs(GraphInputs):
-    """Pixels of images or videos of the size that the model was made for."""
+    """Pixels of images or videos, in the size that the model was trained on."""
 
     def __init__(self, front: PictureFront) -> None:
         super().__init__()
         shape = front.shape
-        self.front = (front,)  # no part of this one: its weights have one name, in the model
+        self.front = (
+            front,
+        )  # in a tuple, so that it is not a submodule: its weights keep one name, that of the model
         size: tuple[int, ...] = (shape.channels, shape.height, shape.width)
         self.is_video = shape.frames > 1
         if self.is_video:
@@ -94,7 +96,7 @@ class PictureInputs(GraphInputs):
         if front.mask is not None:
             self.example[HIDDEN_ROWS] = torch.zeros(2, prod(shape.grid), dtype=torch.bool)
             self.axes[HIDDEN_ROWS] = {0: "batch"}
-            self.about[HIDDEN_ROWS] = "true for patches that are hidden from the model"
+            self.about[HIDDEN_ROWS] = "true for patches to mask"
 
     def batch(self, *inputs: Tensor) -> Input:
         (front,), (pixels, *hidden) = self.front, inputs
@@ -110,7 +112,7 @@ class PictureInputs(GraphInputs):
 
 
 class SoundInputs(GraphInputs):
-    """Waveforms, each with its number of samples; what stands behind them does not matter."""
+    """Waveforms with their numbers of samples; the values of the padding do not matter."""
 
     def __init__(self, front: SoundFront) -> None:
         super().__init__()
@@ -121,15 +123,16 @@ class SoundInputs(GraphInputs):
         self.example = {WAVEFORM: torch.zeros(2, size), LENGTHS: torch.tensor([size, self.least])}
         self.axes = {WAVEFORM: {0: "batch", 1: "samples"}, LENGTHS: {0: "batch"}}
         self.about = {
-            WAVEFORM: f"one channel, {shape.rate} samples a second, from -1 to 1; padded behind",
-            LENGTHS: "how many samples of each recording are real",
+            WAVEFORM: f"one channel, {shape.rate} samples per second, from -1 to 1; padded on "
+            "the right",
+            LENGTHS: "number of samples of each recording without padding",
         }
         if front.mask is not None:
             self.example[HIDDEN_ROWS] = torch.zeros(2, 7, dtype=torch.bool)
             self.axes[HIDDEN_ROWS] = {0: "batch", 1: "hidden_rows"}
             self.about[HIDDEN_ROWS] = (
-                f"true for rows ({1000 * shape.row_seconds:g} ms each) that are hidden from the "
-                "model; the last value stands for all rows behind it"
+                f"true for frames ({1000 * shape.row_seconds:g} ms each) to mask; the last value "
+                "applies to all further frames"
             )
 
     def batch(self, *inputs: Tensor) -> Input:
@@ -137,7 +140,7 @@ class SoundInputs(GraphInputs):
         rows_B = (lengths_B.clamp(min=self.least) // self.shape.hop).clamp(min=1)
         mel_BFA = self.mel(waveform_BS, lengths_B, rows_B)
         n_rows = mel_BFA.shape[2]
-        if hidden:  # the convolutions would see a hidden frame from the one beside it
+        if hidden:  # before the convolutions, which would read masked frames from their neighbours
             frame_A = torch.arange(n_rows) // prod(self.shape.strides)
             mel_BFA = mel_BFA.masked_fill(_spread(hidden[0], frame_A)[:, None], 0.0)
         taps = []
@@ -145,7 +148,7 @@ class SoundInputs(GraphInputs):
             taps.append(_taps(rows_B, n_rows, stride))
             rows_B, n_rows = (rows_B + (stride - 1)) // stride, (n_rows + (stride - 1)) // stride
         layout = PaddedLayout.over(_first(rows_B, n_rows).long())
-        none = torch.empty(0)  # what frames would be made from
+        none = torch.empty(0)  # the samples: the mel frames are given instead
         mel_AF = mel_BFA.transpose(1, 2).flatten(0, 1)
         hidden_N = _spread(hidden[0], torch.arange(n_rows)).flatten() if hidden else None
         sound = Sound(
@@ -155,20 +158,20 @@ class SoundInputs(GraphInputs):
 
 
 class PaddedMel(nn.Module):
-    """`LogMel` of padded recordings: the one part of a model that has another form in a graph.
+    """Log-mel spectrogram of padded recordings, computed differently from `LogMel` for graphs.
 
-    `LogMel` cuts a window out of the samples for each frame and takes its Fourier transform, which
-    runtimes do number by number where its size is no power of two, or not at all. Here the spectrum
-    is a convolution with waves of each frequency. Recordings reflect at their own ends (and are
-    filled up with silence, where the model wants that), so that padding changes nothing.
+    `LogMel` cuts out a window for each frame and takes its Fourier transform. Runtimes compute this
+    slowly if the size is not a power of two, or do not support it. Here the spectrum is a
+    convolution with waves of each frequency. Recordings are reflected at their own ends (after they
+    are filled up with silence, if the model needs it), so padding does not change the result.
     """
 
     waves_Q1W: Tensor
     filters_FQ1: Tensor
 
     def __init__(self, mel: LogMel, least: int, fewest_frames: int) -> None:
-        """`least`: samples that shorter recordings are filled up to. There is room for
-        `fewest_frames`: `torch.export` takes a size of one for a constant."""
+        """`least`: number of samples that shorter recordings are padded to. The size allows for
+        `fewest_frames`, because `torch.export` treats a size of one as a constant."""
         super().__init__()
         self.n_fft, self.hop, self.scale = mel.n_fft, mel.hop, mel.scale
         self.least, self.room = least, max(least, fewest_frames * mel.hop)
@@ -179,10 +182,10 @@ class PaddedMel(nn.Module):
         self.register_buffer("filters_FQ1", mel.filters_QF.T[:, :, None].contiguous())
 
     def forward(self, waveform_BS: Tensor, lengths_B: Tensor, frames_B: Tensor) -> Tensor:
-        """Frames of all, those of padding among them (B F A)."""
+        """Frames of all recordings, including padding (B F A)."""
         n_samples = waveform_BS.shape[1]
         room = torch.sym_max(n_samples, self.room)
-        # A walk to and fro over a recording of n samples comes back after 2 (n - 1) steps.
+        # Reflection at both ends repeats with a period of 2 (n - 1) for n samples.
         round_B1 = (2 * (lengths_B.clamp(min=self.least) - 1)).clamp(min=1)[:, None]
         at_E = torch.arange(room + self.n_fft) - self.n_fft // 2
         place_BE = at_E.remainder(round_B1)
@@ -195,14 +198,14 @@ class PaddedMel(nn.Module):
         return self._scaled(power_BFA.clamp(min=FLOOR), frames_B)
 
     def _scaled(self, power_BFA: Tensor, frames_B: Tensor) -> Tensor:
-        """As `nn.mel` has it: a recording by itself."""
+        """Logarithm and normalisation of each recording by itself, as in `nn.mel`."""
         real_B1A = _first(frames_B, power_BFA.shape[2])[:, None]
         if self.scale == "whisper":
             log_BFA = power_BFA.log10()
             top_B11 = log_BFA.masked_fill(~real_B1A, -torch.inf).amax((1, 2), keepdim=True)
             return (torch.maximum(log_BFA, top_B11 - 8.0) + 4.0) / 4.0
         log_BFA = power_BFA.log()
-        # From the first frame on: a band that never changes then has a mean without any rounding.
+        # Relative to the first frame: the mean of a constant band is then exact.
         off_BFA = (log_BFA - log_BFA[:, :, :1]).masked_fill(~real_B1A, 0.0)
         count_B11 = frames_B[:, None, None].to(off_BFA.dtype)
         centred_BFA = off_BFA - off_BFA.sum(2, keepdim=True) / count_B11
@@ -212,7 +215,7 @@ class PaddedMel(nn.Module):
 
 
 def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
-    """Which rows of a grid (B, `n_rows`) each result of a convolution reads: `Sound.taps`."""
+    """Row numbers of a grid (B, `n_rows`) that each output of a convolution reads: `Sound.taps`."""
     n_results = (n_rows + (stride - 1)) // stride
     reads_TW = torch.arange(n_results)[:, None] * stride + torch.arange(WIDE) - WIDE // 2
     inside_BTW = (reads_TW >= 0) & (reads_TW < rows_B[:, None, None])
@@ -222,19 +225,20 @@ def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
 
 
 def of_one_size(first_BT: Tensor, *more: Tensor) -> None:
-    """Tells `torch.export`, which would ask at every call whether rows of one fit another."""
+    """Tell `torch.export` that these inputs have equal sizes, so that the graph does not check it
+    in every call."""
     for other_BT in more:
         for axis in (0, 1):
             torch._check(first_BT.shape[axis] == other_BT.shape[axis])
 
 
 def _first(lengths_B: Tensor, size: int) -> Tensor:
-    """True for the first so many of `size` places (B T)."""
+    """Mask that is True for the first `lengths_B` of `size` positions (B T)."""
     return torch.arange(size)[None] < lengths_B[:, None]
 
 
 def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
-    """Of each place the value of its row; rows that were not given are as the last one."""
+    """Value of the row of each position; rows past the end have the value of the last one."""
     return hidden_BR.index_select(1, place_T.clamp(max=hidden_BR.shape[1] - 1))
 
 

@@ -1,9 +1,9 @@
-"""What is recorded for another runtime: modules with named inputs and outputs, and their axes.
+"""Graphs for other runtimes: modules with named inputs and outputs and their dynamic axes.
 
-What reads texts, images, videos or recordings is one graph. A language model is one too: it reads
-new tokens behind the keys and values of earlier ones, so that it takes a whole prompt (with an
-empty past) as well as single steps. What writes about a source is two: one reads the source,
-whatever it is, one takes steps.
+A model that reads texts, images, videos or recordings is one graph. A language model is one graph,
+too: it reads new tokens after cached keys and values, so it takes a whole prompt (with an empty
+cache) as well as single steps. An encoder-decoder is two graphs: one encodes the source, the other
+one takes decoding steps.
 """
 
 from __future__ import annotations
@@ -53,49 +53,51 @@ STATES, LOGITS, SENTENCE = "last_hidden_state", "logits", "sentence_embedding"
 EMBEDDING, REBUILT, CTC = "embeddings", "rebuilt", "ctc_logits"
 TRANSITIONS, CROSS, CROSS_HEADS = "transitions", "cross_attention", "cross_attention_heads"
 READER, WRITER, ALONE = "encoder", "decoder", "model"
-"""Names of the graphs, and of their files."""
+"""Names of the graphs and of their files."""
 
 FEWEST_POSITIONS = 1024
 
 PAST_AND_LENGTH = "past_and_length"
-"""The one axis whose size is the sum of two others."""
+"""Name of the axis whose size is the sum of two others."""
 
 ABOUT = {
-    IDS: "token numbers",
-    MASK: "1 for a token, 0 for padding; those of the past first",
-    PLACES: "how many real tokens stand before each",
-    SOURCE_MASK: "1 for a row of the source, 0 for padding",
-    STATES: "a vector a row",
-    LOGITS: "scores of words, classes, tags or symbols, before the softmax",
-    SENTENCE: "a vector a text",
-    EMBEDDING: "a vector a picture or recording; that of a speaker has length 1",
-    REBUILT: "what stood in each row, with mean 0 and variance 1",
-    CTC: "scores of symbols for each row, the last of them the blank",
-    TRANSITIONS: "a score for each tag (column) behind each (row)",
-    CROSS: "what each new token saw of each row of the source",
-    CROSS_HEADS: "the same by each head of the last layer",
+    IDS: "token ids",
+    MASK: "1 for a token, 0 for padding; past tokens come first",
+    PLACES: "number of tokens without padding before each token",
+    SOURCE_MASK: "1 for a position of the source, 0 for padding",
+    STATES: "one vector per position",
+    LOGITS: "logits (before the softmax) of tokens, classes, tags or symbols",
+    SENTENCE: "one vector per text",
+    EMBEDDING: "one vector per image or recording; speaker vectors have length 1",
+    REBUILT: "reconstructed content of each patch or frame, with mean 0 and variance 1",
+    CTC: "logits of symbols for each frame; the last symbol is the blank",
+    TRANSITIONS: "score of each tag (column) after each previous tag (row)",
+    CROSS: "attention weights of each new token over the source positions",
+    CROSS_HEADS: "attention weights of each new token over the source positions, for each head "
+    "of the last layer",
 }
-"""What inputs and outputs are, for people; those of a layer have names of their kind."""
+"""Descriptions of inputs and outputs; per-layer ones are described by their kind
+(`record.OF_LAYERS`)."""
 
 
 @dataclass(frozen=True)
 class Graph:
     name: str
     module: nn.Module
-    """Takes the inputs in their order and gives the outputs in theirs."""
+    """Module that maps the inputs, in order, to the outputs, in order."""
 
     example: dict[str, Tensor]
-    """Inputs by name, in sizes that are all different."""
+    """Example inputs by name, with distinct sizes for distinct axes."""
 
     axes: dict[str, dict[int, str]]
-    """Which axes of each input may have any size, by name; the same name is the same size."""
+    """Names of the dynamic axes of each input; axes of the same name have the same size."""
 
     outputs: tuple[str, ...]
     reach: int | None
-    """The most rows (tokens of a text) that it reads, if there is an end."""
+    """Maximum number of positions. None: no limit."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """What inputs are, where there is more to say than `ABOUT` does."""
+    """Descriptions of inputs that are more specific than `ABOUT`."""
 
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
@@ -112,7 +114,7 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
 
 
 def _reach(settings: ModelSettings) -> int:
-    """Rows that tables of positions without an end are made for."""
+    """Number of rows for tables of positions that have no limit of their own."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, PictureEncoderSettings | PictureSeq2SeqSettings):
         return max(reach, settings.picture.extra + prod(settings.picture.grid))
@@ -122,7 +124,7 @@ def _reach(settings: ModelSettings) -> int:
 
 
 class Reader(nn.Module):
-    """Items in; a vector a row and the answers of heads out."""
+    """Encoder graph: from texts or media to hidden states and the outputs of the heads."""
 
     def __init__(
         self, model: Encoder | Decoder, inputs: GraphInputs, settings: RunSettings
@@ -158,12 +160,15 @@ class Reader(nn.Module):
             return found
         found = layout.grid(found)
         if REBUILT in self.asked and isinstance(self.model.front, PictureFront):
-            return found[:, self.model.front.shape.extra :]  # first rows are no part of a picture
+            return found[
+                :, self.model.front.shape.extra :
+            ]  # the first rows are class tokens, not patches
         return found
 
 
 class TextSteps(nn.Module):
-    """New tokens of a text behind earlier ones; scores of the next ones."""
+    """Language model graph: reads new tokens after cached ones and returns the logits of the
+    next."""
 
     def __init__(self, model: Decoder) -> None:
         super().__init__()
@@ -181,12 +186,13 @@ class TextSteps(nn.Module):
 
 
 class SourceReader(nn.Module):
-    """Sources in; their vectors, and keys and values for each layer of cross attention out. Of
-    images and recordings also which rows are real, and where CTC listens what it hears."""
+    """Encoder graph of an encoder-decoder: from sources to hidden states, and the keys and values
+    of each cross-attention layer. For media it also returns the mask and, if the model has one, the
+    logits of the CTC head."""
 
     def __init__(self, model: Seq2Seq, inputs: GraphInputs) -> None:
         super().__init__()
-        self.inputs, self.model = inputs, (model,)  # of which only these are parts of this one:
+        self.inputs, self.model = inputs, (model,)  # a tuple: only these are submodules:
         self.crosses = [block.cross for block in _blocks(model.decoder) if block.cross is not None]
         self.parts = nn.ModuleList([model.source_front, model.encoder, *self.crosses])
         self.ctc, self.has_mask = model.ctc, not isinstance(inputs, TextInputs)
@@ -205,16 +211,16 @@ class SourceReader(nn.Module):
 
 
 class TargetSteps(nn.Module):
-    """New tokens of outputs behind earlier ones, given their sources."""
+    """Decoder graph of an encoder-decoder: reads new output tokens after cached ones."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
-        self.model = (model,)  # of which only these are parts of this one:
+        self.model = (model,)  # a tuple: only these are submodules:
         self.parts = nn.ModuleList([model.target_front, model.decoder, model.head])
         self.blocks = _blocks(model.decoder)
         names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(self.blocks))]
         self.aligned, self.last = names[alignment_layer(model)], names[-1]
-        # When a word was said is read off single heads, where no CTC says it better.
+        # Word timestamps come from single heads if there is no CTC head, which is more precise.
         self.by_head = isinstance(model.source_front, SoundFront) and model.ctc is None
         self.outputs = (LOGITS, *layer_names("present", len(self.blocks)), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
@@ -232,7 +238,7 @@ class TargetSteps(nn.Module):
         of_one_size(input_ids, position_ids)
         cache = PaddedCache(PaddedLayout.over(attention_mask), past, cross)
         layout = PaddedLayout.over(torch.ones_like(input_ids), position_ids)
-        # Keys and values of the source are in the cache, and its vectors are not asked for.
+        # Keys and values of the source are cached, so its hidden states are not needed.
         memory = Memory(torch.empty(0), PaddedLayout.over(encoder_attention_mask))
         with record(model, self.aligned, self.last) as seen:
             x_ND = model.decode(input_ids.flatten(), layout, memory, cache)
@@ -278,7 +284,7 @@ def _writer(module: TextSteps | TargetSteps, name: str) -> Graph:
 
 
 def _end(module: nn.Module) -> int | None:
-    """The most rows that its tables of positions know, if it has any."""
+    """Number of rows of the smallest table of positions; None if there is no table."""
     ends = []
     for part in module.modules():
         if isinstance(part, Learned):

@@ -1,4 +1,4 @@
-"""Padded batches through recorded graphs, whoever runs them: arrays by name in, by name out."""
+"""Padded batches for exported graphs in any runtime: arrays by name in, arrays by name out."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ from headway.tasks.text_items import TextItem
 One = TypeVar("One")
 Array = NDArray[Any]
 Call = Callable[[Mapping[str, Array]], dict[str, Array]]
-"""A graph: all its inputs to all its outputs."""
+"""A graph as a function from all its inputs to all its outputs."""
 
 
 BATCHES = (1, 3, 5, 7)
-"""Texts of the batches of a proof; no graph was recorded with any of these."""
+"""Batch sizes of a proof; no graph was exported with an example of such a size."""
 
 STEPS = 5
-"""Tokens at the end of a proof's texts that are read one by one."""
+"""Number of tokens at the end of a proof's texts that are read one at a time."""
 
 
 def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Array, Array]:
-    """Tokens in a grid, 0 where there are none, and a mask of the real ones."""
+    """Token ids padded with 0 to a grid, and their attention mask."""
     longest = max(map(len, texts))
     ids_BT = np.zeros((len(texts), longest), np.int64)
     real_BT = np.zeros((len(texts), longest), np.int64)
@@ -72,7 +72,7 @@ def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Array
 
 
 class Growing:
-    """Texts that grow: what a step graph is given, and gives back for the next step."""
+    """Incremental decoding with a step graph: keeps the cache from one step to the next."""
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class Growing:
         n_texts: int,
         given: Mapping[str, Array] | None = None,
     ) -> None:
-        """`heads`: how many and how wide, by the names of the past; `given`: the other inputs."""
+        """`heads`: number and width of the heads, by names of past inputs; `given`: the other
+        inputs."""
         self.call, self.given = call, dict(given or {})
         self.real_BS = np.zeros((n_texts, 0), np.int64)
         self.past = {
@@ -90,7 +91,7 @@ class Growing:
         }
 
     def read(self, ids_BT: Array, real_BT: Array | None = None) -> dict[str, Array]:
-        """More tokens of each; all outputs but the past."""
+        """Read further tokens of each text, and return all outputs except the cache."""
         real_BT = np.ones_like(ids_BT) if real_BT is None else real_BT
         self.real_BS = np.concatenate([self.real_BS, real_BT], 1)
         positions_BT = self.real_BS.cumsum(1)[:, -ids_BT.shape[1] :] - 1
@@ -107,7 +108,8 @@ class Growing:
         return found
 
     def pick(self, rows: Array, *, same_given: bool = False) -> None:
-        """Text i becomes what text `rows[i]` was. `same_given`: both were given the same."""
+        """Reorder the texts: text i becomes the former text `rows[i]`. `same_given`: both have the
+        same other inputs."""
         self.real_BS = self.real_BS[rows]
         self.past = {name: x.take(rows, 0) for name, x in self.past.items()}
         if not same_given:
@@ -117,15 +119,16 @@ class Growing:
 def text_inputs(
     texts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Array]:
-    """`segments`: 1 for tokens of the second text of a pair. None: there are no pairs."""
+    """Inputs of a text graph. `segments`: 1 for tokens of the second text of a pair. None: no
+    pairs."""
     ids_BT, real_BT = padded(texts)
     second_BT = np.zeros_like(ids_BT) if segments is None else padded(segments)[0]
     return {IDS: ids_BT, MASK: real_BT, SEGMENTS: second_BT}
 
 
 def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[str, Array]:
-    """Images (T C Y X), all of one size, or recordings (16-bit or float samples), as graphs take
-    them. `hidden`: true for rows of each that are hidden, where a graph asks for it."""
+    """Graph inputs for images (T C Y X) of one size, or for recordings (16-bit or float samples).
+    `hidden`: masks of the hidden rows of each item, for graphs with that input."""
     if items[0].ndim == 4:
         pixels = np.stack(items)
         inputs = {PIXELS: pixels[:, 0] if pixels.shape[1] == 1 else pixels}
@@ -144,7 +147,7 @@ def media_inputs(items: Sequence[Array], hidden: Sequence[Array] = ()) -> dict[s
 
 
 def sources_of(reader: Call, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """What a step graph is given of its sources, and `CTC` where the reader has it."""
+    """Inputs of a step graph that depend on its sources, and `CTC` if the encoder graph has it."""
     found = reader(inputs)
     found.pop(STATES)
     return {SOURCE_MASK: inputs[MASK], **found} if MASK in inputs else found
@@ -159,8 +162,8 @@ def prove_padded(
     by: str,
     int8: bool = False,
 ) -> Proof:
-    """Sentences, or pictures or recordings, in batches of odd sizes, padded; what grows also a
-    token at a time."""
+    """Compare the outputs of graphs with those of the run, in padded batches of odd sizes. Texts
+    that are generated are also read one token at a time."""
     readings = read_all(run, proof_items(run, sentences, odd=True))
     ours, theirs, heard = [*readings], [], []
     for some in _batches(readings):
@@ -170,9 +173,9 @@ def prove_padded(
     items, units = what_is_read(run)
     sizes = ", ".join(map(str, BATCHES))
     many = f"padded batches of {sizes} texts" if items == "sentences" else f"batches of {sizes}"
-    notes = [f"{many}; none was recorded in such a size"]
+    notes = [f"{many}; no graph was exported with an example of such a size"]
     if heard:
-        notes.append("CTC was compared, too")
+        notes.append("the outputs of the CTC head were compared, too")
         ours += [_of_ctc(reading) for reading in readings]
     proof = compared(to, ours, [*theirs, *heard], what=what_is_said(run), by=by, notes=notes)
     if int8:
@@ -189,7 +192,8 @@ def _of_ctc(reading: Reading) -> Reading:
 def _said(
     run: Opened, calls: Mapping[str, Call], readings: Sequence[Reading]
 ) -> tuple[list[Array], list[Array]]:
-    """The scores of each, as `Reading.scores`, and those of CTC beside a decoder."""
+    """Logits of each item, as in `Reading.scores`, and those of the CTC head of an
+    encoder-decoder."""
     if run.spec.continues:
         growing = Growing(calls[ALONE], _heads(run), len(readings))
         return _grown(growing, [reading.tokens for reading in readings]), []
@@ -228,7 +232,7 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
 
 
 def _heads(run: Opened) -> dict[str, tuple[int, int]]:
-    """How many and how wide, by the names of the past of a step graph."""
+    """Number and width of the heads, by names of the past inputs of a step graph."""
     kind = run.shape.sides[-1]
     width = run.shape.side(kind).head_width
     return {
@@ -239,7 +243,7 @@ def _heads(run: Opened) -> dict[str, tuple[int, int]]:
 
 
 def _grown(growing: Growing, texts: Sequence[Sequence[int]]) -> list[Array]:
-    """All but the last tokens at once, those one by one."""
+    """Logits of growing texts: all but the last tokens are read at once, the rest one by one."""
     ids_BT, real_BT = padded(texts, left=True)
     at_once = max(1, ids_BT.shape[1] - STEPS)
     scores = [growing.read(ids_BT[:, :at_once], real_BT[:, :at_once])[LOGITS]]

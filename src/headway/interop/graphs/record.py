@@ -1,4 +1,4 @@
-"""A graph as `torch.export` records it: what a `.pt2` holds, and what ONNX is made from."""
+"""Export of graphs with `torch.export`, for `.pt2` files and as the source of ONNX."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ QUICKER = (
     ("torch.fx.config", "do_not_emit_stack_traces", True),
     ("torch._dynamo.config", "fake_tensor_cache_enabled", False),
 )
-"""Settings of torch that are not promised to stay."""
+"""Internal settings of torch, which may disappear in later versions."""
 
 
 @torch.no_grad()
 def recorded(graph: Graph) -> ExportedProgram:
-    """For inputs of any size along the axes of the graph, none and one included."""
+    """Export a graph with dynamic sizes along its axes, including zero and one."""
     with quickly():
         program = torch.export.export(
             graph.module.eval(),
@@ -42,8 +42,8 @@ def recorded(graph: Graph) -> ExportedProgram:
             dynamic_shapes=_sizes(graph),
             strict=False,
         )
-    # Torch takes sizes for 2 or more while it records, and asks as much of a sum of two of them
-    # later on. Nothing in our graphs depends on it, as the proof shows.
+    # Torch assumes dynamic sizes of at least 2 and later checks this, also for their sums.
+    # Our graphs do not depend on it, as the proof shows.
     for size, known in program.range_constraints.items():
         program.range_constraints[size] = ValueRanges(0, known.upper)
     for node in program.graph.nodes:
@@ -55,11 +55,12 @@ def recorded(graph: Graph) -> ExportedProgram:
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """Torch works on graphs in little more than half the time, where it has these settings. It
-    keeps no stack trace for every operator, of which nothing is left in our files, and no cache of
-    the shapes that operators make: with sizes that are no numbers, looking one up takes longer than
-    making it. `python -m benchmarks.shortcuts`: a small translator is recorded 1.8 times as fast on
-    one core."""
+    """Speed up `torch.export` if this version of torch has the settings.
+
+    No stack trace is kept for every operator, since our files contain none. There is no cache of
+    operator shapes: with symbolic sizes a lookup takes longer than computing them. A small
+    translator is exported 1.8 times as fast on one core (`python -m benchmarks.shortcuts`).
+    """
     asked = [(import_module(config), name, value) for config, name, value in QUICKER]
     known = [setting for setting in asked if hasattr(setting[0], setting[1])]
     before = [getattr(config, name) for config, name, _ in known]
@@ -73,7 +74,8 @@ def quickly() -> Iterator[None]:
 
 
 def _sizes(graph: Graph) -> dict[str, Any]:
-    """As `torch.export` wants them: by parameter of the module, several in one for `*past`."""
+    """Dynamic sizes as `torch.export` takes them: by parameter of the module, with several for
+    `*past`."""
     dims: dict[str, Any] = {PAST_AND_LENGTH: Dim.AUTO}
     by_input = [
         {axis: dims.setdefault(name, Dim(name)) for axis, name in axes.items()}
@@ -93,7 +95,7 @@ def _sizes(graph: Graph) -> dict[str, Any]:
 def describe(
     folder: Path, graphs: Sequence[tuple[Graph, ExportedProgram]], settings: RunSettings
 ) -> None:
-    """Write `graphs.json`: what goes in and what comes out, for people who call them themselves."""
+    """Write `graphs.json`, which describes inputs and outputs for users who call the graphs."""
     facts: list[dict[str, Any]] = []
     several = spec_of(settings).answers == "labels"
     threshold = {"threshold": settings.classify.threshold or THRESHOLD} if several else {}
@@ -124,7 +126,7 @@ def _value(name: str, shape: Shape, more: Mapping[str, str]) -> dict[str, Any]:
     about = more.get(name) or ABOUT.get(name)
     if about is None:
         kind, number, part = name.split(".")
-        about = f"layer {number}: the {part}s of {OF_LAYERS[kind]}"
+        about = f"layer {number}: {part}s of {OF_LAYERS[kind]}"
     return {"name": name, "shape": shape, "about": about}
 
 
@@ -136,7 +138,7 @@ OF_LAYERS = {
 
 
 def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, Shape]:
-    """Sizes as numbers, or in the names of the axes of inputs."""
+    """Shape of each output; dynamic sizes are named after the axes of the inputs."""
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     inputs = [nodes[name] for name in program.graph_signature.user_inputs]
     names: dict[str, str] = {}
@@ -150,7 +152,7 @@ def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, Shape]:
 
 
 def named(size: Any, names: Mapping[str, str]) -> int | str:
-    """A size by the names of axes, of which it may be made; torch numbers them."""
+    """A size as a number, or as an expression of axis names; torch numbers its symbols."""
     if isinstance(size, int):
         return size
     text = str(size)

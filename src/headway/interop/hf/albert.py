@@ -1,5 +1,5 @@
-"""ALBERT of transformers: one layer run many times, or a group for each layer, and embeddings
-narrower than the stream."""
+"""ALBERT of transformers: one layer shared by all depths, or one group per layer, and embeddings
+narrower than the model width."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from headway.interop.name_pairs import Pair, both, stacked
 from headway.settings.model import EncoderSettings
 
 SENTENCE_ORDER = {
-    r"sop_classifier\.classifier\.\w+": "tells whether two sentences are in order",
+    r"sop_classifier\.classifier\.\w+": "classifies whether two sentences are in order, which "
+    "headway does not support",
 }
 
 MOST_SHARED = 1000
-"""All layers are one, so that no file bounds their number; this does."""
+"""Limit on the number of layers: with shared layers the file does not bound it."""
 
 
 class Albert(EncoderFamily):
@@ -34,9 +35,9 @@ class Albert(EncoderFamily):
 
     def architecture(self, given: Given, seen: Seen) -> Architecture:
         refuse_variants(given)
-        given.only("inner_group_num", 1, "all layers must be one")
-        given.only("net_structure_type", 0, "only the usual wiring is")
-        given.only("num_memory_blocks", 0, "only the usual wiring is")
+        given.only("inner_group_num", 1, "only a single inner layer per group is")
+        given.only("net_structure_type", 0, "only the standard architecture is")
+        given.only("num_memory_blocks", 0, "only the standard architecture is")
         reading = self.reading(given, seen)
         tied = given.flag("tie_word_embeddings", True)
         model = _settings(given, seen, reading.heads, reading.n_labels, tied)
@@ -80,7 +81,7 @@ def _settings(
 ) -> EncoderSettings:
     groups, n_layers = given.whole("num_hidden_groups", 1), given.whole("num_hidden_layers")
     if groups not in (1, n_layers):
-        raise given.error("num_hidden_groups", f"is not supported: 1 and {n_layers} are")
+        raise given.error("num_hidden_groups", f"is not supported; it may be 1 or {n_layers}")
     shared = groups == 1
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(

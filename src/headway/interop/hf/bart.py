@@ -1,4 +1,4 @@
-"""BART, Marian and Pegasus of Hugging Face: the same layers and names."""
+"""BART, Marian and Pegasus of Hugging Face, which have the same layers and tensor names."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from headway.settings.model import Seq2SeqSettings
 from headway.settings.run import RunSettings
 
 OFFSET = 2
-"""Rows of the table of learned positions before the first."""
+"""Number of unused rows at the start of the table of learned positions."""
 
 NORM_EPS = 1e-5
-"""Always: it is in no configuration."""
+"""Epsilon of all norms; it cannot be configured."""
 
 SINUSOIDS = {
-    r"(model\.)?(en|de)coder\.embed_positions\.weight": "sinusoids, which are computed",
+    r"(model\.)?(en|de)coder\.embed_positions\.weight": "sinusoids, which headway computes",
 }
 VERSION = {r"(model\.)?(en|de)coder\.version": "the version of the program that wrote the file"}
-SHARED = {r"(model\.)?shared\.weight": "not used: encoder and decoder have embeddings of their own"}
+SHARED = {r"(model\.)?shared\.weight": "unused: encoder and decoder have separate embeddings"}
 
 ROW = Change(lambda tensor: tensor[0], lambda tensor: tensor[None])
-"""`final_logits_bias` has one row."""
+"""Conversion of `final_logits_bias`, which has a leading axis of size 1."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,15 @@ class BartFamily:
     model_type: str
     cls: str
     head: str
-    """What comes behind the name of the class that writes text."""
+    """Suffix of the name of the class that generates text."""
 
     wiring: Any
     learned: bool
-    """Learned positions, with a norm behind the embeddings; else sinusoids."""
+    """Whether positions are learned, with a norm after the embeddings; otherwise they are
+    sinusoids."""
 
     two_vocabularies: bool = False
-    """It translates: Marian."""
+    """Whether source and target may have separate vocabularies (Marian)."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
@@ -107,7 +108,7 @@ class BartFamily:
             "is_encoder_decoder": True,
         }
         if self.two_vocabularies:
-            # What is one matrix here may be two equal ones there.
+            # One shared matrix of ours may be stored as two equal ones.
             config["share_encoder_decoder_embeddings"] = ours.tie == "all"
             config["tie_word_embeddings"] = ours.tie in ("all", "target-softmax")
             config["decoder_vocab_size"] = ours.vocab_size
@@ -126,8 +127,8 @@ class BartFamily:
         if name is not None and name not in known:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
         pre = self.wiring == "pre"
-        given.only("normalize_before", pre, "the norms stand elsewhere in this architecture")
-        given.only("add_final_layer_norm", pre, "the norms stand elsewhere in this architecture")
+        given.only("normalize_before", pre, "this architecture has its norms in other places")
+        given.only("add_final_layer_norm", pre, "this architecture has its norms in other places")
 
     def _tie(self, given: Given, prefix: str, names: Collection[str]) -> Any:
         tied = given.flag("tie_word_embeddings", True)
@@ -136,8 +137,8 @@ class BartFamily:
             shared = given.flag("share_encoder_decoder_embeddings", True)
         if shared and tied:
             return "all"
-        # Transformers 5 takes nothing for one matrix where the softmax is apart; files by earlier
-        # versions then have the same embedding twice.
+        # With a separate softmax, transformers 5 does not share embeddings; files of earlier
+        # versions then store the same embedding twice.
         apart = f"{prefix}encoder.embed_tokens.weight" in names
         if shared and not apart:
             return "source-target"
@@ -178,7 +179,8 @@ def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> 
 
 
 def first_of(pairs: list[Pair], names: Collection[str]) -> list[Pair]:
-    """Names of one tensor: the first that the file has holds it, the others may be absent."""
+    """Pairs for the names of one tensor: the first name in the file holds it, the others may be
+    missing."""
     first = next((pair for pair in pairs if pair.theirs in names), pairs[0])
     others = [pair._replace(tied=True) for pair in pairs if pair is not first]
     return [first._replace(ours=pairs[0].ours), *others]
@@ -204,7 +206,7 @@ BART = BartFamily("bart", "Bart", "ForConditionalGeneration", wiring="post", lea
 MARIAN = BartFamily(
     "marian", "Marian", "MTModel", wiring="post", learned=False, two_vocabularies=True
 )
-"""The Transformer of 2017 with biases everywhere and two vocabularies if need be."""
+"""The Transformer of 2017 with biases in all layers and optionally two vocabularies."""
 
 PEGASUS = BartFamily("pegasus", "Pegasus", "ForConditionalGeneration", wiring="pre", learned=False)
 """Marian with its norms before the layers. Our translators are such."""

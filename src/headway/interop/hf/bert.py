@@ -1,4 +1,4 @@
-"""BERT of transformers, and its body, which RoBERTa has too."""
+"""BERT of transformers, and its body, which RoBERTa shares."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from headway.interop.hf.encoders import (
 from headway.interop.name_pairs import Pair, both, stacked
 from headway.settings.model import EncoderSettings
 
-NEXT_SENTENCE = {r"cls\.seq_relationship\.\w+": "tells whether two sentences follow each other"}
+NEXT_SENTENCE = {
+    r"cls\.seq_relationship\.\w+": "classifies whether two sentences follow each "
+    "other, which headway does not support"
+}
 
 
 class Bert(EncoderFamily):
@@ -57,7 +60,8 @@ BERT = Bert()
 def bert_settings(
     given: Given, seen: Seen, heads: tuple[str, ...], n_labels: int, *, tied: bool, offset: int = 0
 ) -> EncoderSettings:
-    """`offset`: so many rows of the table of positions belong to no position."""
+    """Read the model settings. `offset`: number of unused rows at the start of the position
+    table."""
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(
         vocab_size=given.whole("vocab_size"),
@@ -76,7 +80,7 @@ def bert_settings(
 
 
 def bert_body(model: EncoderSettings, seen: Seen, offset: int = 0) -> list[Pair]:
-    """Embeddings and layers."""
+    """Name pairs of the embeddings and layers."""
     front = f"{seen.prefix}embeddings"
     rows = slice(offset, None) if offset else None
     pairs = [
@@ -100,7 +104,9 @@ def bert_body(model: EncoderSettings, seen: Seen, offset: int = 0) -> list[Pair]
 
 def bert_config(model: EncoderSettings) -> dict[str, Any]:
     if not model.n_segments:
-        raise UserError("it has segments, and this model has none (model.n_segments = 0).")
+        raise UserError(
+            "this format needs segment embeddings, but this model has none (model.n_segments = 0)."
+        )
     return {
         "vocab_size": model.vocab_size,
         "hidden_size": model.d_model,

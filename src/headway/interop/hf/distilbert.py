@@ -1,4 +1,4 @@
-"""DistilBERT of transformers: no segments, and a pooler with relu in front of classes."""
+"""DistilBERT of transformers: no segments, and a pooler with ReLU before the classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.interop.name_pairs import Pair, both, stacked
 from headway.settings.model import EncoderSettings
 
 EPS = 1e-12
-"""Of all its norms; no configuration changes it."""
+"""Epsilon of all norms; it cannot be configured."""
 
 
 class Distilbert(EncoderFamily):

@@ -1,4 +1,4 @@
-"""What BERT and its kin have in common: which heads a class has, what is refused, the way out."""
+"""Common code of BERT-like encoders: the heads of each class, unsupported variants, and export."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForSequenceClassification": ("classify", ("classes",)),
     "ForTokenClassification": ("tag", ("tags",)),
 }
-"""The classes of transformers without the name of the architecture: a task and the heads."""
+"""Task and heads for each class of transformers, by the class name without the architecture."""
 
 COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
-"""A buffer that old files carry."""
+"""Ignored buffer of old files."""
 
 
 class Seen(NamedTuple):
-    """What the names of the tensors tell."""
+    """Facts about a file, from the names of its tensors."""
 
     prefix: str
-    """Before all names of the body; a body alone has none."""
+    """Prefix of all names of the body; empty for a body without heads."""
 
     pooler: bool
     names: Collection[str]
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model is read out."""
+    """Task, heads and labels of a model."""
 
     task: str
     heads: tuple[str, ...]
@@ -53,15 +53,15 @@ class Reading:
 
 
 class EncoderFamily(ABC):
-    """`read` and `write` of an encoder. A family says where the tensors are and what the keys of
-    its configuration are called."""
+    """Import and export of an encoder. A subclass has the tensor names and the configuration
+    keys."""
 
     class_name: str
     body: str
-    """The name of the body among the parts of a model with heads."""
+    """Attribute name of the body in a model with heads."""
 
     words: str
-    """What names of the masked-word head begin with."""
+    """Prefix of the tensor names of the masked language model head."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
@@ -74,7 +74,9 @@ class EncoderFamily(ABC):
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         model = settings.model
         if not isinstance(model, EncoderSettings):
-            raise UserError(f"{self.class_name} is an encoder, and this run has another model.")
+            raise UserError(
+                f"{self.class_name} is an encoder, but this run has a model of another kind."
+            )
         kind = kind_of(settings)
         config = self.config(model) | {"architectures": [f"{self.class_name}{kind}"]}
         config |= label_config(settings)
@@ -86,29 +88,31 @@ class EncoderFamily(ABC):
         assert isinstance(said, EncoderSettings)
         if "pooled" in said.heads and "pooled" not in model.heads:
             raise UserError(
-                f"{self.class_name}{kind} reads classes behind a pooler, and this model has none "
-                f"(model.heads={list(model.heads)})."
+                f"{self.class_name}{kind} classifies after a pooler, but this model has no "
+                f"pooler (model.heads={list(model.heads)})."
             )
         if set(said.heads) != set(model.heads):
             raise UserError(
-                f"{self.class_name}{kind} has the heads {said.heads}, not {model.heads}."
+                f"{self.class_name}{kind} has the heads {said.heads}, but this model has "
+                f"{model.heads}."
             )
         check_said(model, said, self.class_name, wider=BIASES, free=("pooling",))
         return config, found
 
     @abstractmethod
     def config(self, model: EncoderSettings) -> dict[str, Any]:
-        """Their configuration of a model of ours; a `UserError` says what it has no word for."""
+        """Return the foreign configuration of a model. Raises `UserError` for unsupported
+        settings."""
 
     @abstractmethod
     def architecture(self, given: Given, seen: Seen) -> Architecture:
-        """The model that a configuration means, and where its tensors are."""
+        """Return the architecture for a configuration: model settings and name pairs."""
 
     def reading(self, given: Given, seen: Seen) -> Reading:
-        """The task and the heads, by the name of the class, or by the tensors where none is named.
+        """Determine task and heads from the class name, or from the tensors if no class is named.
 
-        A pooler in the file is kept even where the class does not use it: training may. Classes are
-        always read behind one: a file without it is not whole.
+        A pooler in the file is kept even if the class does not use it, because training may.
+        Classification always needs one, so a file without it is incomplete.
         """
         name = given.architecture()
         kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
@@ -125,7 +129,7 @@ class EncoderFamily(ABC):
     def _guess(self, given: Given, seen: Seen) -> str:
         if any("classifier" in name for name in seen.names):
             raise ConfigError(
-                f"{given.where} does not say what the model does. Add for example "
+                f"{given.where} does not name the class of the model. Add for example "
                 f'"architectures": ["{self.class_name}ForSequenceClassification"].'
             )
         words = any(name.startswith(self.words) for name in seen.names)
@@ -133,39 +137,40 @@ class EncoderFamily(ABC):
 
 
 def refuse_variants(given: Given) -> None:
-    """What these encoders can be that we have no part for."""
-    given.only("position_embedding_type", "absolute", "only positions of the input are")
-    given.only("is_decoder", False, "it would read in one direction; import it as an encoder")
-    given.only("add_cross_attention", False, "an encoder has no memory to attend to")
+    """Raise an error for variants of these encoders that are not supported."""
+    given.only("position_embedding_type", "absolute", "only absolute positions are")
+    given.only("is_decoder", False, "causal attention is not; import the model as an encoder")
+    given.only("add_cross_attention", False, "an encoder has no cross-attention")
     given.only("pruned_heads", ({}, []), "every layer must have all its heads")
 
 
 def as_cross_encoder(found: Architecture, given: Given) -> Architecture:
-    """The architecture, reading pairs where sentence-transformers saved it as a `CrossEncoder`."""
+    """Adapt the architecture to text pairs if sentence-transformers saved it as a
+    `CrossEncoder`."""
     own = given.table("sentence_transformers")
     name = own.get("activation_fn") or given.values.get("sbert_ce_default_activation_function")
     if found.task != "classify" or not (own or name):
         return found
-    notes = ["it is a CrossEncoder: it reads two texts with a tab between them"]
+    notes = ["the model is a CrossEncoder: its input is two texts with a tab between them"]
     if found.answer == "number" and isinstance(name, str):
         activation = one_line(name.rpartition(".")[2], "activation_fn")
-        notes.append(f"answers are logits; sentence-transformers applies {activation} to them")
+        notes.append(f"outputs are logits; sentence-transformers applies {activation} to them")
     return replace(found, data={"other_field": "other"}, notes=(*found.notes, *notes))
 
 
 class HeadNames(NamedTuple):
-    """What the heads of BERT and ALBERT are called."""
+    """Tensor names of the heads of BERT or ALBERT."""
 
     pooler: str
     words: str
     before_words: str
-    """What names of the layer and the norm before the words begin with."""
+    """Prefix of the dense layer and the norm before the output words."""
 
 
 def head_pairs(
     heads: Collection[str], seen: Seen, named: HeadNames, *, tied: bool
 ) -> tuple[list[Pair], dict[str, str]]:
-    """Pairs of the heads that a model has, and what is ignored."""
+    """Return name pairs of the heads, and ignored names with reasons."""
     pairs: list[Pair] = []
     ignored: dict[str, str] = {}
     if "pooled" in heads:
@@ -183,8 +188,11 @@ def head_pairs(
 def word_pairs(
     head: str, *, tied: bool, names: Collection[str]
 ) -> tuple[list[Pair], dict[str, str]]:
-    """The words of a masked-word head: its decoder may be the embedding, and its bias goes by two
-    names, of which a file may have either. Also what is ignored."""
+    """Return name pairs of the masked language model head, and ignored names with reasons.
+
+    Its output matrix may be tied to the embedding. Its bias has two names, and a file may have
+    either of them.
+    """
     ours = "heads.words.words.linear"
     decoder = f"{head}.decoder"
     first, second = f"{head}.bias", f"{decoder}.bias"
@@ -197,12 +205,12 @@ def word_pairs(
         pairs.append(Pair(second, f"{ours}.bias", tied=True))
     else:
         pairs.append(Pair(f"{decoder}.weight", f"{ours}.weight"))
-        ignored[second.replace(".", r"\.")] = "its decoder has the bias that is used"
+        ignored[second.replace(".", r"\.")] = "unused: the bias of the decoder is used"
     return pairs, ignored
 
 
 def kind_of(settings: RunSettings) -> str:
-    """The class of transformers for the heads of a run."""
+    """Return the class suffix of transformers for the heads of a run."""
     assert isinstance(settings.model, EncoderSettings)
     heads = settings.model.heads
     if "classes" in heads:

@@ -1,5 +1,5 @@
-"""ESM of Hugging Face with rotary positions: norms before the layers, LayerNorm, gelu, no gate. Our
-own encoders are such, so this is their way to `transformers`."""
+"""ESM of Hugging Face with rotary positions: pre-norm, LayerNorm, GELU, no gate. Our default
+encoders have this architecture, so they are exported as ESM."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from headway.nn.positions import rope_rates
 from headway.settings.model import EncoderSettings, RopeSettings
 
 IGNORED = COUNTED | {
-    r"(esm\.)?contact_head\.regression\.\w+": "tells which parts of a protein touch",
-    r"(esm\.)?embeddings\.position_embeddings\.weight": "positions are rotary",
-    r"(.*\.)?rotary_embeddings\.inv_freq": "the rates of rotary positions, which are computed",
+    r"(esm\.)?contact_head\.regression\.\w+": "predicts contacts in a protein, which headway "
+    "does not support",
+    r"(esm\.)?embeddings\.position_embeddings\.weight": "unused: positions are rotary",
+    r"(.*\.)?rotary_embeddings\.inv_freq": "the frequencies of rotary positions, which headway "
+    "computes",
 }
 
 
@@ -30,8 +32,8 @@ class Esm(EncoderFamily):
     words = "lm_head."
 
     def architecture(self, given: Given, seen: Seen) -> Architecture:
-        given.only("is_folding_model", False, "it would fold proteins")
-        given.only("is_decoder", False, "it would read in one direction")
+        given.only("is_folding_model", False, "protein folding is not")
+        given.only("is_decoder", False, "causal attention is not")
         if given.word("position_embedding_type", "absolute") != "rotary":
             raise given.error("position_embedding_type", "is not supported; rotary is")
         reading = self.reading(given, seen)
@@ -57,7 +59,9 @@ class Esm(EncoderFamily):
             **values,
         )
         named, unused = roberta_heads(heads, seen.prefix, tied=tied, names=["lm_head.bias"])
-        named = [pair for pair in named if pair.theirs != "lm_head.decoder.bias"]  # it has none
+        named = [
+            pair for pair in named if pair.theirs != "lm_head.decoder.bias"
+        ]  # ESM has no such tensor
         return Architecture(
             task=reading.task,
             model=model,
@@ -69,7 +73,9 @@ class Esm(EncoderFamily):
 
     def config(self, model: EncoderSettings) -> dict[str, Any]:
         if model.activation != "gelu":
-            raise UserError(f"it has gelu always, and this has activation={model.activation!r}.")
+            raise UserError(
+                f"ESM supports only gelu, but this model has activation={model.activation!r}."
+            )
         return {
             "model_type": "esm",
             "vocab_size": model.vocab_size,
@@ -91,7 +97,7 @@ class Esm(EncoderFamily):
 
 
 def _dropped(given: Given) -> int | None:
-    """The mask token, where its embedding is dropped and the others are scaled."""
+    """Return the mask token if its embedding is zeroed and the others are scaled."""
     if not given.flag("token_dropout", False):
         return None
     return given.whole("mask_token_id", least=0, most=given.whole("vocab_size") - 1)
@@ -114,8 +120,8 @@ def _body(model: EncoderSettings, prefix: str) -> list[Pair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """What its classes look for in a file and we do not have: a head for contacts in proteins, the
-    rates of its positions, and for a body alone a pooler."""
+    """Tensors that the classes of ESM need in a file but that our model does not have: a head for
+    protein contacts, rotary frequencies and, without heads, a pooler."""
     width, n_heads = config["hidden_size"], config["num_attention_heads"]
     alone = config["architectures"] == ["EsmModel"]
     prefix = "" if alone else "esm."

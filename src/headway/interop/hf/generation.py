@@ -1,4 +1,4 @@
-"""How a foreign model wants to be decoded: `generation_config.json` as our settings and back.
+"""Conversion between `generation_config.json` and our `decode.*` settings.
 
 Older folders have the same keys in `config.json`.
 """
@@ -27,15 +27,15 @@ WITHOUT_A_PLACE = {
     "guidance_scale": None,
     "penalty_alpha": None,
 }
-"""Keys that change what is written and that we lack, each with the value that does nothing."""
+"""Unsupported keys that change the output, each with the value that has no effect."""
 
 MOST_TOKENS = 1 << 20
 
 NEW_TOKENS = 256
-"""Most of an output where the run says nothing."""
+"""Maximum number of new tokens if the run does not set one."""
 
 WHISPER_TASKS = ("<|transcribe|>", "<|translate|>")
-"""Tokens that tell Whisper whether to write what is said, or what it means in English."""
+"""Task tokens of Whisper: transcribe in the spoken language, or translate into English."""
 
 
 def decode_settings(
@@ -45,24 +45,27 @@ def decode_settings(
     has_source: bool,
     translates: bool = False,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """`decode.*` settings, and notes on what cannot be said with them.
+    """Return `decode.*` settings, and notes on keys that have no equivalent.
 
-    What is absent is as in `generate`: greedy, divided by the length where there is a beam, and no
-    ban of the unknown token. `translates`: outputs are about as long as their source, so that our
-    own limit holds, too; a beam divided by the length would look much farther for nothing.
+    Absent keys have the defaults of `generate`: greedy search, scores divided by the length for
+    beam search, and no ban of the unknown token. `translates`: outputs are about as long as their
+    source, so our own length limit applies as well; otherwise a beam divided by the length would
+    search much longer without finding anything better.
     """
     given = Given({**config, **generation}, "generation_config.json")
     beam = given.whole("num_beams", 1, most=1024)
     found: dict[str, Any] = {"beam": beam, "unknown": "keep"}
     notes = [
-        f"{key} = {given.values[key]!r} is not followed: headway has no such rule."
+        f"{key} = {given.values[key]!r} is ignored: headway does not support it."
         for key, nothing in WITHOUT_A_PLACE.items()
         if given.values.get(key) not in (None, nothing, [])
     ]
     notes += _about_tokens(given, has_source)
     found |= _lengths(given, has_source)
     if has_source and not translates and "max_len" in found:
-        found["extra_len"] = found["max_len"]  # the source sets no limit there
+        found["extra_len"] = found[
+            "max_len"
+        ]  # the foreign model does not limit the output by the source
     groups = given.whole("num_beam_groups", 1, most=1024)
     if groups > 1:
         found |= {"groups": groups, "diversity": given.number("diversity_penalty", 0.0)}
@@ -70,8 +73,8 @@ def decode_settings(
         found |= _penalty(given, notes)
         if given.values.get("early_stopping") is True:
             notes.append(
-                "early_stopping = true is not followed: our beam search stops when no hypothesis "
-                "can still win, so it may find a better output than `generate`."
+                "early_stopping = true is ignored: our beam search stops when no hypothesis can "
+                "still win, so it may find a better output than `generate`."
             )
     if given.flag("do_sample", False):
         found |= {"sample": True, "beam": 1, "top_k": given.whole("top_k", 50, least=0)}
@@ -80,7 +83,7 @@ def decode_settings(
     repetition = given.number("repetition_penalty", 1.0)
     if repetition != 1.0:
         found["repetition_penalty"] = repetition
-        notes.append("repetition_penalty multiplies log-probabilities here, not raw scores.")
+        notes.append("repetition_penalty applies to log-probabilities here, not to logits.")
     ngram = given.whole("no_repeat_ngram_size", 0, least=0, most=1024)
     if ngram:
         found["no_repeat_ngram"] = ngram
@@ -88,24 +91,29 @@ def decode_settings(
 
 
 def _about_tokens(given: Given, has_source: bool) -> list[str]:
-    """Several ends of a translation (a language model knows them all), and words that must not
-    come. Tokens that outputs begin with and padding, which Marian bans so, never come anyway."""
+    """Notes on unsupported end tokens and banned tokens.
+
+    Language models support several end tokens. Padding and begin tokens, which Marian bans by these
+    keys, are never generated anyway.
+    """
     notes = []
     ends = given.values.get("eos_token_id")
     if has_source and isinstance(ends, list) and len(ends) > 1:
-        notes.append(f"eos_token_id = {ends!r} has several ends; here the first alone ends a text.")
+        notes.append(
+            f"eos_token_id = {ends!r} has several end tokens; here only the first one ends a text."
+        )
     keys = ("pad_token_id", "bos_token_id", "decoder_start_token_id")
     free = [given.values.get(key) for key in keys]
     for key in ("bad_words_ids", "suppress_tokens"):
         words = given.values.get(key) or []
         if any(word not in free and word not in [[token] for token in free] for word in words):
-            notes.append(f"{key} = {words!r} is not followed: give constraints to predict.")
+            notes.append(f"{key} = {words!r} is ignored: use constraints of predict instead.")
     return notes
 
 
 def _lengths(given: Given, has_source: bool) -> dict[str, Any]:
-    """Their lengths count the token that an output begins with, and a prompt; `max_new_tokens`
-    does not."""
+    """Read length limits. `max_length` and `min_length` count the begin token and a prompt;
+    `max_new_tokens` does not."""
     found: dict[str, Any] = {}
     if given.values.get("max_new_tokens") is not None:
         found["max_len"] = given.whole("max_new_tokens", most=MOST_TOKENS)
@@ -121,7 +129,10 @@ def _lengths(given: Given, has_source: bool) -> dict[str, Any]:
 def _penalty(given: Given, notes: list[str]) -> dict[str, Any]:
     power = given.number("length_penalty", 1.0, least=-100.0, most=100.0)
     if power < 0:
-        notes.append(f"length_penalty = {power:g} prefers short outputs; here it is none.")
+        notes.append(
+            f"length_penalty = {power:g} prefers short outputs, which headway does not "
+            "support; it becomes none."
+        )
     if power <= 0:
         return {"length_penalty": "none"}
     return {"length_penalty": "power", "alpha": power}
@@ -130,11 +141,11 @@ def _penalty(given: Given, notes: list[str]) -> dict[str, Any]:
 def generation_config(
     decode: DecodeSettings, tokens: Mapping[str, Any], *, longest: int, never: Sequence[int]
 ) -> dict[str, Any]:
-    """A `generation_config.json` for a run of ours.
+    """Return a `generation_config.json` for a run.
 
-    `tokens`: ids of the special tokens, by their keys. `longest`: the most tokens that the model
-    reads. `never`: the tokens that no output has. GNMT's length penalty has no words there: a beam
-    may choose another length.
+    `tokens`: ids of the special tokens by their keys. `longest`: maximum number of tokens of the
+    model. `never`: tokens that are never generated. GNMT's length penalty has no equivalent, so a
+    beam search may choose an output of another length.
     """
     found: dict[str, Any] = {**tokens, "num_beams": decode.beam, "do_sample": decode.sample}
     found["max_new_tokens"] = min(decode.max_len or NEW_TOKENS, longest - 1)
@@ -155,7 +166,8 @@ def generation_config(
 
 
 def whisper_generation(words: Tokenizer, model: ModelSettings) -> dict[str, Any]:
-    """A `generation_config.json` for a transcriber: greedy, without times, as it decodes here."""
+    """Return a `generation_config.json` for a transcriber: greedy search without timestamps, as in
+    headway."""
     specials = Specials.of(words)
     found: dict[str, Any] = {
         "bos_token_id": words.eos,

@@ -16,27 +16,28 @@ from headway.settings.model import DecoderSettings
 from headway.settings.run import RunSettings
 
 IGNORED = {
-    r"(.*\.)?attn\.(bias|masked_bias)": "the causal mask, which is computed",
-    r"multiple_choice_head\..*": "a head for multiple choice, which headway does not have",
+    r"(.*\.)?attn\.(bias|masked_bias)": "the causal mask, which headway computes",
+    r"multiple_choice_head\..*": "a head for multiple choice, which headway does not support",
 }
 
 
 @dataclass(frozen=True)
 class GptFamily:
-    """Both have the same layers; GPT's norms stand behind them and it has none at the end."""
+    """Import and export of GPT and GPT-2. Both have the same layers; GPT is post-norm and has no
+    final norm."""
 
     model_type: str
     tokens: str
     positions: str
     cls: str
-    """What the names of its classes begin with."""
+    """Prefix of the class names."""
 
     is_first: bool
-    """GPT, not GPT-2."""
+    """Whether this is GPT rather than GPT-2."""
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The classes that predict the next token."""
+        """Names of the classes that predict the next token."""
         return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
@@ -92,15 +93,17 @@ class GptFamily:
 
     def _refuse(self, given: Given) -> None:
         given.only(
-            "scale_attn_by_inverse_layer_idx", False, "scores of every layer are scaled alike"
+            "scale_attn_by_inverse_layer_idx",
+            False,
+            "all layers must scale attention scores equally",
         )
-        given.only("reorder_and_upcast_attn", False, "attention is computed in one type")
-        given.only("add_cross_attention", False, "a language model has no source to attend to")
+        given.only("reorder_and_upcast_attn", False, "attention is computed in a single precision")
+        given.only("add_cross_attention", False, "a language model has no cross-attention")
 
     def _activation(self, given: Given) -> Any:
         if not self.is_first:
             return given.activation("activation_function", "gelu_new")
-        # Its "gelu" is the tanh form: OpenAIGPT looks the name up in a table of its own.
+        # OpenAIGPT has its own table of names, in which "gelu" is the tanh approximation.
         tanh = given.word("afn", "gelu") == "gelu"
         return "gelu-tanh" if tanh else given.activation("afn")
 
@@ -125,15 +128,18 @@ class GptFamily:
 
 
 def _prefix(names: Collection[str]) -> str:
-    """A language model as `transformers` saves it has one; the published files have none."""
+    """Prefix of tensor names: files saved by `transformers` have one, the published files have
+    none."""
     return "transformer." if any(name.startswith("transformer.") for name in names) else ""
 
 
 def _first_activation(ours: str) -> str:
-    """GPT's own table: gelu (the tanh form), relu and silu."""
+    """Name of an activation in GPT's own table: gelu (the tanh approximation), relu and silu."""
     names = {"gelu-tanh": "gelu", "relu": "relu", "silu": "silu"}
     if ours not in names:
-        raise UserError(f"it has no activation {ours!r}")
+        raise UserError(
+            f"GPT does not support the activation {ours!r}. It supports gelu-tanh, relu and silu."
+        )
     return names[ours]
 
 

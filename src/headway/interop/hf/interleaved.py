@@ -1,8 +1,7 @@
-"""Sinusoids in pairs (ours) for formats that have all sines first: the stream in another order.
+"""Conversion from interleaved sinusoids (ours) to formats that store all sines first.
 
-A model does not care which of its numbers stands where, as long as everything that writes the
-stream and everything that reads it agrees. So the positions stay what they are and the weights
-move.
+The dimensions of the residual stream can be permuted if all weights that read or write it are
+permuted, too. So the positions stay as they are and the weights are reordered.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ from headway.interop.families import Architecture
 from headway.interop.name_pairs import Change, Pair
 
 READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
-"""Matrices whose rows are as wide as the stream."""
+"""Matrices that read the residual stream: their columns are permuted."""
 
 WRITERS = ("to_out.weight", "to_out.bias")
-"""Those that write it; norms have a number for each of its numbers, too."""
+"""Weights that write the residual stream: their rows are permuted. Those of norms are, too."""
 
 
 def in_halves(found: Architecture, width: int) -> Architecture:
-    """The same with all even places of our stream first, then all odd ones."""
+    """Return the architecture with the even dimensions of the residual stream first, then the odd
+    ones."""
     order_D = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
     return replace(found, pairs=[_reordered(pair, order_D) for pair in found.pairs])
 

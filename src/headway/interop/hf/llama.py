@@ -1,5 +1,5 @@
-"""Llama of Hugging Face, and those that follow it: Mistral (a window), Qwen2 (biases on q, k and
-v) and Qwen3 (norms on q and k)."""
+"""Llama of Hugging Face and its variants: Mistral (sliding window), Qwen2 (biases on q, k and v)
+and Qwen3 (norms on q and k)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
 
 IGNORED = {
-    r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
+    r"(.*\.)?rotary_emb\.inv_freq": "the frequencies of rotary positions, which headway computes",
 }
 
 
@@ -29,15 +29,15 @@ class LlamaFamily:
     model_type: str
     cls: str
     attention_bias: str | None = None
-    """Which projections have one. None: the configuration says all or none."""
+    """Projections with a bias. None: the configuration sets it for all projections together."""
 
     qk_norm: bool = False
     window: bool = False
-    """Whether `sliding_window` is one for all layers."""
+    """Whether `sliding_window` applies to all layers."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
-        given.only("use_sliding_window", False, "a window in some of the layers")
+        given.only("use_sliding_window", False, "all layers must have the same window")
         tie = given.flag("tie_word_embeddings", False)
         words = (f"{self.cls}ForCausalLM", f"{self.cls}Model")
         label = label_head(given, words, has_words=tie or WORDS in names)
@@ -76,7 +76,10 @@ class LlamaFamily:
         check_kind(ours, DecoderSettings, self.cls)
         assert isinstance(ours, DecoderSettings)
         if ours.activation not in GATES:
-            raise UserError(f"{self.cls} has a gate in its layers, not {ours.activation!r} alone.")
+            raise UserError(
+                f"{self.cls} needs a gated activation, but this model has "
+                f"model.activation={ours.activation!r}."
+            )
         config: dict[str, Any] = {
             "model_type": self.model_type,
             "vocab_size": ours.vocab_size,
@@ -147,28 +150,32 @@ def _gate(given: Given) -> Any:
     gates |= dict.fromkeys(("gelu_pytorch_tanh", "gelu_new"), "geglu-tanh")
     if name not in gates:
         known = ", ".join(gates)
-        raise given.error("hidden_act", f"is not a gate that headway has ({known})")
+        raise given.error(
+            "hidden_act", f"is not a gated activation that headway supports ({known})"
+        )
     return gates[name]
 
 
 def rope_settings(given: Given) -> RopeSettings:
-    """Both spellings: `rope_theta` with `rope_scaling`, and, since transformers 5,
-    `rope_parameters` with everything."""
+    """Read rotary settings in both formats: `rope_theta` with `rope_scaling`, or `rope_parameters`
+    of transformers 5, which has all of them."""
     new, old = given.table("rope_parameters"), given.table("rope_scaling")
     values = Given({**old, **new}, f"{given.where}: rope_parameters")
     base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)
     kind = values.word("rope_type", values.word("type", "default"))
-    values.only("partial_rotary_factor", 1.0, "all of a head is turned")
-    given.only("partial_rotary_factor", 1.0, "all of a head is turned")
+    values.only("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
+    given.only("partial_rotary_factor", 1.0, "all dimensions of a head are rotated")
     if kind == "default":
         return RopeSettings(base=base)
     if kind == "linear":
         return RopeSettings(base=base, scaling="linear", factor=values.number("factor", least=1.0))
     if kind != "llama3":
         key = "rope_parameters" if new else "rope_scaling"
-        raise given.error(key, f"scales by {kind!r}; headway has default, linear and llama3")
-    values.only("low_freq_factor", 1.0, "the ramp begins at the whole trained context")
-    values.only("high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context")
+        raise given.error(
+            key, f"has the scaling {kind!r}; headway supports default, linear and llama3"
+        )
+    values.only("low_freq_factor", 1.0, "the ramp begins at the trained context length")
+    values.only("high_freq_factor", 4.0, "the ramp ends at a quarter of the trained context length")
     return RopeSettings(
         base=base,
         scaling="llama3",
@@ -181,7 +188,7 @@ def rope_parameters(model: DecoderSettings) -> dict[str, Any]:
     rope = model.rope
     if rope.scaling == "none":
         return {"rope_type": "default", "rope_theta": rope.base}
-    if rope.scaling == "ntk":  # is a larger base and nothing else
+    if rope.scaling == "ntk":  # equals a larger base
         base = rope.base * rope.factor ** (model.head_width / (model.head_width - 2))
         return {"rope_type": "default", "rope_theta": base}
     found = {"rope_type": rope.scaling, "rope_theta": rope.base, "factor": rope.factor}
@@ -192,7 +199,7 @@ def rope_parameters(model: DecoderSettings) -> dict[str, Any]:
 
 
 def said_rope(model: DecoderSettings) -> DecoderSettings:
-    """The same model with its rotary positions as they can be said."""
+    """Return the settings with `ntk` scaling replaced by the equivalent larger base."""
     if model.positions != "rotary" or model.rope.scaling != "ntk":
         return model
     base = rope_parameters(model)["rope_theta"]

@@ -1,4 +1,4 @@
-"""What a foreign language model reads out: the next word, or classes or tags."""
+"""Heads of foreign language models: the next token, classes or tags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headway.tasks.specs import spec_of
 
 @dataclass(frozen=True)
 class Label:
-    """A head of a decoder and the names of its labels."""
+    """A head of a decoder, and the names of its labels."""
 
     task: str
     names: tuple[str, ...] = ()
     layer: str = ""
-    """Their name of the linear layer."""
+    """Foreign name of the linear layer."""
 
     answer: Answer = "label"
 
@@ -34,7 +34,7 @@ class Label:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of a `DecoderSettings`."""
+        """Values for `DecoderSettings`."""
         if not self.head:
             return {"heads": ("words",) if self.writes else ()}
         n_labels = 1 if self.answer == "number" else len(self.names)
@@ -42,11 +42,12 @@ class Label:
 
     @property
     def writes(self) -> bool:
-        """True for a head over the vocabulary, which scores the next word."""
+        """Whether this head scores the next token."""
         return spec_of(self.task).writes
 
     def pairs(self) -> list[Pair]:
-        """Classes have no bias there; ours is zero after an import."""
+        """Name pairs of the head. Foreign classifiers have no bias; ours is zero after an
+        import."""
         if not self.head:
             return []
         ours = f"heads.{self.head}.linear"
@@ -57,15 +58,15 @@ class Label:
 
     @property
     def zeros(self) -> tuple[str, ...]:
-        """Ours that have no tensor there."""
+        """Our tensors that have no foreign one, and are zero after an import."""
         return ("heads.classes.linear.bias",) if self.head == "classes" else ()
 
 
 def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]:
-    """The class of a run in a `config.json`, and the labels where there are any."""
+    """Return the class name and the labels of a run for `config.json`."""
     spec = spec_of(settings)
     if "decoder" not in spec.families:
-        raise UserError(f"a language model does not do the task {settings.task}.")
+        raise UserError(f"a language model does not support the task {settings.task}.")
     name = {"text": words, "vector": f"{base}Model", "tags": f"{base}ForTokenClassification"}.get(
         spec.answers, f"{base}ForSequenceClassification"
     )
@@ -75,9 +76,11 @@ def class_config(settings: RunSettings, base: str, words: str) -> dict[str, Any]
 def label_head(
     given: Given, words: Collection[str], tags: str = "score", *, has_words: bool = True
 ) -> Label:
-    """`words`: the classes that predict the next token, which is also what is done where no class
-    is named. `tags`: what the layer of a token classifier is called. `has_words`: the file has the
-    layer of the next token; a body alone makes vectors.
+    """Determine the head from the class name.
+
+    `words`: classes that predict the next token, which is also the default if no class is named.
+    `tags`: name of the layer of a token classifier. `has_words`: whether the file has the output
+    layer; a model without it is used for embeddings.
     """
     name = given.architecture()
     if name is None or name in words:
@@ -88,7 +91,9 @@ def label_head(
     if name.endswith("ForTokenClassification"):
         return Label("tag", given.labels(), tags)
     known = ", ".join(words)
-    raise given.error("architectures", f"is a head that headway does not have (it has {known})")
+    raise given.error(
+        "architectures", f"has a head that headway does not support (supported: {known})"
+    )
 
 
 def language_model(
@@ -99,14 +104,15 @@ def language_model(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
 ) -> Architecture:
-    """A decoder with this head; how to decode matters only where it writes."""
+    """Return the architecture of a decoder with this head. Decoding settings are only used if it
+    generates text."""
     decode, notes = decode_settings(config, generation, has_source=False)
     if not label.writes:
         decode, notes = {}, ()
     if label.head:
         notes = (
-            "texts are read here between a first and an end token; if the model was trained "
-            "without them, train it a little further with `headway train --from`.",
+            "headway adds a begin token and an end token to each text; if the model was trained "
+            "without them, fine-tune it with `headway train --from`.",
         )
     return Architecture(
         task=label.task,

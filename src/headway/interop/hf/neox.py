@@ -1,5 +1,5 @@
-"""GPT-NeoX of Hugging Face with its layers one after the other: rotary positions, LayerNorm and no
-gate. Our own decoders are such, so this is their way to `transformers`."""
+"""GPT-NeoX of Hugging Face with sequential sub-layers: rotary positions, LayerNorm and no gate. Our
+default decoders have this architecture, so they are exported as GPT-NeoX."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from headway.settings.model import DecoderSettings, RopeSettings
 from headway.settings.run import RunSettings
 
 IGNORED = {
-    r"(.*\.)?attention\.(bias|masked_bias)": "the causal mask, which is computed",
-    r"(.*\.)?rotary_emb\.inv_freq": "the rates of rotary positions, which are computed",
+    r"(.*\.)?attention\.(bias|masked_bias)": "the causal mask, which headway computes",
+    r"(.*\.)?rotary_emb\.inv_freq": "the frequencies of rotary positions, which headway computes",
 }
 NAME = "GPTNeoX"
 WORDS = "embed_out.weight"
@@ -31,8 +31,8 @@ class NeoxFamily:
         if given.flag("use_parallel_residual", True):
             raise given.error(
                 "use_parallel_residual",
-                "is not supported: attention and feed-forward would stand side by side, each with "
-                "a norm of its own",
+                "is not supported: attention and feed-forward would be parallel, each with its "
+                "own norm",
             )
         tie, words = (
             given.flag("tie_word_embeddings", False),
@@ -89,12 +89,13 @@ class NeoxFamily:
 
 
 def _rope(given: Given) -> RopeSettings:
-    """Its own words for the base and for how much of a head is turned, which must be all."""
+    """Read the rotary settings, which have their own keys for the base and for the rotated share of
+    a head."""
     table = given.table("rope_parameters")
     part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
     if part != 1:
         key = "rope_parameters" if "partial_rotary_factor" in table else "rotary_pct"
-        raise given.error(key, "turns a part of each head; here all of it is turned")
+        raise given.error(key, "rotates only a part of each head; headway rotates all dimensions")
     base = given.number("rotary_emb_base", 10_000.0, least=1e-9)
     return rope_settings(Given({**given.values, "rope_theta": base}, given.where))
 
@@ -119,7 +120,8 @@ def _pairs(model: DecoderSettings, prefix: str, label: Label) -> list[Pair]:
 
 
 def _by_heads(n_heads: int) -> Change:
-    """It has q, k and v of one head side by side; we have all q, then all k, then all v."""
+    """Change between the order of GPT-NeoX (q, k and v of each head together) and ours (all q, then
+    all k, then all v)."""
     return Change(
         lambda tensor: tensor.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
         lambda tensor: tensor.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),

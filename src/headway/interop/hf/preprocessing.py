@@ -20,11 +20,11 @@ PROCESSOR_JSON = "processor_config.json"
 
 PARTS = ("image_processor", "feature_extractor")
 LEVELS = 255.0
-"""A pixel of 8 bits that is full on."""
+"""Largest value of an 8-bit pixel."""
 
 BILINEAR = 2
 RESAMPLING = {0: "nearest", 1: "Lanczos", 3: "bicubic", 4: "box", 5: "Hamming"}
-"""Pillow's other numbers."""
+"""Names of Pillow's resampling methods other than bilinear."""
 
 PROCESSORS = {
     "vit": "ViTImageProcessor",
@@ -75,7 +75,8 @@ def _listed(numbers: tuple[float, ...]) -> str:
 
 
 def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, list[str]]:
-    """Theirs is (x · factor − mean) / std of pixels up to 255; ours is of pixels up to 1."""
+    """Read the normalisation of pixels. Foreign: (x · factor − mean) / std for pixels up to 255;
+    ours is for pixels up to 1."""
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
     full = LEVELS * (factor if given.flag("do_rescale", True) else 1.0)
     if given.flag("do_normalize", True):
@@ -92,8 +93,8 @@ def _pictures(given: Given, picture: PictureSettings) -> tuple[PictureSettings, 
     wanted = _size(size)
     if wanted is not None and wanted != (picture.height, picture.width):
         notes.append(
-            f"{PREPROCESSOR_JSON} says pictures of {wanted[0]} × {wanted[1]}, and the model was "
-            f"trained on {picture.height} × {picture.width}; they are brought to those"
+            f"{PREPROCESSOR_JSON} has images of {wanted[0]} × {wanted[1]}, but the model was "
+            f"trained on {picture.height} × {picture.width}; images are resized to the latter"
         )
     return replace(picture, mean=mean, std=std), notes
 
@@ -109,8 +110,8 @@ def _resizing(given: Given) -> list[str]:
         )
     if given.flag("do_center_crop", False):
         notes.append(
-            f"{PREPROCESSOR_JSON}: do_center_crop cuts off a margin of every image; here the "
-            "largest part in the middle that has the model's proportions is read"
+            f"{PREPROCESSOR_JSON}: do_center_crop cuts off a margin of every image; headway "
+            "instead reads the largest centred part with the model's aspect ratio"
         )
     return notes
 
@@ -129,7 +130,7 @@ def _numbers(
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """What is said about the size, where it is a whole picture's."""
+    """Return height and width if both are given; `shortest_edge` is not a size."""
     if type(value) is int:
         return value, value
     if isinstance(value, dict) and {"height", "width"} <= set(value):
@@ -138,7 +139,7 @@ def _size(value: Any) -> tuple[int, int] | None:
 
 
 def _sounds(given: Given, sound: SoundSettings) -> SoundSettings:
-    given.only("feature_size", sound.bands, f"the model reads {sound.bands} bands")
+    given.only("feature_size", sound.bands, f"the model needs {sound.bands} mel bands")
     seconds = given.number("chunk_length", sound.pad_s, least=0.01, most=3600.0)
     changed = replace(
         sound,
@@ -150,13 +151,13 @@ def _sounds(given: Given, sound: SoundSettings) -> SoundSettings:
     if changed.rows_of(0) > changed.max_rows:
         raise given.error(
             "chunk_length",
-            f"is {changed.rows_of(0):,} rows, and the model has positions for {changed.max_rows:,}",
+            f"is {changed.rows_of(0):,} positions, but the model has only {changed.max_rows:,}",
         )
     return changed
 
 
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
-    """What `transformers` reads for a model of ours; {} where its input is text."""
+    """Return the preprocessor configuration of a model; {} if its input is text."""
     if isinstance(model, PictureEncoderSettings | PictureSeq2SeqSettings):
         picture = model.picture
         size = {"height": picture.height, "width": picture.width}

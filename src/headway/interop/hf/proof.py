@@ -1,6 +1,7 @@
-"""Whether `transformers` says of an exported folder what we say of the run.
+"""Proof of an export: outputs of `transformers` are compared with those of the run.
 
-Texts go through its tokenizer, too, pictures and recordings through its own preparation.
+Texts also pass through the exported tokenizer, images and recordings through the preprocessing of
+`transformers`.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "vector": "AutoModel",
 }
-"""By what the run answers, or by the family of its model."""
+"""Auto classes by the kind of output, or by the family of the model."""
 
 Given = dict[str, Any]
-"""Arguments of a model of theirs."""
+"""Keyword arguments of a foreign model."""
 
 
 def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
-    """By `transformers` where it is installed, else by reading the folder again ourselves."""
+    """Prove an export with `transformers`, or, if it is not installed, by importing it again."""
     ours = read_all(run, proof_items(run, sentences))
     config, same = read_table(out / "config.json"), 1.0
     notes = _notes(run, config)
@@ -88,7 +89,7 @@ def prove(run: Opened, out: Path, sentences: Sequence[str], *, int8: bool = Fals
 
 
 def _standardised(run: Opened, scores: Scores) -> Scores:
-    """Answers that are numbers, in the units in which our head gives them."""
+    """Convert regression outputs to standardised units, those of our head."""
     if run.spec.answers != "number":
         return scores
     own = run.settings.classify
@@ -97,7 +98,7 @@ def _standardised(run: Opened, scores: Scores) -> Scores:
 
 @contextmanager
 def quiet(transformers: ModuleType) -> Iterator[None]:
-    """Without its progress bars and remarks."""
+    """Suppress progress bars and log messages of `transformers`."""
     log = transformers.utils.logging
     before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -111,7 +112,7 @@ def quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _notes(run: Opened, config: dict[str, Any]) -> list[str]:
-    """What the numbers owe to the format."""
+    """Notes on differences that are caused by the format."""
     if run.spec.modality != "text":
         return []
     assert isinstance(run.shape, TextSettings)
@@ -119,11 +120,11 @@ def _notes(run: Opened, config: dict[str, Any]) -> list[str]:
     here, there = run.shape.norm_eps, said.model.norm_eps
     if here == there:
         return []
-    return [f"norms have an eps of {here:g} here and always {there:g} there"]
+    return [f"norms have an epsilon of {here:g} in headway but always {there:g} in this format"]
 
 
 def _many(shape: TextSettings) -> list[str]:
-    """Names enough for any number of layers."""
+    """Placeholder tensor names that allow any number of layers."""
     return [str(number) for number in range(2 * shape.n_layers + 64)]
 
 
@@ -148,11 +149,11 @@ def _by_transformers(
     )
     model.eval()
     if "classes" in run.spec.heads:
-        model.config.pad_token_id = None  # one text at a time: its last token is its last
+        model.config.pad_token_id = None  # one text at a time, without padding
     strange = [
         f"{name} found {kind.replace('_', ' ')}: {', '.join(sorted(map(str, loading[kind])))}"
         for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        if loading.get(kind) and (name == named or not embeds)  # a body alone leaves the heads
+        if loading.get(kind) and (name == named or not embeds)  # unused heads may be in a file
     ]
     sentence = _sentence(out) if embeds else None
     found = []
@@ -171,7 +172,7 @@ def _auto_class(run: Opened) -> str:
 
 
 def _sentence(out: Path) -> SentenceFolder | None:
-    """How a text becomes one vector, as the folder says it."""
+    """Return the folder's rule for turning a text into one vector, if it has one."""
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
@@ -181,7 +182,8 @@ def _text(item: TextItem) -> Given:
 
 
 def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[Media], Given], str]:
-    """Their own way from pixels or samples to what the model reads."""
+    """Preprocessing of `transformers` from pixels or samples to model inputs, and a note about
+    it."""
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
     if isinstance(run.shape, SoundSeq2SeqSettings):
         hear = transformers.WhisperFeatureExtractor.from_pretrained(out, local_files_only=True)
@@ -192,7 +194,7 @@ def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[M
             found = hear(samples_S, sampling_rate=rate, return_tensors="np")
             return {"input_features": found["input_features"]}
 
-        return sound, "samples went through its feature extractor"
+        return sound, "samples were processed by its feature extractor"
     front = run.model.source_front if run.spec.writes else run.model.front
     assert isinstance(front, PictureFront)
     size = (front.shape.channels, front.shape.height, front.shape.width)
@@ -208,12 +210,14 @@ def _preparation(transformers: Any, run: Opened, out: Path) -> tuple[Callable[[M
         def pixels(item: Media) -> Given:
             return {"pixel_values": front.pixels(torch.from_numpy(item))}
 
-        return pixels, "pixels were prepared here"
-    return lambda item: {"pixel_values": prepared(item)}, "pixels went through its image processor"
+        return pixels, "pixels were preprocessed by headway"
+    return lambda item: {"pixel_values": prepared(item)}, (
+        "pixels were processed by its image processor"
+    )
 
 
 def _scores(run: Opened, said: Any, reading: Reading, sentence: SentenceFolder | None) -> Tensor:
-    """As `Reading.scores`."""
+    """Scores of one output, as in `Reading.scores`."""
     if run.spec.answers == "vector" and run.spec.modality == "text":
         return _vector(run, said, len(reading.tokens), sentence)
     if "prediction_logits" in said:
@@ -223,7 +227,7 @@ def _scores(run: Opened, said: Any, reading: Reading, sentence: SentenceFolder |
 
 
 def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None) -> Tensor:
-    if sentence is None:  # only what comes out of BERT's pooler has no such files
+    if sentence is None:  # only outputs of BERT's pooler have no such files
         found: Tensor = said.pooler_output
         normalise = run.settings.embed.normalise
     else:
@@ -235,37 +239,40 @@ def _vector(run: Opened, said: Any, length: int, sentence: SentenceFolder | None
 def _same_ids(
     transformers: ModuleType, run: Opened, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
-    """The share of sentences of which the exported tokenizer makes what our model reads, with all
-    special tokens, and a line about it."""
+    """Share of sentences for which the exported tokenizer returns the ids that our model reads,
+    including special tokens, and a note about it."""
     excuse = _excuse(run, out)
     if excuse is not None:
-        return 1.0, f"its tokenizer is not compared: {excuse}"
+        return 1.0, f"its tokenizer was not compared: {excuse}"
     before, behind = around(run)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(out, local_files_only=True)
         theirs = [tokenizer(text)["input_ids"] for text in sentences]
-    except Exception as error:  # of any kind: it is their code and the user's file
+    except Exception as error:  # any kind of error: foreign code reads the user's file
         return 0.0, f"transformers cannot read the tokenizer: {error}"
     mine = [[*before, *ids, *behind] for ids in run.vocab.source.encode_batch(list(sentences))]
     same = sum(list(a) == b for a, b in zip(theirs, mine, strict=True))
-    return same / len(mine), f"its tokenizer gives our ids for {same} of {len(mine)} sentences"
+    return same / len(mine), f"its tokenizer returns our ids for {same} of {len(mine)} sentences"
 
 
 def _excuse(run: Opened, out: Path) -> str | None:
-    """Why the files of a tokenizer cannot say there what they say here."""
+    """Reason why `transformers` cannot be expected to read the tokenizer like headway, or None."""
     tokenizer = run.vocab.source
     if (out / TOKENIZER).is_file():
         ours = not (run.folder / ORIGINALS / TOKENIZER).is_file()
         if ours and tokenizer.preparation is not None:
-            return "its JSON cannot say how SentencePiece prepares text"
+            return "tokenizer.json cannot describe the normalisation of SentencePiece"
         return None
     if (out / "vocab.txt").is_file():
         pieces = (out / "vocab.txt").read_text(encoding="utf-8").split("\n")
         if is_smiles({piece: i for i, piece in enumerate(pieces) if piece}):
-            return "vocab.txt has pieces of formulas, and no class there cuts formulas"
+            return (
+                "vocab.txt has pieces of chemical formulas, and transformers has no tokenizer "
+                "for these"
+            )
     spm = any(out.glob("*.model")) or any(out.glob("*.spm"))
     if spm and importlib.util.find_spec("sentencepiece") is None:
-        return "transformers reads it only where sentencepiece is installed"
+        return "transformers can read it only if sentencepiece is installed"
     return None
 
 

@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT of transformers: BERT's body, positions that begin behind two
-rows, other heads."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT of transformers: BERT's body, positions with an offset of two
+rows, and other heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.interop.name_pairs import Pair, both
 from headway.settings.model import EncoderSettings
 
 PADDING = 1
-"""The number of the padding token; positions begin behind its row."""
+"""Id of the padding token; the first position is the row after it."""
 
 
 class Roberta(EncoderFamily):
@@ -34,15 +34,19 @@ class Roberta(EncoderFamily):
         reading = self.reading(given, seen)
         heads, ignored = reading.heads, dict(COUNTED)
         if "classes" in heads:
-            # Its classification head brings a layer of its own in the place of the pooler.
+            # The classification head has its own dense layer instead of the pooler.
             heads = ("classes", "pooled")
-            ignored[r"roberta\.pooler\.dense\.\w+"] = "the classification head does not use it"
+            ignored[r"roberta\.pooler\.dense\.\w+"] = "unused by the classification head"
         tied = given.flag("tie_word_embeddings", True)
         offset = given.whole("pad_token_id", PADDING, least=0) + 1
         n_labels = reading.n_labels
         model = bert_settings(given, seen, heads, n_labels, tied=tied, offset=offset)
         if "words" in heads:
-            given.only("hidden_act", ("gelu", "gelu_python"), "the head of words has gelu always")
+            given.only(
+                "hidden_act",
+                ("gelu", "gelu_python"),
+                "the masked language model head always uses gelu",
+            )
         named, unused = roberta_heads(heads, seen.prefix, tied=tied, names=seen.names)
         return Architecture(
             task=reading.task,
@@ -66,7 +70,7 @@ class Roberta(EncoderFamily):
 def roberta_heads(
     heads: Collection[str], prefix: str, *, tied: bool, names: Collection[str]
 ) -> tuple[list[Pair], dict[str, str]]:
-    """Pairs of the heads that a model has, and what is ignored. ESM has the same."""
+    """Return name pairs of the heads, and ignored names with reasons; ESM has the same heads."""
     pairs: list[Pair] = []
     ignored: dict[str, str] = {}
     if "classes" in heads:

@@ -1,4 +1,4 @@
-"""The files that make an encoder a model of sentence-transformers: pooling and normalisation."""
+"""Files that sentence-transformers needs in addition to an encoder: pooling and normalisation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from headway.tasks.opened import Opened
 
 
 def write_modules(settings: RunSettings, out: Path) -> None:
-    """Nothing where vectors come out of BERT's pooler, which has no words there."""
+    """Write the module files. There are none for vectors from BERT's pooler, which the format does
+    not support."""
     model = settings.model
     assert isinstance(model, EncoderSettings | DecoderSettings)
     if model.pooling == "first" and "pooled" in model.heads:
@@ -41,7 +42,8 @@ def write_modules(settings: RunSettings, out: Path) -> None:
 
 
 def give_back_modules(run: Opened, out: Path) -> bool:
-    """The files of an imported folder, where there are any and they still say what the run does."""
+    """Copy the original files of an imported run if they still match its settings; return whether
+    they do."""
     kept = run.folder / KEPT
     model = run.shape
     assert isinstance(model, EncoderSettings | DecoderSettings)

@@ -1,4 +1,4 @@
-"""The sizes of an encoder and a decoder, as BART, Marian, Pegasus and Whisper say them."""
+"""Sizes of encoder and decoder in the configurations of BART, Marian, Pegasus and Whisper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headway.interop.foreign_config import Given
 from headway.settings.model import Seq2SeqSettings
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
-"""Ours, and theirs behind the name of a side."""
+"""Foreign keys by our settings; `encoder_` or `decoder_` precedes them."""
 
 
 class Sides(TypedDict):
@@ -22,7 +22,8 @@ class Sides(TypedDict):
 
 
 def read_sides(given: Given, names: Collection[str]) -> Sides:
-    """Our settings. Where both sides have the same heads and feed-forward, that is said once."""
+    """Read the sizes of both sides. If both have the same heads and feed-forward width, it is set
+    once."""
     n_heads, d_ff = given.whole("encoder_attention_heads"), given.whole("encoder_ffn_dim")
     decoder_heads = given.whole("decoder_attention_heads", n_heads)
     decoder_ff = given.whole("decoder_ffn_dim", d_ff)

@@ -1,4 +1,4 @@
-"""T5 of Hugging Face, the first version and 1.1 (a gate, a softmax of its own), and mT5, which is
+"""T5 of Hugging Face: version 1.0, version 1.1 (gated, with an untied softmax), and mT5, which is
 1.1 with another vocabulary."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FEED_FORWARD = {
     "gated-silu": "swiglu",
     "gated-gelu_new": "geglu-tanh",
 }
-"""What `feed_forward_proj` says, and our activations."""
+"""Our activations by the value of `feed_forward_proj`."""
 
 IGNORED = {
     r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
-        "old files have it; attention to the source knows no distances"
+        "unused: cross-attention has no relative positions"
     ),
 }
 
@@ -84,7 +84,7 @@ class T5Family:
         assert isinstance(ours, Seq2SeqSettings)
         forms = {activation: name for name, activation in reversed(FEED_FORWARD.items())}
         if ours.activation not in forms:
-            raise UserError(f"{self.cls} has no activation {ours.activation!r}.")
+            raise UserError(f"{self.cls} does not support model.activation={ours.activation!r}.")
         config: dict[str, Any] = {
             "model_type": self.model_type,
             "architectures": [f"{self.cls}ForConditionalGeneration"],
@@ -118,13 +118,15 @@ class T5Family:
             raise given.error("architectures", f"is not supported; it may be {' or '.join(known)}")
 
     def _scales(self, given: Given) -> bool:
-        """Transformers 5 writes it down; before, a softmax of its own meant version 1.1."""
+        """Whether decoder outputs are scaled. Files of transformers 5 have a key for it; in older
+        ones an untied softmax means version 1.1, which does not scale."""
         if self.model_type != "t5":
             return False
         return given.flag("scale_decoder_outputs", given.flag("tie_word_embeddings", True))
 
     def _tied(self, given: Given, names: Collection[str]) -> bool:
-        """Transformers 5 says that all is tied, also of 1.1, whose file has a softmax apart."""
+        """Whether all embeddings are tied. Transformers 5 sets the key even for 1.1, whose file has
+        a separate softmax."""
         return "lm_head.weight" not in names or self._scales(given)
 
 
@@ -132,7 +134,7 @@ def _activation(given: Given) -> Any:
     name = given.word("feed_forward_proj", "relu")
     if name not in FEED_FORWARD:
         known = ", ".join(FEED_FORWARD)
-        raise given.error("feed_forward_proj", f"is not a form that headway has ({known})")
+        raise given.error("feed_forward_proj", f"is not a form that headway supports ({known})")
     return FEED_FORWARD[name]
 
 

@@ -1,4 +1,5 @@
-"""The tokenizer of a run for `transformers`: its JSON with a rule that adds what we add."""
+"""Export of a run's tokenizer for `transformers`: its JSON with a rule that adds our special
+tokens."""
 
 from __future__ import annotations
 
@@ -16,21 +17,21 @@ from headway.tokens.tokenizer import Tokenizer
 
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
 ORIGINALS = "tokenizer"
-"""Where an imported run keeps the files of its tokenizer."""
+"""Folder in an imported run with the original files of its tokenizer."""
 
 KNOWN_NAMES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",),
                ("source.spm", "target.spm", "vocab.json"), ("spiece.model",), ("tokenizer.model",),
                ("sentencepiece.bpe.model",))  # fmt: skip
-"""Files by which `transformers` finds a tokenizer: one of these, each with all that it names."""
+"""Sets of files that `transformers` recognises as a tokenizer; one complete set is needed."""
 
 TARGET = "target"
-"""The folder of the second tokenizer, where source and target have one each."""
+"""Folder of the target tokenizer, if source and target have separate ones."""
 
 
 def around(run: Opened) -> tuple[list[int], list[int]]:
-    """The special tokens before and behind a text, as the task of the run reads it."""
+    """Special tokens before and after a text, for the task of the run."""
     tokenizer = run.vocab.source
-    if run.spec.modality == "sounds":  # what it is to write: it reads no text
+    if run.spec.modality == "sounds":  # of the output, since there is no input text
         return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
     if isinstance(run.shape, Seq2SeqSettings):
         return _present(tokenizer.source_begin), [tokenizer.eos]
@@ -44,7 +45,7 @@ def _present(token: int | None) -> list[int]:
 
 
 def special_ids(run: Opened) -> dict[str, Any]:
-    """For config.json and generation_config.json."""
+    """Ids of special tokens for config.json and generation_config.json."""
     target = run.vocab.target
     ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
     if target.more_ends:
@@ -58,22 +59,25 @@ def special_ids(run: Opened) -> dict[str, Any]:
 
 
 def padding(tokenizer: Tokenizer) -> int:
-    """We have no padding. Another than the end token is taken where there is one: there the last
-    token that is none is looked for."""
+    """Id of the padding token in exports; headway itself does not pad.
+
+    It must not be the end token, because `transformers` looks for the last token that is not
+    padding. Without a padding token it is the unknown token.
+    """
     found = (tokenizer.special(name) for name in PADS)
     own = next((i for i in found if i is not None), None)
     return tokenizer.unk if own is None else own
 
 
 def give_back_tokenizer(run: Opened, out: Path) -> None:
-    """The original files of an imported run. Those that `transformers` does not look for by their
-    names, as a tokenizer of the user's choice may have, are written in our way."""
+    """Copy the original tokenizer files of an imported run. Files that `transformers` does not
+    recognise by name, such as a user's own tokenizer, are written in our format instead."""
     files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
              if p.is_file() and not p.is_symlink()]  # fmt: skip
     names = {path.name for path in files}
     alone = names == {TOKENIZER}
     if alone and read_table(files[0]).get("post_processor") is None:
-        # Only the class of the model adds special tokens, and no file names that class.
+        # Only the tokenizer class of the model adds special tokens, and no file names it.
         write_tokenizer(run, out)
         return
     if not any(names.issuperset(together) for together in KNOWN_NAMES):
@@ -81,12 +85,13 @@ def give_back_tokenizer(run: Opened, out: Path) -> None:
         return
     for path in files:
         shutil.copyfile(path, out / path.name)
-    if alone:  # else the class of the model would cut text in its own way
+    if alone:  # otherwise the tokenizer class of the model would split text differently
         _write_config(run, run.vocab.source, out)
 
 
 def write_tokenizer(run: Opened, out: Path) -> None:
-    """tokenizer.json and tokenizer_config.json; of two vocabularies the second in a folder."""
+    """Write tokenizer.json and tokenizer_config.json; a second vocabulary goes into its own
+    folder."""
     source, target = run.vocab.source, run.vocab.target
     before, behind = around(run)
     _write(run, source, out, (before, behind))
@@ -98,8 +103,8 @@ def write_tokenizer(run: Opened, out: Path) -> None:
 
 
 def write_library_tokenizer(run: Opened, out: Path) -> None:
-    """The tokenizer for exports to a runtime: as the library `tokenizers` reads it, with a rule
-    that adds special tokens, and our own file beside it, which also has roles of tokens."""
+    """Write the tokenizer for exports to a runtime: as JSON for the library `tokenizers`, with a
+    rule that adds special tokens, and as our own file, which also has the roles of tokens."""
     shutil.copyfile(file_in(run.folder, TOKENIZER), out / OWN_TOKENIZER)
     source, target = run.vocab.source, run.vocab.target
     _write_json(run, source, out, around(run))
@@ -129,7 +134,7 @@ def _write_config(run: Opened, tokenizer: Tokenizer, out: Path) -> None:
 def _post_processor(
     run: Opened, tokenizer: Tokenizer, before: list[int], behind: list[int]
 ) -> dict[str, Any]:
-    """A template of `tokenizers`; of a pair the second text and its end are of segment 1."""
+    """Template for `tokenizers`. In a pair, the second text and its end token have segment 1."""
 
     def special(token: int, segment: int = 0) -> dict[str, Any]:
         return {"SpecialToken": {"id": name_of(tokenizer, token), "type_id": segment}}
@@ -175,7 +180,7 @@ def _config(run: Opened, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_max_length": run.shape.max_len,
         "model_input_names": names,
         "clean_up_tokenization_spaces": False,
-        # Text that spells a special token stays text, unless it marks a gap.
+        # Special tokens are not recognised in text, except the mask token for the task fill.
         "split_special_tokens": not fills,
     }
     if tokenizer.mask is not None:

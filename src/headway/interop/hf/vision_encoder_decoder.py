@@ -1,4 +1,4 @@
-"""Captioners of Hugging Face: a ViT reads the picture, a GPT-2 with attention to it writes."""
+"""Captioners of Hugging Face: a ViT encoder and a GPT-2 decoder with cross-attention."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ CLASS = "VisionEncoderDecoderModel"
 SIDES = {"encoder": VIT.model_type, "decoder": GPT2.model_type}
 READER = {"front.": "source_front.", "stack.": "encoder."}
 WRITER = {"front.": "target_front.", "stack.": "decoder."}
-"""Where parts of a model of one stack are in one of two."""
+"""Prefixes of our tensors: those of a single-stack model, and of an encoder-decoder."""
 
 IGNORED = {
     **{rf"encoder\.{name}": why for name, why in HIDDEN.items()},
     **OF_GPT2,
-    r"(.*\.)?crossattention\.(bias|masked_bias)": "the causal mask, which is computed",
-    r"encoder\.pooler\.dense\.(weight|bias)": "words look at all patches, not at ViT's pooled row",
+    r"(.*\.)?crossattention\.(bias|masked_bias)": "the causal mask, which headway computes",
+    r"encoder\.pooler\.dense\.(weight|bias)": "unused: the decoder attends to all patches, not "
+    "to ViT's pooled vector",
 }
 
 
@@ -65,7 +66,9 @@ class VisionEncoderDecoderFamily:
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
         if not isinstance(ours, PictureSeq2SeqSettings):
-            raise UserError("it looks at pictures and writes, and this run has another model.")
+            raise UserError(
+                "{CLASS} is an image captioner, but this run has a model of another kind."
+            )
         reader, writer = _reader(ours), _writer(ours)
         config: dict[str, Any] = {
             "model_type": "vision-encoder-decoder",
@@ -86,12 +89,10 @@ class VisionEncoderDecoderFamily:
 
 
 def _side(given: Given, side: str, names: Collection[str]) -> Architecture:
-    """One of the two, as if it were alone."""
+    """Architecture of one side, read like a model of its own."""
     own = {**given.table(side), "architectures": None, "add_cross_attention": None}
     if own.get("model_type") != SIDES[side]:
-        raise given.error(
-            side, f"must be of the model_type {SIDES[side]!r} to be read: other sides are not"
-        )
+        raise given.error(side, f"must have the model_type {SIDES[side]!r}; no other is supported")
     inside = [name.removeprefix(f"{side}.") for name in names if name.startswith(f"{side}.")]
     family = VIT if side == "encoder" else GPT2
     try:
@@ -105,8 +106,8 @@ def _model(reader: PictureEncoderSettings, writer: DecoderSettings) -> PictureSe
         here, there = getattr(reader, name), getattr(writer, name)
         if here != there:
             raise ConfigError(
-                f"config.json: encoder and decoder differ in what headway calls {name}: {here!r} "
-                f"and {there!r}. Here they must be alike in it."
+                "config.json: encoder and decoder have different values of headway's setting "
+                f"{name}: {here!r} and {there!r}. They must be equal."
             )
     return PictureSeq2SeqSettings(
         vocab_size=writer.vocab_size,
@@ -134,13 +135,13 @@ def _model(reader: PictureEncoderSettings, writer: DecoderSettings) -> PictureSe
 
 
 def _other(value: T, same: T) -> T | None:
-    """What the decoder has of its own: nothing where it is as the encoder has it."""
+    """Value of a decoder setting, or None if it equals that of the encoder."""
     return None if value == same else value
 
 
 def _alone(ours: PictureSeq2SeqSettings, kind: str) -> dict[str, Any]:
-    """What a side is, as settings of a model that has no other. What else there is to say is
-    compared in the end."""
+    """Settings of one side as a model of its own. The remaining settings are compared at the
+    end."""
     side = ours.side(kind)
     both_sides = ("d_model", "wiring", "norm", "attention_bias", "dropout", "attention_dropout")
     return {name: getattr(ours, name) for name in both_sides} | {
@@ -175,7 +176,7 @@ def _writer(ours: PictureSeq2SeqSettings) -> DecoderSettings:
 
 
 def _moved(pairs: Sequence[Pair], prefix: str, places: Mapping[str, str]) -> list[Pair]:
-    """The pairs of a side alone, where it is in the whole."""
+    """Name pairs of a side, moved to their places in the encoder-decoder."""
     moved = []
     for pair in pairs:
         start, _, rest = pair.ours.partition(".")
@@ -185,7 +186,7 @@ def _moved(pairs: Sequence[Pair], prefix: str, places: Mapping[str, str]) -> lis
 
 
 def _cross(writer: DecoderSettings) -> list[Pair]:
-    """Attention to the picture: queries in one matrix, keys and values in another."""
+    """Name pairs of cross-attention: queries in one matrix, keys and values in another."""
     pairs: list[Pair] = []
     width = writer.d_model
     for n in range(writer.n_layers):
@@ -200,7 +201,7 @@ def _cross(writer: DecoderSettings) -> list[Pair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """ViT's pooler, which its class looks for although nobody reads it."""
+    """Tensors of ViT's pooler, which its class expects in a file but does not use."""
     width = config["encoder"]["hidden_size"]
     return {
         "encoder.pooler.dense.weight": torch.zeros(width, width),

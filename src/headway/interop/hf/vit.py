@@ -1,4 +1,4 @@
-"""ViT of Hugging Face; DeiT is the same with a second first row."""
+"""ViT of Hugging Face, and DeiT, which has a second special token for distillation."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from headway.settings.run import RunSettings
 from headway.settings.vision import PictureEncoderSettings, PictureSettings
 
 LARGEST = 1 << 14
-"""Pixels of a side."""
+"""Maximum height and width in pixels."""
 
-HIDDEN = {r"(?:\w+\.)?embeddings\.mask_token": "stands for hidden patches; nothing is hidden here"}
+HIDDEN = {
+    r"(?:\w+\.)?embeddings\.mask_token": "embedding of masked patches; nothing is masked "
+    "in this task"
+}
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,17 @@ class VitFamily:
     model_type: str
     cls: str
     body: str
-    """What names of tensors begin with where there is a head."""
+    """Prefix of tensor names in models with a head."""
 
     heads: Mapping[str, Mapping[str, str]]
-    """By the end of the name of a class, our heads and their names of the layers."""
+    """Our heads and the foreign names of their layers, by suffix of the class name."""
 
     distils: bool = False
-    """There is a row for what a teacher says, behind the class token."""
+    """Whether there is a distillation token after the class token."""
 
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
-    """Of pixels, where no file says it."""
+    """Standard deviation of pixels if no preprocessor file sets it."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = Given(config)
@@ -46,7 +49,7 @@ class VitFamily:
         heads = dict(self.heads[kind])
         if f"{prefix}pooler.dense.weight" in names:
             heads["pooled"] = f"{prefix}pooler.dense"
-            given.only("pooler_act", "tanh", "the layer behind the class token ends with tanh")
+            given.only("pooler_act", "tanh", "the pooler always ends with tanh")
         answer, labels = given.classes() if "classes" in heads else (LABEL, ())
         model = PictureEncoderSettings(
             d_model=given.whole("hidden_size"),
@@ -63,7 +66,7 @@ class VitFamily:
             n_labels=max(1, len(labels)),
         )
         notes = () if "classes" in heads else (
-            "it has no classes: train some with `headway train classify --from RUN`",
+            "the model has no classes: train them with `headway train classify --from RUN`",
         )  # fmt: skip
         return Architecture(
             task="classify",
@@ -79,7 +82,9 @@ class VitFamily:
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
         if not isinstance(ours, PictureEncoderSettings):
-            raise UserError(f"{self.cls} looks at pictures, and this run has another model.")
+            raise UserError(
+                f"{self.cls} is an image encoder, but this run has a model of another kind."
+            )
         kind = self._kind_of(ours)
         config: dict[str, Any] = {
             "model_type": self.model_type,
@@ -109,7 +114,7 @@ class VitFamily:
         return config, said
 
     def _kind(self, given: Given, names: Collection[str]) -> str:
-        """The end of the name of the class; where none is named, the tensors tell."""
+        """Suffix of the class name; if no class is named, it is derived from the tensors."""
         name = given.architecture()
         if name is None:
             layers = {kind: {f"{n}.weight" for n in heads.values()} or {"embeddings"}
@@ -127,7 +132,9 @@ class VitFamily:
             has = set(heads) if heads else {"pooled"}
             if has == wanted:
                 return kind
-        raise UserError(f"it has no class with the heads {', '.join(ours.heads) or 'none'}.")
+        raise UserError(
+            f"{self.cls} has no class with the heads {', '.join(ours.heads) or 'none'}."
+        )
 
     def _picture(self, given: Given) -> PictureSettings:
         height, width = _sides(given, "image_size", 224)
@@ -135,7 +142,7 @@ class VitFamily:
         if patch != other:
             raise given.error("patch_size", "is not square")
         if patch > min(height, width):
-            raise given.error("patch_size", f"is larger than the picture, {height} × {width}")
+            raise given.error("patch_size", f"is larger than the image, {height} × {width}")
         channels = given.whole("num_channels", 3)
         usual = channels == len(self.mean)
         return PictureSettings(
@@ -150,14 +157,14 @@ class VitFamily:
 
 
 def _sides(given: Given, key: str, default: int) -> tuple[int, int]:
-    """A number of pixels, or one for the height and one for the width."""
+    """Read height and width in pixels from one number or a pair."""
     value = given.values.get(key, default)
     if isinstance(value, list | tuple) and len(value) == 2:
         height, width = value
     else:
         height = width = value
     if any(type(side) is not int or not 1 <= side <= LARGEST for side in (height, width)):
-        raise given.error(key, f"must be pixels from 1 to {LARGEST}")
+        raise given.error(key, f"must be a number of pixels from 1 to {LARGEST}, or two of them")
     return height, width
 
 
@@ -167,20 +174,20 @@ def _side(picture: PictureSettings) -> int | list[int]:
 
 
 def check_picture(ours: PictureSettings, said: PictureSettings, name: str) -> None:
-    """Refuse a front that is more than patches side by side."""
+    """Raise an error unless the input layer is a plain grid of patches."""
     if ours.step != ours.patch:
         raise UserError(
-            f"{name} has no word for model.picture.stride = {ours.stride}: its patches stand side "
-            f"by side."
+            f"{name} does not support model.picture.stride = {ours.stride}: its patches do not "
+            "overlap."
         )
     for key in ("stem", "positions", "class_token", "distil_token", "frames", "tubelet"):
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
-            raise UserError(f"{name} has no word for model.picture.{key} = {here!r}.")
+            raise UserError(f"{name} does not support model.picture.{key} = {here!r}.")
 
 
 def front_pairs(picture: PictureSettings, prefix: str) -> list[Pair]:
-    """Patches, first rows, and one table of positions for both."""
+    """Name pairs of patches, special tokens, and the one table of positions for both."""
     front, extra = f"{prefix}embeddings", picture.extra
     _, n_lines, n_columns = picture.grid
     channels, patch = picture.channels, picture.patch
@@ -249,4 +256,4 @@ DEIT = VitFamily(
     mean=(0.485, 0.456, 0.406),
     std=(0.229, 0.224, 0.225),
 )
-"""ViT with a row that learned from a teacher."""
+"""ViT with a token that is trained by distillation from a teacher."""

@@ -1,4 +1,4 @@
-"""Whisper of Hugging Face. OpenAI's own files have the same tensors under other names."""
+"""Whisper of Hugging Face. OpenAI's own files have the same tensors with other names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headway.settings.audio import SoundSeq2SeqSettings, SoundSettings
 from headway.settings.run import RunSettings
 
 NORM_EPS = 1e-5
-"""Always: it is in no configuration."""
+"""Epsilon of all norms; it cannot be configured."""
 
 WIDE = 3
-"""Frames that a convolution sees."""
+"""Kernel size of the convolutions, in frames."""
 
 STRIDES = (1, 2)
 
@@ -28,30 +28,31 @@ CONVOLUTION = Change(
     lambda t: t.permute(0, 2, 1).flatten(1),
     lambda t: t.unflatten(1, (WIDE, -1)).permute(0, 2, 1),
 )
-"""Theirs is (out, in, time), ours a matrix over the rows of three frames."""
+"""Conversion of convolution weights: theirs are (out, in, time), ours are a matrix over three
+frames."""
 
 NOT_FOLLOWED = {"begin_suppress_tokens": None, "suppress_tokens": None, "forced_decoder_ids": None}
-"""Keys that the tokenizer's roles follow, not `decode.*`."""
+"""Keys that are represented by roles of tokens, not by `decode.*`."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """What a kind of file calls the parts of Whisper."""
+    """Names of the parts of Whisper in one file format."""
 
     layer: str
-    """Between a side and the number of a layer."""
+    """Name between the side and the layer number."""
 
     attention: str
     cross: str
     projections: tuple[str, str, str, str]
-    """q, k, v, out"""
+    """Names of the q, k, v and output projections."""
 
     norms: tuple[str, str, str]
-    """Before attention, before attention to the recording, before the feed-forward part."""
+    """Norms before self-attention, before cross-attention and before the feed-forward layer."""
 
     hidden: tuple[str, str]
     ends: tuple[str, str]
-    """The norm behind the encoder and that behind the decoder."""
+    """Final norms of encoder and decoder."""
 
     words: str
     positions: str
@@ -80,7 +81,7 @@ class WhisperFamily:
             **read_sides(given, names),
             max_len=given.whole("max_target_positions", 448, most=LONGEST),
             activation=given.activation("activation_function", "gelu"),
-            embedding_scale=False,  # `scale_embedding` is read there, and never used
+            embedding_scale=False,  # transformers reads `scale_embedding`, but does not use it
             dropout=given.share("dropout", 0.0),
             attention_dropout=given.share("attention_dropout", 0.0),
             ff_dropout=given.share("activation_dropout", 0.0),
@@ -105,7 +106,9 @@ class WhisperFamily:
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
         ours = settings.model
         if not isinstance(ours, SoundSeq2SeqSettings):
-            raise UserError("Whisper listens and writes, and this run has another model.")
+            raise UserError(
+                "Whisper is a speech recogniser, but this run has a model of another kind."
+            )
         config: dict[str, Any] = {
             "model_type": "whisper",
             "architectures": ["WhisperForConditionalGeneration"],
@@ -138,8 +141,8 @@ class WhisperFamily:
 
 
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2SeqSettings:
-    """Whisper of these sizes. The encoder's sinusoids stand in the files, rounded as those are, and
-    are read from there."""
+    """Settings of a Whisper model of these sizes. Positions are learned, so the encoder's rounded
+    sinusoids are read from the file."""
     sound = SoundSettings(
         bands=bands, positions="learned", max_rows=max_rows, pad_s=window_s(max_rows)
     )
@@ -154,7 +157,7 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> SoundSeq2Seq
 
 
 def window_s(max_rows: int) -> float:
-    """Seconds of a recording that so many rows are."""
+    """Length in seconds of a recording with this many encoder positions."""
     usual = SoundSettings(strides=STRIDES)
     return max_rows * usual.row_seconds
 
@@ -164,12 +167,13 @@ def _check_sound(ours: SoundSettings, said: SoundSettings) -> None:
         here, there = getattr(ours, key), getattr(said, key)
         if here != there:
             raise UserError(
-                f"Whisper has no word for model.sound.{key} = {here!r}: there it is {there!r}."
+                f"Whisper does not support model.sound.{key} = {here!r}, only {there!r}."
             )
 
 
 def whisper_pairs(model: SoundSeq2SeqSettings, names: Names, prefix: str) -> list[Pair]:
-    """All but the softmax, which is the embedding of words in every published one."""
+    """Name pairs of all tensors but the softmax, which is tied to the embedding in all published
+    models."""
     pairs: list[Pair] = []
     for number in range(len(STRIDES)):
         theirs, ours = f"{prefix}encoder.conv{number + 1}", f"source_front.convolutions.{number}"

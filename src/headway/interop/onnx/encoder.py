@@ -1,4 +1,4 @@
-"""An ONNX graph in the place of an encoder: tasks call it as they call our models."""
+"""ONNX graphs in place of encoders, with the interface of our models."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from headway.settings.run import RunSettings, media_front
 from headway.tasks.readout import OneVector, readout_of
 
 TOKENS_AT_ONCE = 4096
-"""Of texts that are only read."""
+"""Maximum number of tokens (or rows of media) per batch."""
 
 
 class Same(nn.Module):
-    """In the place of a head: what it is given is the answer already."""
+    """Head that returns its input: the graph has already computed the output."""
 
     def __init__(self, transitions: Tensor | None = None) -> None:
-        """`transitions`: where tasks ask which tag follows which."""
+        """`transitions`: transition scores of a CRF, for tagging tasks."""
         super().__init__()
         self.transitions = transitions
 
@@ -43,7 +43,7 @@ class Same(nn.Module):
 
 
 class Answers(Encoder):
-    """Called like our models; what they would give for a head to read is the answer already."""
+    """Text encoder whose output is already that of the head, computed by a graph."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
         super().__init__(nn.Identity(), nn.Identity(), nn.ModuleDict(), "mean")
@@ -51,13 +51,14 @@ class Answers(Encoder):
         self.pools = readout.pools
         self.name = SENTENCE if isinstance(readout, OneVector) else LOGITS
         learned = None
-        if TRANSITIONS in graph.outputs:  # a constant of the graph, whatever is read
+        if TRANSITIONS in graph.outputs:  # a constant of the graph, so any input will do
             learned = torch.from_numpy(self._read([[0]], [[0]])[TRANSITIONS])
         self.heads["tags"] = Same(learned)
         self.heads["words"] = self.heads["classes"] = Same()
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """A row for each token (words, tags) or for each text (classes, vectors)."""
+        """Output of the graph: a row for each token (words, tags) or for each text (classes,
+        vectors)."""
         lengths = list(layout.known_lengths())
         numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
         texts = [part.tolist() for part in tokens_N.split(lengths)]
@@ -79,7 +80,7 @@ class Answers(Encoder):
 
 
 class ImagesAlone(PictureFront):
-    """Brings images together; what makes rows of them is in the graph."""
+    """Front that only collates images; the graph embeds them."""
 
     def __init__(self, shape: PictureSettings) -> None:
         Front.__init__(self)
@@ -87,7 +88,7 @@ class ImagesAlone(PictureFront):
 
 
 class RecordingsAlone(SoundFront):
-    """The same for recordings."""
+    """Front that only collates recordings; the graph embeds them."""
 
     def __init__(self, shape: SoundSettings) -> None:
         Front.__init__(self)
@@ -95,7 +96,8 @@ class RecordingsAlone(SoundFront):
 
 
 class MediaAnswers(Encoder):
-    """As `Answers` for images, videos and recordings: classes, and a vector where there is one."""
+    """Encoder of images, videos or recordings whose output is that of the heads: classes, and a
+    vector if the graph has one."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
         shape = media_front(settings)
@@ -109,12 +111,12 @@ class MediaAnswers(Encoder):
         self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
         self.heads["classes"] = self.heads["ctc"] = Same()
         self.anchor = nn.Parameter(torch.zeros(0))
-        """Says where it computes, as a weight does."""
+        """Empty parameter that gives the model a device."""
 
     def forward(
         self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
-        """A row an item: its classes, then its vector."""
+        """One row per item: its class logits, then its vector."""
         found = [self._read(items) for items in batches_of(given, layout)]
         numbers = np.concatenate([places for places, _ in found])
         rows = np.concatenate([np.concatenate([x[n] for n in self.names], 1) for _, x in found])
@@ -126,9 +128,9 @@ class MediaAnswers(Encoder):
             shape, most = self.front.shape, self.graph.n_positions
             if max(shape.rows_of(len(one)) for one in values) > most:
                 raise DataError(
-                    f"a recording of {max(map(len, values)) / shape.rate:,.0f} s; this graph hears "
-                    f"up to {most * shape.row_seconds:,.0f} s at once. Cut it, or use --engine "
-                    "torch with the run."
+                    f"a recording has {max(map(len, values)) / shape.rate:,.0f} s, but this "
+                    f"graph reads at most {most * shape.row_seconds:,.0f} s at once. Cut the "
+                    "recording, or use --engine torch with the run."
                 )
         return places, self.graph.call(media_inputs(values))
 
@@ -140,7 +142,7 @@ class MediaAnswers(Encoder):
         return {"classes": x_ND[:, : self.n_classes]}
 
     def angles(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """The graph has multiplied them already."""
+        """Return the head unchanged: the graph has already applied the scale."""
         return self.heads["classes"]
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -148,7 +150,7 @@ class MediaAnswers(Encoder):
 
 
 class CtcAnswers(MediaAnswers, Listener):
-    """A row of symbols for each row of a recording."""
+    """Speech encoder whose output is that of the CTC head: one row of logits per frame."""
 
     def forward(
         self, given: Pictures | Sound, layout: Layout, segments_N: Tensor | None = None
@@ -166,7 +168,7 @@ class CtcAnswers(MediaAnswers, Listener):
 
 
 def batches_of(given: Pictures | Sound, layout: Layout) -> Iterator[tuple[list[int], list[Array]]]:
-    """The items of a flat batch that go together into a graph, and their places."""
+    """Split a flat batch into batches for the graph; yield the indices and items of each."""
     if isinstance(given, Pictures):
         assert given.order_N is None, "images of one size"
         (group,) = given.groups

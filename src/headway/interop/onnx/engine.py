@@ -1,7 +1,7 @@
-"""onnxruntime behind our pre- and post-processing: `headway predict DIR --engine onnx`.
+"""onnxruntime with headway's pre- and post-processing: `headway predict DIR --engine onnx`.
 
-What writes (translators, captioners, transcribers, language models) is `Steps`, so every search of
-ours runs on it; of the other tasks the graph itself gives the answers.
+Generating models (translators, captioners, transcribers, language models) implement `Steps`, so all
+our search algorithms run on them. For other tasks the graph computes the outputs itself.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ from headway.tasks.specs import spec_of
 from headway.tokens.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
-"""Scores that a graph gives in one call while a prompt is read; only the last ones are used."""
+"""Maximum number of logits that a graph returns per call while a prompt is read. Only those of the
+last token are used."""
 
 
 def onnx_engine(folder: Path, settings: RunSettings) -> OnnxEngine:
-    """`tasks.engines.Make`."""
+    """Make the engine; an implementation of `tasks.engines.Make`."""
     return OnnxEngine(folder, settings)
 
 
@@ -70,9 +71,9 @@ class OnnxEngine(Engine):
         precision = settings.decode.precision
         if precision != "fp32":
             raise ConfigError(
-                f"decode.precision={precision} does not go with --engine onnx: what weights are "
-                "held in is decided by `headway export --int8`. Leave it out, or use --engine "
-                "torch with the run."
+                f"decode.precision={precision} is not supported by --engine onnx: the precision "
+                "of the weights is set by `headway export --int8`. Leave it out, or use "
+                "--engine torch with the run."
             )
         self.settings, self.front = settings, media_front(settings)
         self.graphs: dict[str, Session] = {}
@@ -104,7 +105,7 @@ class OnnxEngine(Engine):
         return GraphRecognizer(self, tokenizer, settings, self.front, weight)
 
     def rows(self, source: Any) -> int:
-        """How many rows an encoder gives for a source."""
+        """Number of positions that the encoder outputs for a source."""
         if self.front is None:
             return len(source)
         if isinstance(self.front, SoundSettings):
@@ -112,7 +113,7 @@ class OnnxEngine(Engine):
         return self.front.rows_of(len(source), *source.shape[2:])
 
     def read(self, sources: Sequence[Any]) -> dict[str, Array]:
-        """What the steps are given of these texts, images or recordings, and `CTC`."""
+        """Encode texts, images or recordings: the inputs of the decoder graph, and `CTC`."""
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
         return sources_of(self.graphs[READER].call, inputs)
 
@@ -123,8 +124,8 @@ class OnnxEngine(Engine):
     def seen(
         self, name: str, sources: Sequence[Any], texts: Tokens
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Cross attention of each text, by one of the outputs of the decoder ((T S), or (H T S) by
-        head), and the logits of its first token (V)."""
+        """Cross-attention of each text, from the decoder output `name` ((T S), or (H T S) by head),
+        and the logits of its first token (V)."""
         found: dict[int, Tensor] = {}
         first: dict[int, Tensor] = {}
         lengths = [self.rows(source) for source in sources]
@@ -146,21 +147,24 @@ class OnnxEngine(Engine):
         if self.front is None:
             return Answers(graph, self.settings)
         if REBUILT in graph.outputs:
-            self._cannot("score what is rebuilt of hidden parts")
+            self._cannot("score reconstructions of masked parts")
         if spec_of(self.settings).writes:
             return CtcAnswers(graph, self.settings)
         return MediaAnswers(graph, self.settings)
 
 
 class GraphSteps:
-    """`Steps` of a graph. Hypotheses are rows with a past of their own; until the first token of
-    the outputs is chosen, those of a source are one."""
+    """Decoding steps on a graph, as `Steps`.
+
+    Each hypothesis is a row with its own cache. Until the first output token is chosen, all
+    hypotheses of a source share one row.
+    """
 
     def __init__(self, growing: Growing, n_sources: int, width: int) -> None:
         self.growing, self.n_sources, self.width = growing, n_sources, width
         self.device, self.attention_BWS = torch.device("cpu"), torch.empty(0)
         self.first_BV: Tensor | None = None
-        """Scores of the first tokens, where a prompt was read already."""
+        """Log-probabilities of the first tokens, if a prompt has been read already."""
 
         self.is_one = True
 
@@ -202,7 +206,7 @@ class GraphSteps:
 
 
 class SourceSearcher(Searcher):
-    """All searches of what writes about a source, on two graphs; `weight` is that of CTC."""
+    """Search for encoder-decoders on two graphs. `weight`: weight of the CTC scores."""
 
     def __init__(
         self,
@@ -232,7 +236,7 @@ class SourceSearcher(Searcher):
 
 
 class GraphRecognizer(DecoderRecognizer):
-    """A transcriber's decoder on two graphs."""
+    """Speech recognition with an encoder-decoder on two graphs."""
 
     def __init__(
         self,
@@ -267,7 +271,7 @@ class GraphRecognizer(DecoderRecognizer):
 
 
 class TextSearcher(Searcher):
-    """All searches of language models on a graph."""
+    """Search for language models on one graph."""
 
     def __init__(
         self, graph: Session, settings: DecodeSettings, specials: Specials, context: int | None
@@ -279,7 +283,7 @@ class TextSearcher(Searcher):
         self.recorded = None
 
     def steps(self, sources: Tokens, begin: Beginning) -> Steps:
-        assert begin.prefix is None, "an engine never gets one"
+        assert begin.prefix is None, "engines do not support a prefix"
         growing = _growing(self.graph, len(sources))
         ids_BT, real_BT = padded(sources, left=True)
         n_words = self.graph.outputs[LOGITS][2]
@@ -297,5 +301,5 @@ def _growing(graph: Session, n_texts: int, given: dict[str, Array] | None = None
 
 
 def _log_probs(found: dict[str, Array]) -> Tensor:
-    """Of the token behind the last one."""
+    """Log-probabilities of the next token."""
     return torch.from_numpy(found[LOGITS][:, -1]).log_softmax(-1)

@@ -1,4 +1,5 @@
-"""What a graph must be to stand in for a run: another model's would answer nonsense in silence."""
+"""Checks that an ONNX graph belongs to a run. Another model's graph would return wrong outputs
+without an error."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from headway.settings.run import RunSettings
 from headway.tasks.specs import spec_of
 
 SPARE = (STATES, TRANSITIONS, CROSS_HEADS)
-"""Outputs that an answer can do without, and that not every folder has."""
+"""Optional outputs, which not all exported folders have."""
 
 
 def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
-    """By name what an export of the run would be, of a model without weights."""
+    """Graphs that an export of the run would have, by name, from a model without weights."""
     assert settings.model is not None
     model = build_model(settings.model, device="meta")
     with torch.device("meta"):
@@ -29,10 +30,11 @@ def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
 
 
 def check_graph(path: Path, wanted: Graph, graph: Session, settings: RunSettings) -> None:
-    """Refuse a file that was made for another task, another model, or in another place."""
+    """Raise an error if a file belongs to another task, to another model or to another graph of
+    it."""
     task = graph.facts.get("task")
     if task != settings.task:
-        raise _other(path, f"its task is {task}, and that of config.toml is {settings.task}")
+        raise _other(path, f"its task is {task}, but the task in config.toml is {settings.task}")
     inputs = list(wanted.example)
     if set(graph.inputs) != set(inputs):
         raise _other(path, f"its inputs are {_listed(graph.inputs)}, not {_listed(inputs)}")
@@ -41,7 +43,7 @@ def check_graph(path: Path, wanted: Graph, graph: Session, settings: RunSettings
         raise _other(path, f"it has no output {_listed(missing)}")
     columns = _columns(graph)
     if columns is not None and columns != (scores := _n_scores(settings)):
-        raise _other(path, f"it scores {columns:,} words or labels, and config.toml has {scores:,}")
+        raise _other(path, f"it scores {columns:,} words or labels, but config.toml has {scores:,}")
 
 
 def _columns(graph: Session) -> int | None:
@@ -63,4 +65,4 @@ def _listed(names: Sequence[str] | dict[str, Any], limit: int = 6) -> str:
 
 
 def _other(path: Path, reason: str) -> FolderError:
-    return FolderError(f"{path} is a graph of another model: {reason}. Export the model again.")
+    return FolderError(f"{path} belongs to another model: {reason}. Export the model again.")

@@ -1,4 +1,4 @@
-"""An ONNX graph with the matrices of its products in 8 bits (dynamic quantisation)."""
+"""Dynamic quantisation of ONNX graphs: matrices of products in 8 bits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headway.errors import needs
 
 
 def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = ()) -> None:
-    """Weights in 8 bits with a scale a column; what they are multiplied with, as it comes.
+    """Quantise weights to 8 bits with one scale per column; activations are quantised at run time.
 
-    Unsigned numbers: products of signed ones overflow on CPUs without VNNI. Embeddings, norms, the
-    products of attention and the operators that `leave` names stay as they are.
+    Weights are unsigned, because signed products overflow on CPUs without VNNI. Embeddings, norms,
+    products inside attention, and the operators in `leave` are not quantised.
     """
     library = needs("onnxruntime.quantization", "onnx")
     model = needs("onnx", "onnx").load(whole)
-    del model.graph.value_info[:]  # it tells the shapes of matrices that are turned here
+    del model.graph.value_info[:]  # it has the shapes of matrices that are transposed here
     _plain_products(model.graph)
     library.quantize_dynamic(
         model,
@@ -35,9 +35,10 @@ def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = (
 
 
 def _plain_products(graph: Any) -> None:
-    """Gemm with a stored matrix as MatMul and Add, with a turned copy of the matrix.
+    """Replace Gemm with a stored matrix by MatMul and Add, with a transposed copy of the matrix.
 
-    The quantiser does that too, but turns the matrix in place, although embeddings may share it.
+    The quantiser also does this, but transposes the matrix in place, although embeddings may share
+    it.
     """
     helper, arrays = needs("onnx.helper", "onnx"), needs("onnx.numpy_helper", "onnx")
     stored = {tensor.name: tensor for tensor in graph.initializer}

@@ -1,4 +1,4 @@
-"""An ONNX file in onnxruntime."""
+"""Inference with an ONNX file in onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.interop.graphs.padded_batches import Array
 
 
 class Session:
-    """Arrays by name in, all outputs by name out."""
+    """An ONNX graph: arrays by name in, all outputs by name out."""
 
     def __init__(self, path: Path) -> None:
         runtime = needs("onnxruntime", "onnx")
@@ -24,15 +24,15 @@ class Session:
             self.session = runtime.InferenceSession(
                 path, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # the runtime has a class of its own for every mishap
+        except Exception as error:  # the runtime has its own class for each kind of error
             raise FolderError(
-                f"{path} is damaged or no ONNX file ({error}). Export the model again."
+                f"{path} is damaged or is not an ONNX file ({error}). Export the model again."
             ) from error
         self.inputs = {value.name: value.shape for value in self.session.get_inputs()}
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}
 
     def call(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Inputs that the graph does not have are left out: nothing in it depends on them."""
+        """Run the graph. Inputs that it does not have are ignored: no output depends on them."""
         known = {name: x for name, x in inputs.items() if name in self.inputs}
         return dict(zip(self.outputs, self.session.run(list(self.outputs), known), strict=True))
 
@@ -43,7 +43,7 @@ class Session:
 
     @property
     def heads(self) -> dict[str, tuple[int, int]]:
-        """How many and how wide, by the names of the past that the graph takes."""
+        """Number and width of the heads, by names of the past inputs of the graph."""
         return {
             name: (shape[1], shape[3])
             for name, shape in self.inputs.items()
@@ -52,6 +52,6 @@ class Session:
 
     @property
     def n_positions(self) -> int | None:
-        """The most tokens of a text that it reads, if there is an end."""
+        """Maximum number of tokens of a text. None: no limit."""
         end = self.facts.get("max_positions")
         return None if end is None else int(end)
