@@ -1,7 +1,7 @@
-"""E12: can the maps be trusted?
+"""E12: can attention maps be trusted?
 
-Maps say what a model looked at. In a made-up language it is known which word comes from which, so
-that every kind of map can be held to the truth, beside maps that know nothing.
+Maps show which source words a model uses for a target word. In an artificial language the true
+alignment is known, so every kind of map can be compared with it, and with maps that know nothing.
 """
 
 from __future__ import annotations
@@ -29,68 +29,70 @@ from headway.tasks.opened import Opened
 NAMED = {
     "last": "attention, last layer, mean of heads",
     "first": "attention, first layer, mean of heads",
-    "picked": "one head, picked on other sentences",
+    "picked": "one head, selected on other sentences",
     "rollout": "rollout",
     "flow": "flow",
-    "norm": "norm of what is added, last layer",
+    "norm": "norm of the added vectors, last layer",
     "gradxattention": "gradient × attention",
     "gradxinput": "gradient × input",
     "integrated": "integrated gradients",
-    "occlusion": "occlusion: words hidden in turn",
-    "diagonal": "the diagonal, which knows no word",
+    "occlusion": "occlusion: words masked in turn",
+    "diagonal": "the diagonal, which ignores the words",
     "random": "chance",
 }
 BETTER = ("rollout", "norm", "gradxinput")
-"""Maps that are held to point better than attention as it is. Each is judged by itself."""
+"""Maps that are claimed to be more precise than raw attention. Each is judged by itself."""
 
 CLAUSES = 3
-"""Clauses per sentence. With one, the attention of the last layer is right on 97 to 100 % of the
-words, and no map can be better than that."""
+"""Clauses per sentence. With one clause, attention of the last layer is right on 97 to 100 % of the
+words, and no map can be more precise."""
 
 MARGIN = 0.02
 """Margin of precision for `Bounds`: about three standard errors near 1 with 500 words."""
 
 OTHERS = {
     "tatoeba-de-en": "names and numbers, German to English",
-    "shapes": "things in pictures, by the words of a caption",
-    "digits": "digits in recordings, by when they are said",
+    "shapes": "objects in images, by the words of a caption",
+    "digits": "digits in recordings, by the time they are spoken",
 }
-"""Models that come along, whose maps were measured in the same way."""
+"""Included models, whose maps were measured in the same way."""
 
 
 class Trust(Experiment):
     hypothesis = (
-        "Attention as it is misleads: the mean attention of the last layer points at the wrong "
-        "word more often than each of three maps that follow what is done with it (rollout, norms, "
-        "gradients)."
+        "Raw attention is misleading: the mean attention of the last layer points at the wrong "
+        "word more often than each of three maps that take into account how attention is used "
+        "(rollout, norms, gradients)."
     )
     method = (
-        "A small translator learns a made-up grammar whose words change their order, melt and "
-        f"split, in sentences of {CLAUSES} clauses whose order is turned round, so that for each "
-        "word of the target it is known where it comes from. It reads sentences that it never saw, "
-        "with their right translations.",
-        "Each map says for each word written which word of the source weighs most. Precision is "
-        "how often that one is right. The best single head is picked on every other sentence and "
-        "judged on the rest, for the best of many is lucky, too.",
-        "How far maps agree with occlusion (hide a word, see what is lost) is measured by rank "
-        "correlation.",
+        "A small translator learns an artificial language whose words are reordered, merged and "
+        f"split, in sentences of {CLAUSES} clauses in reverse order, so the source of every "
+        "target word is known. Maps are made for sentences that it has never seen, with their "
+        "correct translations.",
+        "For each target word, a map gives every source word a weight. Precision is the share of "
+        "target words whose source word with the largest weight is correct. The best single head "
+        "is selected on every other sentence and judged on the rest, because the best of many "
+        "heads is partly lucky.",
+        "The agreement of maps with occlusion (mask a word, measure the loss in probability) is "
+        "measured by rank correlation.",
     )
     control = (
-        "A map of random weights must be at chance, so must every map whose columns are shuffled, "
-        "and so must the head picked in a model that learned nothing; the picked head of the "
-        "trained one must be far above."
+        "A map of random weights must be at chance level. So must every map whose columns are "
+        "shuffled, and the head selected in a model that learned nothing. The head selected in "
+        "the trained model must be far above chance."
     )
     literature = (
-        Source("Kobayashi et al. 2020", "Weights times the vectors they weigh align better than "
-               "weights, which often fall on words that add nothing.", part="norm"),
-        Source("Abnar, Zuidema 2020", "Attention followed through the layers agrees better with "
-               "ablation than attention as it is.", part="agreement"),
-        Source("Jain, Wallace 2019", "Attention is often unrelated to gradients and can be changed "
-               "without changing the answer.", "differs"),
-        Source("Wiegreffe, Pinter 2019", "Whether attention explains depends on the question and "
-               "can be tested.", "context"),
-        Source("Neely et al. 2022", "That maps agree with each other says little about any: hence "
-               "a truth.", "context"),
+        Source("Kobayashi et al. 2020", "Attention weights times the vectors that they weight "
+               "align better than the weights alone, which are often large on words that add "
+               "nothing.", part="norm"),
+        Source("Abnar, Zuidema 2020", "Attention traced through the layers agrees better with "
+               "ablation than raw attention.", part="agreement"),
+        Source("Jain, Wallace 2019", "Attention is often unrelated to gradients, and can be "
+               "changed without changing the output.", "differs"),
+        Source("Wiegreffe, Pinter 2019", "Whether attention is an explanation depends on the "
+               "question and can be tested.", "context"),
+        Source("Neely et al. 2022", "Agreement between maps shows little about their "
+               "correctness, so a known truth is needed.", "context"),
     )  # fmt: skip
     pieces = (2, 2)
 
@@ -121,33 +123,33 @@ class Trust(Experiment):
 
         effects = {
             name: Effect.between(arm(name), arm("last"), scale,
-                                 f"precision of {NAMED[name]} less that of attention")
+                                 f"precision of {NAMED[name]} minus that of attention")
             for name in BETTER
         }  # fmt: skip
         ablated = Effect.over(
             [one["agreement"]["rollout"] - one["agreement"]["last"] for one in found],
-            "rank correlation with occlusion, rollout less attention",
+            "rank correlation with occlusion, rollout minus attention",
         )  # fmt: skip
         words = {name: effects[name].above(0.0) for name in BETTER}
         word = all_of(*words.values())
-        # The claim falls with one map: the effect is that of the first map that decides it.
+        # One map can refute the claim: the effect is that of the first map that decides it.
         effect = next(effects[name] for name in BETTER if words[name] == word)
         off = max(abs(one["p1"]["random"] - one["chance"]) / one["sigma"] for one in found)
         shuffled = max(abs(one["shuffled"] - one["chance"]) / one["sigma"] for one in found)
         fresh = max(one["fresh"] / one["chance"] for one in found)
         best = min(one["p1"]["picked"] / one["chance"] for one in found)
         controls = [
-            Control(name="random weights are chance", passed=off < 3.0,
-                    said=f"a random map is {off:.1f} standard errors from chance at most."),
-            Control(name="shuffled attention is chance", passed=shuffled < 3.0,
-                    said=f"with its columns shuffled the picked head is {shuffled:.1f} standard "
-                    "errors from chance at most."),
-            Control(name="a fresh model knows nothing", passed=fresh < 2.0,
-                    said=f"the head picked in a model of random weights is at {fresh:.1f} times "
-                    "chance at most."),
-            Control(name="there is something to find", passed=best > 3.0,
-                    said=f"the picked head of the trained model is at {best:.1f} times chance or "
-                    "more."),
+            Control(name="random weights are at chance", passed=off < 3.0,
+                    said=f"a random map is at most {off:.1f} standard errors from chance."),
+            Control(name="shuffled attention is at chance", passed=shuffled < 3.0,
+                    said=f"with shuffled columns the selected head is at most {shuffled:.1f} "
+                    "standard errors from chance."),
+            Control(name="an untrained model is at chance", passed=fresh < 2.0,
+                    said="the head selected in a model with random weights is at most at "
+                    f"{fresh:.1f} times chance."),
+            Control(name="trained attention contains the alignment", passed=best > 3.0,
+                    said=f"the selected head of the trained model is at least at {best:.1f} "
+                    "times chance."),
         ]  # fmt: skip
         more = [one for one in effects.values() if one is not effect]
         more.append(ablated)
@@ -157,24 +159,23 @@ class Trust(Experiment):
         ]
         more.append(
             Effect.over([one["p1"]["picked"] - one["p1"]["last"] for one in found],
-                        "precision of the picked head less that of the last layer")
+                        "precision of the selected head minus that of the last layer")
         )  # fmt: skip
         top = max(
             (name for name in found[0]["p1"] if name != "picked"),
             key=lambda name: mean(found, "p1", name),
         )
         rest = (
-            f"The best map was {NAMED[top]} ({mean(found, 'p1', top):.2f}), the picked head "
-            f"{mean(found, 'p1', 'picked'):.2f}, chance {mean(found, 'chance'):.2f}."
+            f"The best map is {NAMED[top]} ({mean(found, 'p1', top):.2f}); the selected head has "
+            f"{mean(found, 'p1', 'picked'):.2f} and chance is {mean(found, 'chance'):.2f}."
         )
         each = "; ".join(f"{NAMED[name]} {effects[name]}, {words[name]}" for name in BETTER)
         answers = Answers(
-            supported=f"Each of the three maps points better than attention: {each}. {rest}",
-            refuted=f"Not each of the three maps points better than attention: {each}. {rest}",
-            undecided=f"Whether each map points better depends on the training: {each}. {rest}",
-            changes="Another model: in which layer and head attention points right, and which map "
-            "is best, differs from model to model. So measure it with `headway truth` before you "
-            "believe a map.",
+            supported=f"Each of the three maps is more precise than attention: {each}. {rest}",
+            refuted=f"Not all of the three maps are more precise than attention: {each}. {rest}",
+            undecided=f"Whether each map is more precise varies between trainings: {each}. {rest}",
+            changes="Another model: which layer and head are precise, and which map is best, "
+            "differs between models. So measure a map with `headway truth` before you rely on it.",
         )
         parts = {**words, "agreement": ablated.above(0.0)}
         return decide(word, effect, answers, controls, more, parts)
@@ -187,30 +188,31 @@ class Trust(Experiment):
                 for layer in range(layers)]  # fmt: skip
         return [
             Bars(
-                title="How often each map is right", most=1.0,
-                hint="Share of words written whose heaviest source word is one that they come "
-                "from; low and high are the seeds.",
+                title="Precision of each map", most=1.0,
+                hint="Share of target words whose source word with the largest weight is "
+                "correct; low and high are the range over seeds.",
                 bars=interval_bars([(NAMED[name], over(found, "p1", name)) for name in names]),
             ),
             Heatmap(
-                title="Head by head", values=grid, low=0.0, high=1.0, label="precision",
+                title="Precision of single heads",
+                values=grid, low=0.0, high=1.0, label="precision",
                 rows=[f"layer {layer + 1}" for layer in range(layers)],
                 columns=[f"head {head + 1}" for head in range(n_heads)],
-                hint="Attention from decoder to encoder of the first seed's model. Which head "
-                "points right is another one with every training.",
+                hint="Cross-attention of the first seed's model. Which heads are precise differs "
+                "between trainings.",
             ),
             Table(
                 title="Agreement with occlusion", columns=["map", "rank correlation", "precision"],
-                hint="Mean correlation with what is lost when a word is hidden. To agree with "
-                "another map is not to be right.",
+                hint="Mean correlation with the loss in probability when a word is masked. A map "
+                "that agrees with another one is not necessarily right.",
                 rows=[[NAMED[name], mean(found, "agreement", name), mean(found, "p1", name)]
                       for name in found[0]["agreement"]],
             ),
             Table(
-                title="The same of models that come along",
-                columns=["model", "truth", "last layer", "picked head", "rollout", "norm",
+                title="The same for included models",
+                columns=["model", "truth", "last layer", "selected head", "rollout", "norm",
                          "chance"],
-                hint="As measured by `headway truth` when they were made.",
+                hint="Measured by `headway truth` when the models were trained.",
                 rows=found[0]["others"],
             ),
         ]  # fmt: skip
@@ -222,7 +224,8 @@ EXPERIMENT = Trust()
 def measured(
     run: Opened, known: Sequence[Known], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Precision of every map, of those of a fresh model, and of the picked head when shuffled."""
+    """Precision of every map, of heads of an untrained model, and of the selected head when
+    shuffled."""
     cases = aligned(run, known)
     methods = ("heads", "mean", "rollout", "norm", "flow", "gradients", "integrated", "occlusion")
     found = measure(run, cases, methods, few=few)
@@ -260,7 +263,7 @@ def by_name(found: Truth, n_layers: int) -> dict[str, float]:
 
 
 def shuffled(run: Opened, case: Case, name: str, draws: torch.Generator) -> Map:
-    """The map of a head with its columns in another order for every row."""
+    """Map of a head with its columns shuffled separately in each row."""
     [map_] = [one for one in maps.make(run, trace(run, case.reading), ["heads"])
               if one.name == name]  # fmt: skip
     weights_RS = map_.weights_RS
@@ -291,7 +294,7 @@ def agreements(run: Opened, cases: Sequence[Case], n_layers: int) -> dict[str, f
 
 
 def elsewhere() -> list[list[Any]]:
-    """What was measured of the models that come along."""
+    """Rows with the stored precisions of the included models."""
     rows = []
     for name, what in OTHERS.items():
         truth = Truth.load(run_folders([name])[0] / "truth.json")

@@ -1,7 +1,7 @@
-"""E11: is the Transformer optimal?
+"""E11: is the Transformer the optimal architecture?
 
-An LSTM with a single head of attention, convolutions, and attention that never looks at what it
-reads are held against it, with as many parameters, on as many letters and in as much time.
+It is compared with an LSTM that has a single attention head, with convolutions, and with fixed
+attention that ignores its input: at equal parameters, equal data and equal time.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from headway.run import Run
 
 CONTEXT, LAYERS = 64, 4
 ECHO, LETTERS, TIMES = 20, "abcdefgh", 3
-"""The copying test: so many letters, drawn from these, so many times in a row."""
+"""The copying test: `ECHO` random characters from `LETTERS`, repeated `TIMES` times."""
 
 COPY = Bounds(low=0.0, high=math.log(len(LETTERS)), margin=0.05)
-"""Loss in copying: from knowing every letter to guessing it."""
+"""Range of the loss in copying, from perfect copying to guessing."""
 
 
 class Bell(nn.Module):
-    """Scores that only know how far back a letter is: the first head likes the one before best, the
-    second the one before that, and so on."""
+    """Attention scores that depend only on distance: head h attends mostly to the token h positions
+    back."""
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
@@ -65,8 +65,7 @@ class Bell(nn.Module):
 
 
 class FixedAttention(Attention):
-    """Heads that look at places, whatever is written there (You, Sun, Iyyer 2020): no queries and
-    no keys."""
+    """Attention to fixed positions, without queries and keys (You, Sun, Iyyer 2020)."""
 
     def __init__(self, usual: Attention) -> None:
         n_heads, scope = usual.n_heads, replace(usual.scope, bias=Bell(usual.n_heads))
@@ -103,46 +102,48 @@ OTHERS: dict[str, dict[str, Any]] = {
     "every-layer": {"body": "sha-rnn", "single_head": "every"},
     "convolution": {"body": "convolution", "dilation": 2},
 }
-"""What is set in place of a Transformer."""
+"""Model settings of the architectures that replace a Transformer."""
 
 REPLACED = ("lstm", "single", "every-layer", "convolution")
 CLOSE = 0.05
-"""Nats per letter: nearer than that is as good."""
+"""Differences below this, in nats per character, count as equal."""
 
 COPYISTS = ("transformer", "no-head", "single", "every-layer")
 
 
 class Optimal(Experiment):
     hypothesis = (
-        "The Transformer is not optimal: in equal time an LSTM with one head of attention is as "
-        f"good on a small text, or better (within {CLOSE} nats per letter), and a head in every "
-        "layer adds little to that. But some attention is needed: without, what was said is soon "
-        "forgotten."
+        "The Transformer is not optimal: in equal time an LSTM with one attention head is as "
+        f"good on a small text, or better (within {CLOSE} nats per character), and a head in "
+        "every layer adds little to that. But some attention is needed: without it, earlier "
+        "text is soon forgotten."
     )
     method = (
-        "Eight bodies of four layers with the same number of parameters learn Shakespeare letter "
-        "by letter: a Transformer with four heads in each layer and with one, the same with "
-        "attention that always looks at the letters just before, an LSTM, a SHA-RNN (an LSTM with "
-        "a feed-forward network, Merity 2019) without a head of attention, with one in its "
-        "second-last layer and with one in every layer, and gated convolutions.",
-        "They are compared after equal letters, and after equal time: their steps are timed in "
-        "turns, and each is judged by its loss when the time is over that the fastest of them "
-        "needs for all its steps.",
-        f"And they copy: {ECHO} random letters come {TIMES} times in a row. From the second time "
-        "on every letter is known to whoever can look back.",
+        "Eight architectures with four layers and the same number of parameters learn "
+        "Shakespeare character by character: a Transformer with four heads per layer and one "
+        "with a single head, a Transformer with fixed attention to the preceding characters, an "
+        "LSTM, a SHA-RNN (an LSTM with a feed-forward network, Merity 2019) without attention, "
+        "with one head in its second-last layer and with one head in every layer, and gated "
+        "convolutions.",
+        "They are compared after equal numbers of characters, and after equal time: their "
+        "training steps are timed in turns, and each is judged by its loss at the time when the "
+        "fastest one has finished all its steps.",
+        f"They also copy: {ECHO} random characters are repeated {TIMES} times. From the second "
+        "repetition on, a model that can look back knows every character.",
     )
     control = (
-        "Every body must learn more than how often letters come, all must have the same number of "
-        "parameters, and someone must learn to copy; else the comparison means nothing."
+        "Every architecture must learn more than character frequencies, all must have the same "
+        "number of parameters, and at least one must learn to copy; otherwise the comparison "
+        "means nothing."
     )
     literature = (
-        Source("Merity 2019", "On enwik8 an LSTM has 1.33 bits per letter without attention, 1.076 "
-               "with one head in its second-last layer and 1.068 with one in each; a "
+        Source("Merity 2019", "On enwik8 an LSTM has 1.33 bits per character without attention, "
+               "1.076 with one head in its second-last layer and 1.068 with one in each layer; a "
                "Transformer-XL has 1.06."),
-        Source("You, Sun, Iyyer 2020", "Self-attention that is fixed costs translation next to "
-               "nothing; attention from decoder to encoder must be learned.", "context"),
-        Source("Gehring et al. 2017", "Convolutions with attention to the source translate as well "
-               "as recurrences, and faster.", "context"),
+        Source("You, Sun, Iyyer 2020", "Fixed self-attention costs translation almost nothing; "
+               "cross-attention must be learned.", "context"),
+        Source("Gehring et al. 2017", "Convolutions with attention to the source translate as "
+               "well as recurrent networks, and faster.", "context"),
     )  # fmt: skip
     pieces = (13, 13)
 
@@ -189,7 +190,7 @@ class Optimal(Experiment):
             "train.batch_tokens": tokens, "train.eval_every": max(1, steps // 5),
         }  # fmt: skip
         if other is None:
-            # What fixed attention saves in queries and keys it has in its feed-forward network.
+            # A wider feed-forward network makes up for the missing queries and keys.
             settings |= {
                 "model.d_ff": (5 if arm == "fixed" else 4) * wide, "model.positions": "rotary",
                 "model.n_heads": 1 if arm == "one-head" else 4,
@@ -207,62 +208,67 @@ class Optimal(Experiment):
         timed = [at_equal_time(one) for one in found]
         effect = Effect.over(
             [one["single"] - one["transformer"] for one in timed],
-            f"loss of: {NAMED['single']}, less the Transformer's, equal time", "nats per letter",
+            f"loss of {NAMED['single']} minus loss of the Transformer, equal time",
+            "nats per character",
         )  # fmt: skip
         best = min(REPLACED, key=lambda arm: sum(one[arm] - one["transformer"] for one in timed))
         least = Effect.over([one[best] - one["transformer"] for one in timed], "")
         without, single = (Arm(name=NAMED[name], scores=over(found, "copy", name))
                            for name in ("no-head", "single"))  # fmt: skip
         needed = Effect.between(without, single, COPY,
-                             "what the head takes off the loss in copying",
-                             "nats per letter")  # fmt: skip
+                             "reduction of the copying loss by one head",
+                             "nats per character")  # fmt: skip
         added = Effect.over([one["single"] - one["every-layer"] for one in timed],
-                            "what a head in every layer takes off the loss, equal time",
-                            "nats per letter")  # fmt: skip
+                            "reduction of the loss by a head in every layer instead of one, "
+                            "equal time",
+                            "nats per character")  # fmt: skip
         learned = min(one["unigram"] - curve[-1][1] for one in found
                       for curve in one["curves"].values())  # fmt: skip
         sizes = [value for one in found for value in one["parameters"].values()]
         apart = max(sizes) / min(sizes)
         copied = max(min(one["copy"].values()) for one in found)
         controls = [
-            Control(name="every body learns", passed=learned > 0.1,
-                    said=f"all are at least {said(learned)} nats better than counting letters."),
+            Control(name="every architecture learns", passed=learned > 0.1,
+                    said=f"all are at least {said(learned)} nats better than character "
+                         "frequencies."),
             Control(name="equal parameters", passed=apart < 1.05,
-                    said=f"the largest has {apart:.2f} times the parameters of the smallest."),
+                    said=f"the largest model has {apart:.2f} times the parameters of the "
+                         "smallest."),
             Control(name="copying can be learned", passed=copied < 0.5 * math.log(len(LETTERS)),
-                    said=f"the best copyist is at {said(copied)} nats per letter; chance is "
+                    said=f"the best copying loss is {said(copied)} nats per character; chance is "
                     f"{math.log(len(LETTERS)):.2f}."),
         ]  # fmt: skip
         more = [
             needed, added,
             *(Effect.over([one[arm] - one["transformer"] for one in timed],
-                          f"loss of: {NAMED[arm]}, less the Transformer's, equal time",
-                          "nats per letter")
+                          f"loss of {NAMED[arm]} minus loss of the Transformer, equal time",
+                          "nats per character")
               for arm in NAMED if arm not in ("transformer", "single")),
             *(Effect.over([one["curves"][arm][-1][1] - one["curves"]["transformer"][-1][1]
                            for one in found],
-                          f"the same after equal letters: {NAMED[arm]}", "nats per letter")
+                          f"the same after equal characters: {NAMED[arm]}", "nats per character")
               for arm in ("no-head", *REPLACED, "fixed")),
         ]  # fmt: skip
         head = (
-            f"in copying the head takes {said(needed.value)} nats off the loss, and a head in "
-            f"every layer instead of one changes that of the text by {said(-added.value)}"
+            f"one head lowers the copying loss by {said(needed.value)} nats, and a head in every "
+            f"layer instead of one changes the loss on text by {said(-added.value)}"
         )
-        lead = "In equal time the loss of an LSTM with one head differs from the Transformer's by"
+        lead = "In equal time the loss of an LSTM with one head minus that of the Transformer is"
         rest = (
-            f"Of the bodies that it replaced {NAMED[best]} does best "
-            f"({said(least.value)} nats from the Transformer; picked afterwards)."
+            f"The best of the other architectures is {NAMED[best]} ({said(least.value)} nats "
+            "from the Transformer; selected afterwards)."
         )
         answers = Answers(
-            supported=f"{lead} {{effect}}: it is as good or better. Some attention is needed, and "
-            f"little is enough: {head}. {rest}",
-            refuted=f"Not as was held. {lead} {{effect}}, and {head}. {rest}",
-            undecided=f"It cannot be told whether it is as good. {lead} {{effect}}; {head}. {rest}",
-            changes="Scale: in the literature the Transformer overtakes with more parameters, more "
-            "text and hardware that computes much at once. Small models and short minutes favour "
-            "what has the order of letters built in. More steps: in a quick run each learns for a "
-            "few seconds, and neither the text nor copying is learned to the end by the LSTM with "
-            "one head. Its own optimizer: it had that of the others here.",
+            supported=f"{lead} {{effect}}, so it is as good or better. Some attention is needed, "
+            f"and little is enough: {head}. {rest}",
+            refuted=f"The claim fails. {lead} {{effect}}, and {head}. {rest}",
+            undecided=f"These seeds do not show whether it is as good. {lead} {{effect}}; "
+            f"{head}. {rest}",
+            changes="Scale: in the literature the Transformer wins with more parameters, more "
+            "text and parallel hardware. Small models and short training favour architectures "
+            "with built-in word order. More steps: in a quick run each model trains for seconds, "
+            "and the LSTM with one head does not finish learning the text or copying. Another "
+            "optimizer for the LSTM: here all models use the same one.",
         )
         word = all_of(effect.below(CLOSE), needed.above(0.1), added.below(CLOSE))
         return decide(word, needed if word == "cannot tell" else effect, answers, controls, more)
@@ -278,20 +284,21 @@ class Optimal(Experiment):
         }  # fmt: skip
         return [
             Lines(
-                title="Loss by time", x="seconds of training", y="nats per letter",
-                hint="Validation loss while they train; lower and further left is better. Equal "
+                title="Loss by time", x="seconds of training", y="nats per character",
+                hint="Validation loss during training; lower and further left is better. Equal "
                 "parameters.",
                 series=[(NAMED[arm], curves[arm]) for arm in NAMED if arm != "one-head"],
-                levels=[("counting letters", mean(found, "unigram"))],
+                levels=[("character frequencies", mean(found, "unigram"))],
             ),
             Bars(
-                title="Loss at equal time", unit="nats per letter",
-                hint="When the time of the fastest is over; low and high are the seeds.",
+                title="Loss at equal time", unit="nats per character",
+                hint="At the time when the fastest model has finished; low and high are the "
+                     "range over seeds.",
                 bars=interval_bars([(NAMED[arm], [one[arm] for one in timed]) for arm in order]),
             ),
             Table(
-                title="All numbers", hint="Means over seeds. Letters a second: in training.",
-                columns=["body", "parameters", "letters a second", "nats, equal letters",
+                title="All numbers", hint="Means over seeds. Characters per second: in training.",
+                columns=["model", "parameters", "characters per second", "nats, equal characters",
                          "nats, equal time"],
                 rows=[[NAMED[arm], mean(found, "parameters", arm),
                        found[0]["seconds"]["tokens"] / mean(found, "seconds", arm),
@@ -299,9 +306,9 @@ class Optimal(Experiment):
                        sum(one[arm] for one in timed) / len(timed)] for arm in order],
             ),
             Bars(
-                title=f"Copying from {ECHO} letters back", unit="nats per letter",
-                hint="Loss on letters that came before; chance is "
-                f"{math.log(len(LETTERS)):.2f}, and 0 is perfect.",
+                title=f"Copying from {ECHO} characters back", unit="nats per character",
+                hint=f"Loss on repeated characters; chance is {math.log(len(LETTERS)):.2f}, and "
+                "0 is perfect.",
                 bars=interval_bars([(NAMED[arm], over(found, "copy", arm)) for arm in COPYISTS]),
             ),
         ]  # fmt: skip
@@ -311,19 +318,19 @@ EXPERIMENT = Optimal()
 
 
 def parameters_of(width: int, vocab: int) -> int:
-    """Of the Transformer that all others are as large as."""
+    """Number of parameters of the Transformer, which all other models match."""
     return count(outline(shape("transformer", width, LAYERS, vocab)))
 
 
 def echoes(n: int, seed: int) -> list[str]:
-    """Random letters, several times in a row."""
+    """Texts of random characters that are repeated several times."""
     picks = random.Random(seed)
     return ["".join(picks.choices(LETTERS, k=ECHO)) * TIMES for _ in range(n)]
 
 
 @torch.no_grad()
 def copy_loss(run: Run, texts: Sequence[str]) -> float:
-    """Nats per letter where it came before."""
+    """Loss on the repeated characters, in nats per character."""
     model = run.model
     assert isinstance(model, Decoder)
     device = next(model.parameters()).device
@@ -331,7 +338,7 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
     tokens_N = torch.tensor([token for row in rows for token in row], device=device)
     layout = Layout.of([len(row) for row in rows], device)
     scores_NV = model.scores(model(tokens_N, layout))
-    # A letter is said where the one before it is read; the first ones are anyone's guess.
+    # A prediction is at the position of the previous character; the first copy is random.
     said_N = (layout.positions_N >= len(rows[0]) - len(texts[0]) - 1 + ECHO) & (
         layout.positions_N < len(rows[0]) - 1
     )
@@ -339,7 +346,7 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
 
 
 def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, float]:
-    """Seconds of a step of training by body, timed in turns; and of how many tokens."""
+    """Seconds of a training step by architecture, timed in turns, and the tokens per step."""
     steps = {}
     for arm, run in runs.items():
         model = run.model
@@ -360,14 +367,14 @@ def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, fl
 
 
 def at_equal_time(one: Measured) -> dict[str, float]:
-    """Losses when the time is over in which the fastest does all its steps."""
+    """Loss of each architecture at the time when the fastest has finished all its steps."""
     seconds, curves = one["seconds"], one["curves"]
     budget = min(seconds[arm] * curve[-1][0] for arm, curve in curves.items())
     return {arm: between(curve, budget / seconds[arm]) for arm, curve in curves.items()}
 
 
 def between(curve: Sequence[Sequence[float]], step: float) -> float:
-    """The loss at a step, on the line between those that were measured."""
+    """Loss at a step, interpolated linearly between measured steps."""
     before = curve[0]
     for point in curve:
         if point[0] >= step:

@@ -1,7 +1,7 @@
-"""E16: what is lost without positions?
+"""E16: what is lost without positional encodings?
 
-An encoder without positions sees a bag of words; a decoder still knows what came before, since it
-sees nothing else. So it depends on the task what positions are worth.
+An encoder without positions sees a bag of words. A decoder still has information about the order,
+because each token sees only the tokens before it. So the value of positions depends on the task.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from headway.lab.verdict import (
 )
 
 TASKS = {
-    "first": "say which of two words comes first (encoder)",
-    "there": "say whether a word is there (encoder)",
-    "reverse": "turn words round (encoder and decoder)",
+    "first": "tell which of two words comes first (encoder)",
+    "there": "tell whether a word is present (encoder)",
+    "reverse": "reverse words (encoder and decoder)",
     "sort": "sort words (encoder and decoder)",
-    "letters": "predict the next letter (decoder)",
+    "letters": "predict the next character (decoder)",
 }
 LITTLE = 0.25
-"""Of what is learned with positions, beyond counting letters."""
+"""Largest loss of a decoder that counts as small, as a share of what it learns with positions
+beyond character frequencies."""
 
 TINY: dict[str, Any] = {
     "model.d_model": 32, "model.n_heads": 2, "model.d_ff": 64, "model.n_layers": 2,
@@ -43,27 +44,28 @@ TINY: dict[str, Any] = {
 
 class Order(Experiment):
     hypothesis = (
-        "Without positions an encoder loses the order of its words altogether, and a decoder, "
-        "which sees only what came before, loses little: less than a quarter of what it learns."
+        "Without positions an encoder loses the order of its words completely, while a decoder, "
+        "which sees only the tokens before, loses little: less than a quarter of what it learns."
     )
     method = (
-        "Five tasks, each learned with positions (sinusoids; for letters rotary) and without any, "
-        "all else alike: two questions about a sentence for an encoder, one that asks for the "
-        "order and one that does not; turning words round and sorting them, for an encoder with a "
-        "decoder; and Shakespeare's next letter, for a decoder alone.",
-        "Loss without positions less loss with them is what positions are worth in that task.",
+        "Five tasks are learned with positions (sinusoidal; rotary for characters) and without "
+        "any, with all else equal. An encoder answers two questions about a sentence, one about "
+        "the order of words and one that does not depend on it. An encoder-decoder reverses and "
+        "sorts words. A decoder predicts the next character of Shakespeare.",
+        "The value of positions in a task is the loss without them minus the loss with them.",
     )
     control = (
-        "Asked whether a word is there, a task without order, the encoder must be as good without "
-        "positions; and with positions it must answer which word comes first."
+        "When the encoder tells whether a word is present, a task without order, it must be "
+        "equally good without positions. With positions it must be able to tell which word comes "
+        "first."
     )
     literature = (
-        Source("Vaswani et al. 2017", "Since the model has no recurrence and no convolution, "
-               "something must tell it the order.", part="encoder"),
-        Source("Haviv et al. 2022", "Causal language models without positions are nearly as good: "
-               "they count how much they see.", part="decoder"),
-        Source("Sinha et al. 2021", "Masked language models trained on shuffled words stay good at "
-               "many tasks: these ask for little order.", "context"),
+        Source("Vaswani et al. 2017", "The model has no recurrence and no convolution, so it "
+               "needs explicit information about the order.", part="encoder"),
+        Source("Haviv et al. 2022", "Causal language models without positions are nearly as "
+               "good: they infer positions from the number of visible tokens.", part="decoder"),
+        Source("Sinha et al. 2021", "Masked language models trained on shuffled words remain "
+               "good at many tasks, which need little information about the order.", "context"),
     )  # fmt: skip
     pieces = (10, 10)
 
@@ -104,10 +106,10 @@ class Order(Experiment):
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
         def worth(task: str, name: str) -> Effect:
-            """The gain by positions. The loss has no limits here: a model that is right without
-            positions does not need them, however easy the task is."""
+            """Gain from positions. It has no `Bounds`: a model that is right without positions does
+            not need them, however easy the task is."""
             lost = [one["without"][task] - one["with"][task] for one in found]
-            return Effect.over(lost, f"{name}: loss without positions less with", "nats")
+            return Effect.over(lost, f"{name}: loss without positions minus loss with them", "nats")
 
         shares = [
             (one["without"]["letters"] - one["with"]["letters"])
@@ -115,16 +117,17 @@ class Order(Experiment):
             for one in found
         ]
         encoder = worth("first", "encoder, which comes first")
-        decoder = Effect.over(shares, "decoder, letters: share of what is learned that is lost")
+        decoder = Effect.over(shares, "decoder, characters: share of the learning that is lost")
         there = [one["without"]["there"] - one["with"]["there"] for one in found]
         first = over(found, "with", "first")
         controls = [
             Control(
-                name="a bag is enough to see a word", passed=max(there) < 0.1,
-                said=f"asked whether a word is there, positions are worth {said(max(there))} nats.",
+                name="a bag of words shows whether a word is present", passed=max(there) < 0.1,
+                said=f"for telling whether a word is present, positions gain {said(max(there))} "
+                     "nats.",
             ),
             Control(
-                name="with positions the order is seen", passed=max(first) < 0.35,
+                name="the order is known with positions", passed=max(first) < 0.35,
                 said=f"with positions the loss of 'which comes first' is {max(first):.2f} nats; "
                 "guessing has 0.69.",
             ),
@@ -133,15 +136,17 @@ class Order(Experiment):
         effect = decoder if parts["encoder"] == "supported" != parts["decoder"] else encoder
         lost = f"{100 * sum(shares) / len(shares):.0f} %"
         answers = Answers(
-            supported="An encoder without positions cannot say which word comes first (worse by "
-            f"{{effect}}), while a decoder loses only {lost} of what it learns of letters.",
-            refuted="Not as was held: "
+            supported="An encoder without positions cannot tell which word comes first (worse "
+            f"by {{effect}}), while a decoder loses only {lost} of what it learns about "
+            "characters.",
+            refuted="The claim fails: "
             + (f"the decoder loses {lost} of what it learns." if effect is decoder else
-               "the encoder sees the order without positions: {effect}."),
-            undecided=f"The seeds do not agree: {encoder.name} {encoder}; {decoder.name} "
+               "the encoder knows the order without positions (worse by {effect})."),
+            undecided=f"The seeds vary too much: {encoder.name} {encoder}; {decoder.name} "
             f"{decoder}.",
-            changes="More layers and steps let a decoder count places by itself; data whose order "
-            "can be guessed from the words makes positions worth less to an encoder.",
+            changes="More layers and steps, with which a decoder learns positions by itself; "
+            "data whose order can be guessed from the words, where an encoder needs positions "
+            "less.",
         )  # fmt: skip
         more = [decoder if effect is encoder else encoder]
         more += [worth(task, TASKS[task]) for task in ("reverse", "sort", "letters", "there")]
@@ -159,12 +164,12 @@ class Order(Experiment):
         ]
         return [
             Bars(
-                title="What positions are worth", bars=interval_bars(worth), unit="nats",
-                hint="Validation loss without positions less with them; the thin line spans the "
-                "seeds.",
+                title="Gain from positions", bars=interval_bars(worth), unit="nats",
+                hint="Validation loss without positions minus loss with them; the thin line is "
+                "the range over seeds.",
             ),
-            Bars(title="The losses themselves", bars=interval_bars(both), unit="nats",
-                 hint="Per word, letter or answer; lower is better."),
+            Bars(title="Losses", bars=interval_bars(both), unit="nats",
+                 hint="Per word, character or label; lower is better."),
         ]  # fmt: skip
 
 
@@ -174,8 +179,8 @@ EXPERIMENT = Order()
 def questions(
     kind: str, n_train: int, n_valid: int, seed: int
 ) -> tuple[beds.Columns, beds.Columns]:
-    """Sentences of eight words, and a label: which of `one` and `two` comes first (`first`; both
-    are there), or whether `one` is there (`there`)."""
+    """Sentences of eight words with a label: which of the words `one` and `two` comes first
+    (`first`), or whether `one` is present (`there`)."""
 
     def some(n: int, seed: int) -> beds.Columns:
         picks = random.Random(seed)

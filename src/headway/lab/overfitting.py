@@ -1,8 +1,8 @@
-"""E14: when does a model begin to learn by heart, and what puts it off?
+"""E14: when does a model begin to overfit, and what delays it?
 
-From some step on the training loss goes on falling while the validation loss rises: what is learned
-from then on is true of the training data alone. Where that turning point lies, how low it is and
-what it costs to miss it depends on data, size, dropout, smoothing and what a model knew before.
+From some step on, the training loss keeps falling while the validation loss rises: the model
+memorises the training data. The step of this turning point, its loss, and the cost of training past
+it depend on the data, the model size, dropout, label smoothing and pretraining.
 """
 
 from __future__ import annotations
@@ -24,51 +24,53 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 LEAST = 0.1
-"""Nats per letter above the turning point: that is learned by heart."""
+"""Rise of the validation loss above its minimum that counts as overfitting, in nats per
+character."""
 
 LOOKS = 20
-"""How often on the way losses are taken."""
+"""Number of checkpoints at which losses are measured."""
 
 SIZE = 400
-"""Letters of a piece."""
+"""Characters per piece of text."""
 
 REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dropout": ("dropout 0.2", {"model.dropout": 0.2}),
     "smoothing": ("label smoothing 0.1", {"train.smoothing": 0.1}),
-    "pretrained": ("trained on other text first", {}),
+    "pretrained": ("pretrained on other text", {}),
 }
 
 
 class Overfitting(Experiment):
     hypothesis = (
-        "With little data the validation loss turns up while the training loss goes on falling; "
-        "with much data it does not."
+        "With little data the validation loss starts to rise while the training loss keeps "
+        "falling; with much data it does not."
     )
     method = (
-        "Language models learn Shakespeare (or the text of --data) letter by letter, all for the "
-        "same number of steps: a small and a large one, each from little, more and much text. "
-        "At twenty points on the way the loss is taken on the text that a model learns from and on "
-        "text that it has not seen, both without dropout and smoothing. The turning point is "
-        "where the second is lowest; at the first of the points it may have been before.",
-        "The large model with little text is then trained again with dropout, with label "
-        "smoothing, and from weights that have learned other text first (English sentences of "
-        "Tatoeba, nothing of Shakespeare).",
-        "The effect is what missing the turning point costs: the validation loss at the end less "
-        "the lowest one, of the large model, with little text less with much.",
+        "Language models learn Shakespeare (or the text of --data) character by character, all "
+        "for the same number of steps: a small and a large one, each on little, more and much "
+        "text. At twenty checkpoints the loss is measured on the training text and on unseen "
+        "text, both without dropout and label smoothing. The turning point is the checkpoint "
+        "with the lowest loss on unseen text. If it is the first one, the true turning point may "
+        "be earlier.",
+        "The large model is then trained again on little text with dropout, with label "
+        "smoothing, and from weights that were pretrained on other text (English sentences of "
+        "Tatoeba, nothing by Shakespeare).",
+        "The effect is the cost of training past the turning point: the final validation loss of "
+        "the large model minus its lowest one, with little text minus with much text.",
     )
     control = (
-        "Behind the turning point the training loss must still fall: else the model would have "
-        "broken down, and not learned by heart."
+        "After the turning point the training loss must still fall; otherwise the model would "
+        "have diverged instead of overfitting."
     )
     literature = (
-        Source("Srivastava et al. 2014", "Dropout keeps units from learning by heart together."),
+        Source("Srivastava et al. 2014", "Dropout prevents the co-adaptation of units."),
         Source("Kaplan et al. 2020", "Overfitting depends on data and size together; a larger "
                "model needs fewer examples for the same loss.", "context"),
-        Source("Nakkiran et al. 2019", "Larger models can get better again beyond the worst point, "
-               "also with more steps: double descent. Nothing so large is trained here.",
+        Source("Nakkiran et al. 2019", "Larger models can improve again after overfitting, also "
+               "with more steps: double descent. No model here is that large.",
                "differs"),
-        Source("Müller, Kornblith, Hinton 2019", "Smoothing calibrates and regularises, and what "
-               "wrong answers have in common is lost.", "context"),
+        Source("Müller, Kornblith, Hinton 2019", "Label smoothing calibrates and regularises, "
+               "but similarities between wrong classes are lost.", "context"),
     )  # fmt: skip
     pieces = (19, 31)
 
@@ -110,57 +112,63 @@ class Overfitting(Experiment):
         little, much = f"{sizes[-1]}-{amounts[0]}", f"{sizes[-1]}-{amounts[-1]}"
         small = f"{sizes[0]}-{amounts[0]}"
         costs = [cost(one["curves"][little]) - cost(one["curves"][much]) for one in found]
-        effect = Effect.over(costs, "cost of missing the turning point, little text less much",
-                             "nats per letter")  # fmt: skip
+        effect = Effect.over(costs, "cost of training past the turning point, little minus much "
+                                    "text",
+                             "nats per character")  # fmt: skip
         enough = Effect.over([cost(one["curves"][much]) for one in found],
-                             "cost of missing it, much text", "nats per letter")  # fmt: skip
+                             "cost of training past it, much text",
+                             "nats per character")  # fmt: skip
         falls = [fall(one["curves"][little]) for one in found]
         control = Control(
-            name="it learns on behind the turning point", passed=min(falls) > 0,
-            said="behind the turning point the training loss falls by at least "
-            f"{min(falls):.2f} nats more.",
+            name="the training loss falls after the turning point", passed=min(falls) > 0,
+            said="after the turning point the training loss falls by at least another "
+            f"{min(falls):.2f} nats.",
         )  # fmt: skip
         turns = [turn(one["curves"][little]) for one in found]
         every = found[0]["curves"][little]["steps"][0]
         lower = {
             name: Effect.over(
                 [least(one["curves"][little]) - least(one["curves"][name]) for one in found],
-                f"lowest validation loss, lower by {REMEDIES[name][0]}", "nats per letter",
+                f"reduction of the lowest validation loss by {REMEDIES[name][0]}",
+                "nats per character",
             )
             for name in REMEDIES
         }  # fmt: skip
         more = [
             enough,
             *lower.values(),
-            # At the first look a turning point is only known to be no later.
+            # A turning point at the first checkpoint may really be earlier.
             *(Effect.over([turn(one["curves"][name]) / turn(one["curves"][little])
-                           for one in found], f"turning point, moved by {REMEDIES[name][0]}", "×")
+                           for one in found],
+                          f"turning point, factor of change by {REMEDIES[name][0]}", "×")
               for name in REMEDIES
               if not any(early(one["curves"][key]) for one in found for key in (name, little))),
             *(Effect.over([cost(one["curves"][name]) for one in found],
-                          f"cost of missing it, {REMEDIES[name][0]}", "nats per letter")
+                          f"cost of training past it, {REMEDIES[name][0]}", "nats per character")
               for name in REMEDIES),
             Effect.over([cost(one["curves"][small]) for one in found],
-                        "cost of missing it, small model", "nats per letter"),
+                        "cost of training past it, small model", "nats per character"),
             Effect.over([least(one["curves"][small]) - least(one["curves"][little])
-                         for one in found], "lowest validation loss, lower by the larger model",
-                        "nats per letter"),
+                         for one in found],
+                        "reduction of the lowest validation loss by the larger model",
+                        "nats per character"),
         ]  # fmt: skip
         order = sorted(lower, key=lambda name: -lower[name].value)
         said = ", ".join(f"{REMEDIES[name][0]} {lower[name].value:+.2f}" for name in order)
         said = said.replace("-", "−")
         when = "at or before" if any(early(one["curves"][little]) for one in found) else "at"
         answers = Answers(
-            supported=f"With {amounts[0] * SIZE:,} letters the validation loss is lowest {when} "
-            f"step {sum(turns) / len(turns):.0f} (every {every:.0f} were looked at), and to train "
-            f"on costs {{effect}} more than with {amounts[-1] * SIZE:,}. What lowers the turning "
-            f"point, in nats: {said}.",
-            refuted=f"Not as was held: with {amounts[0] * SIZE:,} letters to train on costs "
-            f"{{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
-            undecided="The seeds do not agree on whether little text makes the validation loss "
-            f"turn and much does not: {{effect}} more with little, {enough} with much.",
+            supported=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest "
+            f"{when} step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps), and "
+            f"further training costs {{effect}} more than with {amounts[-1] * SIZE:,}. Reduction "
+            f"of the lowest loss, in nats: {said}.",
+            refuted=f"The claim fails: with {amounts[0] * SIZE:,} characters further training "
+            f"costs {{effect}} more than with {amounts[-1] * SIZE:,}, where it costs {enough}.",
+            undecided="The seeds vary too much to tell whether the validation loss rises with "
+            f"little text and not with much: it rises by {{effect}} more with little, and by "
+            f"{enough} with much.",
             changes="Fewer steps, which end before the turning point; more text; a far larger "
-            "model trained far longer, whose validation loss may come down again.",
+            "model trained far longer, whose validation loss may fall again.",
         )
         word = all_of(effect.above(LEAST), enough.below(LEAST))
         return decide(word, effect, answers, [control], more)
@@ -169,41 +177,43 @@ class Overfitting(Experiment):
         sizes, amounts = found[0]["sizes"], found[0]["amounts"]
         wide, few = sizes[-1], amounts[0]
         by_text = [
-            (f"{n * SIZE:,} letters, {what}", course(found, f"{wide}-{n}", key))
+            (f"{n * SIZE:,} characters, {what}", course(found, f"{wide}-{n}", key))
             for n in (amounts[0], amounts[-1])
-            for key, what in (("valid", "unseen"), ("train", "learned from"))
+            for key, what in (("valid", "unseen text"), ("train", "training text"))
         ]
         remedies = [
-            ("nothing", course(found, f"{wide}-{few}", "valid")),
+            ("no remedy", course(found, f"{wide}-{few}", "valid")),
             *((REMEDIES[name][0], course(found, name, "valid")) for name in REMEDIES),
         ]
         names = [f"{width}-{n}" for width in sizes for n in amounts]
         rows = [
-            [f"width {name.split('-')[0]}, {int(name.split('-')[1]) * SIZE:,} letters",
+            [f"width {name.split('-')[0]}, {int(name.split('-')[1]) * SIZE:,} characters",
              *numbers(found, name)] for name in names
-        ] + [[f"width {wide}, {few * SIZE:,} letters, {REMEDIES[name][0]}", *numbers(found, name)]
+        ] + [[f"width {wide}, {few * SIZE:,} characters, {REMEDIES[name][0]}",
+              *numbers(found, name)]
              for name in REMEDIES]  # fmt: skip
         ends = [
             (f"width {width}, {what}",
              [(float(n * SIZE), mean(found, "curves", f"{width}-{n}", key, -1)) for n in amounts])
-            for width in sizes for key, what in (("valid", "unseen"), ("train", "learned from"))
+            for width in sizes
+            for key, what in (("valid", "unseen text"), ("train", "training text"))
         ]  # fmt: skip
         return [
-            Lines(title="Little text and much", series=by_text, x="step", y="nats per letter",
-                  hint=f"The model of width {wide}. Where the line of unseen text turns up, it has "
-                  "begun to learn by heart."),
-            Lines(title="What moves the turning point", series=remedies, x="step",
-                  y="nats per letter", hint=f"Loss on unseen text, width {wide}, "
-                  f"{few * SIZE:,} letters to learn from."),
-            Lines(title="At the end, by text and size", series=ends, x="letters to learn from",
-                  y="nats per letter", log_x=True,
-                  hint="The gap between unseen and learned text closes as there is more to learn "
-                  "from."),
-            Table(title="All of them", rows=rows,
-                  hint="Turning point: the step with the lowest loss on unseen text; cost: how "
-                  "much higher that loss is at the end.",
-                  columns=["model", "turning point", "lowest", "at the end", "cost",
-                           "learned text at the end"]),
+            Lines(title="Loss with little and with much text", series=by_text, x="step",
+                  y="nats per character",
+                  hint=f"The model of width {wide}. It overfits from where the loss on unseen "
+                  "text starts to rise."),
+            Lines(title="Remedies against overfitting", series=remedies, x="step",
+                  y="nats per character", hint=f"Loss on unseen text, width {wide}, {few * SIZE:,} "
+                  "training characters."),
+            Lines(title="Final loss by amount of text and model size", series=ends,
+                  x="training characters", y="nats per character", log_x=True,
+                  hint="The gap between unseen and training text closes with more training text."),
+            Table(title="All models", rows=rows,
+                  hint="Turning point: step with the lowest loss on unseen text; cost: rise of "
+                  "that loss until the end.",
+                  columns=["model", "turning point", "lowest loss", "final loss", "cost",
+                           "final loss on training text"]),
         ]  # fmt: skip
 
 
@@ -222,18 +232,18 @@ def settings(bench: Bench) -> dict[str, Any]:
 
 
 def some(every: beds.Columns, n: int, seed: int) -> beds.Columns:
-    """So many pieces, others for each seed."""
+    """Random sample of `n` pieces, different for each seed."""
     return {"text": Random(seed).sample(every["text"], n)}
 
 
 def other_text() -> beds.Columns:
-    """English sentences of Tatoeba, in pieces as long as those of Shakespeare."""
+    """English sentences of Tatoeba, in pieces of the same size as those of Shakespeare."""
     text = "\n".join(english for _, english in beds.sentences())
     return {"text": [text[at : at + SIZE] for at in range(0, len(text) - SIZE, SIZE)]}
 
 
 def followed_by(run: Run) -> dict[str, Any]:
-    """Losses on unseen text and on text that was learned from, at every checkpoint."""
+    """Losses on unseen text and on training text, for every checkpoint."""
     loss, learned = Losses(run), Yardstick(run, most=20)
     steps, valid, train = [], [], []
     for path in kept_by(run):
@@ -244,7 +254,7 @@ def followed_by(run: Run) -> dict[str, Any]:
     return {"steps": steps, "valid": valid, "train": train}
 
 
-# -- a curve: steps, and losses at them
+# -- loss curves: steps and losses
 
 
 def least(curve: Measured) -> float:
@@ -252,22 +262,22 @@ def least(curve: Measured) -> float:
 
 
 def turn(curve: Measured) -> float:
-    """The step with the lowest loss on unseen text."""
+    """Step of the checkpoint with the lowest loss on unseen text."""
     return float(curve["steps"][curve["valid"].index(min(curve["valid"]))])
 
 
 def early(curve: Measured) -> bool:
-    """Whether it was lowest at the first look, or before it."""
+    """Whether the turning point is the first checkpoint, so that it may really be earlier."""
     return turn(curve) == float(curve["steps"][0])
 
 
 def cost(curve: Measured) -> float:
-    """How much higher that loss is at the end."""
+    """Rise of the loss on unseen text from its minimum to the end."""
     return float(curve["valid"][-1]) - least(curve)
 
 
 def fall(curve: Measured) -> float:
-    """How much the training loss falls behind the turning point."""
+    """Fall of the training loss after the turning point."""
     at = curve["valid"].index(min(curve["valid"]))
     return float(curve["train"][at] - curve["train"][-1])
 

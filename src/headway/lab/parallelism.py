@@ -1,7 +1,7 @@
-"""E13: how much faster does a Transformer train than a recurrence, and why?
+"""E13: how much faster does a Transformer train than a recurrent network, and why?
 
-A recurrence has to read one token after another; attention reads all at once. Steps of training are
-timed, with as many tokens in each, cut into ever longer sequences.
+A recurrent network must process tokens one after another, while attention processes all of them in
+parallel. Training steps with equal numbers of tokens are timed for increasing sequence lengths.
 """
 
 from __future__ import annotations
@@ -30,37 +30,38 @@ from headway.settings.model import DecoderSettings
 
 VOCAB = 64
 NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
-         "again": "Transformer, timed once more"}  # fmt: skip
+         "again": "Transformer, timed twice"}  # fmt: skip
 
 
 class Parallelism(Experiment):
     hypothesis = (
-        "A Transformer trains faster than an LSTM with as many parameters once sequences are long, "
-        "and its lead grows with their length: the LSTM must wait for each token."
+        "A Transformer trains faster than an LSTM with equally many parameters if sequences are "
+        "long, and its advantage grows with their length, because the LSTM must wait for each "
+        "token."
     )
     method = (
-        "Models of four bodies with the same number of parameters take steps of training, forward "
-        "and backward, on 2,048 tokens (full: 16,384). The tokens are one batch of many short "
-        "sequences, then of fewer longer ones, up to 1,024 tokens each (full: 8,192).",
-        "The bodies are timed in turns, in several rounds, and the median counts, since a machine "
-        "is not always as fast. On a processor it is the time of one core, which others on the "
-        "machine do not change much; on a GPU it is the time of the clock.",
-        "What must wait is counted, too: a recurrence has as many steps in a row as a sequence has "
-        "tokens, in every layer; attention and convolution have one.",
+        "Models of four architectures with the same number of parameters do training steps, "
+        "forward and backward, on 2,048 tokens (full: 16,384). The tokens are one batch of many "
+        "short sequences, then of fewer longer ones, up to 1,024 tokens each (full: 8,192).",
+        "The models are timed in turns, in several rounds, and the median is used, because the "
+        "speed of a machine varies. On a CPU this is the CPU time of one core, which other "
+        "processes hardly affect; on a GPU it is wall-clock time.",
+        "Sequential steps are counted, too: a recurrent network has one per token and layer, "
+        "attention and convolutions have one per layer.",
     )
     control = (
-        "The same Transformer is timed a second time as if it were another body: the two must take "
-        "the same time, or the machine is too busy to tell. And each body must learn from its "
-        "steps."
+        "The same Transformer is timed twice, as if it were two models. Both times must be "
+        "equal; otherwise the machine is too busy for a measurement. Also, each model must learn "
+        "from its steps."
     )
     literature = (
-        Source("Vaswani et al. 2017", "Attention needs a constant number of steps in a row, a "
-               "recurrence as many as there are tokens; it is also less work while sequences are "
-               "shorter than the width.", "context"),
-        Source("Bradbury et al. 2017", "Recurrences with little that must wait (quasi-recurrent) "
-               "are up to 16 times as fast as an LSTM.", "context"),
-        Source("Gu, Dao 2023", "Recurrences that can be computed in parallel train as fast as "
-               "attention, and faster on long sequences.", "differs"),
+        Source("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, a "
+               "recurrent network one per token; attention also needs less computation while "
+               "sequences are shorter than the model width.", "context"),
+        Source("Bradbury et al. 2017", "Recurrent networks with little sequential computation "
+               "(quasi-recurrent) are up to 16 times as fast as an LSTM.", "context"),
+        Source("Gu, Dao 2023", "Recurrent networks that can be computed in parallel train as "
+               "fast as attention, and faster on long sequences.", "differs"),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -79,42 +80,45 @@ class Parallelism(Experiment):
         short, long = lengths[0], lengths[-1]
         lead = Effect.over(
             [leads(one, "lstm")[long] for one in found],
-            f"how many times as fast the Transformer is, {long} tokens", "×",
+            f"speed of the Transformer relative to the LSTM, {long} tokens", "×",
         )  # fmt: skip
         growth = Effect.over(
             [leads(one, "lstm")[long] / leads(one, "lstm")[short] for one in found],
-            f"lead at {long} tokens by that at {short}", "×",
+            f"relative speed at {long} tokens divided by that at {short}", "×",
         )  # fmt: skip
         twice = [leads(one, "again")[length] for one in found for length in lengths]
         off = max(max(ratio, 1 / ratio) for ratio in twice)
         learned = min(one["learned"][body] for one in found for body in one["learned"])
         controls = [
-            Control(name="the same takes the same time", passed=off < 1.35,
-                    said=f"the same model timed twice differs by a factor of {off:.2f} at most."),
-            Control(name="every body learns", passed=learned > 0.2,
-                    said=f"20 steps on one batch take at least {said(learned)} nats off the loss."),
+            Control(name="the same model takes the same time", passed=off < 1.35,
+                    said=f"the same model timed twice differs by at most a factor of {off:.2f}."),
+            Control(name="every architecture learns", passed=learned > 0.2,
+                    said=f"20 steps on one batch lower the loss by at least {said(learned)} nats."),
         ]  # fmt: skip
         more = [
             growth,
             *(Effect.over([leads(one, body)[length] for one in found],
-                          f"how many times as fast as {NAMED[body]}, {length} tokens", "×")
+                          f"speed of the Transformer relative to the {NAMED[body]}, {length} "
+                          "tokens", "×")
               for body in ("lstm", "gru", "convolution") for length in (short, long)),
         ]  # fmt: skip
         cross, where = crossing(found, lengths), found[0]["device"]
-        ahead = f" It is ahead from {cross} tokens on." if cross else ""
-        early = Effect.over([leads(one, "lstm")[short] for one in found], f"lead at {short}", "×")
+        ahead = f" It is faster from {cross} tokens on." if cross else ""
+        early = Effect.over(
+            [leads(one, "lstm")[short] for one in found], f"relative speed at {short}", "×"
+        )
         answers = Answers(
             supported=f"On {where}, with sequences of {long} tokens, the Transformer trains "
-            f"{{effect}} as fast as the LSTM, {said(growth.value)} times the lead that it has at "
-            f"{short}.{ahead}",
+            f"{{effect}} as fast as the LSTM. This is {said(growth.value)} times its relative "
+            f"speed at {short} tokens.{ahead}",
             refuted=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as the "
-            f"LSTM ({said(early.value)}× at {short}): where little can be done at once, waiting "
-            "costs little, and attention has more to do.",
-            undecided=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as the "
-            "LSTM; that is not sure enough to say more.",
-            changes="Hardware that does much at once: on a GPU a recurrence leaves most of it "
-            "idle. How well each is programmed: the LSTM of torch is one fused program, the GRU is "
-            "not. Very long sequences, whose attention costs their square.",
+            f"LSTM ({said(early.value)}× at {short}): with little parallel hardware sequential "
+            "steps cost little, and attention needs more computation.",
+            undecided=f"On {where}, at {long} tokens, the Transformer is {{effect}} as fast as "
+            "the LSTM; this is too uncertain for a verdict.",
+            changes="Parallel hardware: a recurrent network leaves most of a GPU idle. The "
+            "quality of the implementations: torch has a fused LSTM, but no fused GRU here. Very "
+            "long sequences, because the cost of attention is quadratic.",
         )
         word = all_of(lead.above(1.0), growth.above(1.0))
         return decide(word, lead, answers, controls, more)
@@ -127,26 +131,26 @@ class Parallelism(Experiment):
         waits = {"lstm": True, "gru": True}
         return [
             Lines(
-                title="Time of a token in training", x="tokens of a sequence",
-                y="microseconds a token", log_x=True, log_y=True,
-                hint=f"Forward and backward, {n_tokens:,} tokens a step; lower is better. Equal "
-                "parameters.",
+                title="Training time per token", x="tokens per sequence",
+                y="microseconds per token", log_x=True, log_y=True,
+                hint=f"Forward and backward, {n_tokens:,} tokens per step; lower is better. "
+                "Equal parameters.",
                 series=[(NAMED[body], [(float(n), 1e6 * mean(found, "seconds", body, n) / n_tokens)
                                        for n in lengths]) for body in bodies],
             ),
             Lines(
-                title="The lead of the Transformer", x="tokens of a sequence",
-                y="times as fast", log_x=True, log_y=True,
+                title="Relative speed of the Transformer", x="tokens per sequence",
+                y="relative speed", log_x=True, log_y=True,
                 hint="Above 1 the Transformer is faster.",
-                series=[(f"than {NAMED[body]}",
+                series=[(f"compared with {NAMED[body]}",
                          [(float(n), sum(leads(one, body)[n] for one in found) / len(found))
                           for n in lengths]) for body in bodies if body != "transformer"],
                 levels=[("equally fast", 1.0)],
             ),
             Table(
-                title="What must wait", columns=["body", "parameters", *(f"{n} tokens"
+                title="Sequential steps", columns=["model", "parameters", *(f"{n} tokens"
                                                                           for n in lengths)],
-                hint="Steps that follow each other in one pass, for sequences of so many tokens.",
+                hint="Sequential steps in one forward pass, by sequence length.",
                 rows=[[NAMED[body], mean(found, "parameters", body),
                        *(layers * (int(n) if waits.get(body) else 1) for n in lengths)]
                       for body in bodies],
@@ -158,13 +162,14 @@ EXPERIMENT = Parallelism()
 
 
 def leads(one: Measured, body: str) -> dict[str, float]:
-    """How many times as fast the Transformer is, by length."""
+    """Speed of the Transformer relative to another model, by sequence length."""
     own = one["seconds"]["transformer"]
     return {length: one["seconds"][body][length] / own[length] for length in own}
 
 
 def crossing(found: Sequence[Measured], lengths: Sequence[str]) -> str | None:
-    """The first length from which on it is faster than the LSTM, at all that are longer, too."""
+    """Shortest length from which the Transformer is faster than the LSTM at all measured
+    lengths."""
     first = None
     for length in reversed(lengths):
         if sum(leads(one, "lstm")[length] for one in found) / len(found) <= 1:
@@ -176,7 +181,8 @@ def crossing(found: Sequence[Measured], lengths: Sequence[str]) -> str | None:
 def shape(
     body: str, width: int, n_layers: int = 2, vocab: int = VOCAB, **more: Any
 ) -> DecoderSettings:
-    """A language model of this body, without dropout; `more` are settings of the body's own."""
+    """Settings of a language model with this architecture, without dropout. `more`: further
+    settings of the architecture."""
     usual = DecoderSettings(
         vocab_size=vocab, d_model=64, n_heads=4, d_ff=256, n_layers=n_layers, max_len=8192,
         wiring="pre", positions="sinusoidal", init="paper", dropout=0.0, attention_dropout=0.0,
@@ -189,7 +195,8 @@ def shape(
 def width_of(
     body: str, n_parameters: int, n_layers: int = 2, vocab: int = VOCAB, by: int = 4, **more: Any
 ) -> int:
-    """The width with which a body has as many parameters, as near as multiples of `by` come."""
+    """Width at which an architecture has this number of parameters, rounded to a multiple of
+    `by`."""
 
     def extra(width: int) -> int:
         return count(outline(shape(body, width, n_layers, vocab, **more))) - n_parameters
@@ -206,7 +213,7 @@ def width_of(
 def speeds(
     lengths: Sequence[int], n_tokens: int, width: int, rounds: int, device: torch.device, seed: int
 ) -> dict[str, Any]:
-    """Seconds of a step by body and length, medians of rounds in turns."""
+    """Seconds per training step by architecture and length: medians over rounds in turns."""
     n = count(outline(shape("transformer", width)))
     models: dict[str, Decoder] = {}
     for body in ("transformer", "again", "lstm", "gru", "convolution"):
@@ -237,7 +244,7 @@ def speeds(
 def step_of(
     model: Decoder, length: int, n_tokens: int, device: torch.device, seed: int, vocab: int = VOCAB
 ) -> Callable[[], None]:
-    """One step of training, forward and backward."""
+    """Make a function that does one training step, forward and backward."""
     random = torch.Generator().manual_seed(seed)
     tokens_N = torch.randint(vocab, (n_tokens,), generator=random).to(device)
     layout = Layout.of([length] * (n_tokens // length), device)
@@ -257,7 +264,7 @@ def loss_of(model: Decoder, tokens_N: Tensor, layout: Layout) -> Tensor:
 def in_turns(
     steps: Mapping[str, Callable[[], object]], rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Seconds of each in every round; one round before them does not count."""
+    """Seconds of each step in every round, after one round for warm-up."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(rounds + 1):
         for name, step in steps.items():
@@ -269,7 +276,7 @@ def in_turns(
 
 
 def now(device: torch.device) -> float:
-    """Time of this process's cores, or of the clock where a GPU does the work."""
+    """CPU time of this process, or wall-clock time if a GPU computes."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -281,7 +288,7 @@ def hardware(device: torch.device) -> str:
 
 
 def learns(model: Decoder, device: torch.device, seed: int, steps: int = 20) -> float:
-    """Nats that some steps on one batch take off its loss."""
+    """Reduction of the loss by some steps on one batch, in nats."""
     random = torch.Generator().manual_seed(seed)
     tokens_N = torch.randint(VOCAB, (256,), generator=random).to(device)
     layout = Layout.of([32] * 8, device)

@@ -1,7 +1,7 @@
 """E1: why are residual connections a good idea?
 
-Without them all tokens become one and the same vector within a few layers, and deep models learn
-nothing; with them each layer makes a correction, and can be left out.
+Without them all tokens become the same vector within a few layers, and deep models learn nothing.
+With them each layer adds a correction and can be left out.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 DEEP = 12
-"""Layers of the models that are only looked at, not trained."""
+"""Number of layers of the models that are measured without training."""
 
 ALIKE, APART = 1e-3, 0.3
-"""Shares of their length in which tokens differ: below the one they are the same vector, above the
-other they are not."""
+"""Thresholds for the distance of tokens from their mean, as a share of their length: below the
+first they are the same vector, above the second they are clearly different."""
 
 
 class NoSkip(PreNorm):
-    """The same sub-layers, and nothing is kept of what they read."""
+    """Pre-norm block without residual connections."""
 
     def forward(
         self,
@@ -56,7 +56,7 @@ class NoSkip(PreNorm):
 
 
 class HalfSkip(PreNorm):
-    """Half of what is read is kept."""
+    """Pre-norm block whose residual connections are multiplied by 0.5."""
 
     def forward(
         self,
@@ -78,34 +78,41 @@ ARMS: dict[str, Parts | None] = {
     "none": Parts(name="lab-no-skip", block=NoSkip),
 }
 NORMS = ("norms", "no norms")
-NAMED = {"skip": "with skips", "half": "skips halved", "none": "without skips"}
+NAMED = {
+    "skip": "with residual connections",
+    "half": "residual connections halved",
+    "none": "without residual connections",
+}
 
 
 class Residuals(Experiment):
     hypothesis = (
-        "Without the path around each layer, all tokens become the same vector within a few layers "
-        "and depth is lost: the deepest model is worse by at least 0.2 nats per letter."
+        "Without residual connections all tokens become the same vector within a few layers, and "
+        "depth does not help: the deepest model is worse by at least 0.2 nats per character."
     )
     method = (
-        "Twelve fresh layers read 32 random tokens. Behind each layer we ask how different the "
-        "tokens still are: the length of what sets them apart from their mean, as a share of all. "
-        "And how much gradient comes back to each, with norms and without, and how much each adds.",
-        "Then small language models learn Shakespeare letter by letter, with 1, 3 and 6 layers "
-        "(full: up to 12), with the skip of every layer as it is, halved, or taken out. All "
-        "else is the same: sub-layers, norms, steps, data.",
-        "At last single layers of the deepest model with skips are left out, one at a time.",
+        "Twelve untrained layers process 32 random tokens. After each layer we measure how "
+        "different the tokens still are: the distance from their mean, as a share of their "
+        "length. We also measure the gradient at each layer, with and without norms, and how "
+        "much each layer adds.",
+        "Then small language models learn Shakespeare character by character, with 1, 3 and 6 "
+        "layers (full: up to 12), and with the residual connections unchanged, halved or "
+        "removed. All else is equal: sub-layers, norms, steps, data.",
+        "Finally, single layers of the deepest model with residual connections are left out, one "
+        "at a time.",
     )
     control = (
-        "A model without skips must learn with one layer, or its block would simply be broken; and "
-        "the usual model must learn at every depth, or the comparison would mean nothing."
+        "A model without residual connections must learn with one layer; otherwise its block "
+        "would simply be broken. The usual model must learn at every depth; otherwise the "
+        "comparison would mean nothing."
     )
     literature = (
-        Source("Dong, Cordonnier, Loukas 2021", "Attention alone makes all tokens alike, doubly "
-               "exponentially in depth; skips are what stops it."),
-        Source("Veit, Wilber, Belongie 2016", "Layers of a residual network can be left out one at "
-               "a time: it acts as a collection of shallow ones."),
-        Source("Xiong et al. 2020", "Where the norm stands decides whether deep models train at "
-               "all: residual and norm are one design.", "context"),
+        Source("Dong, Cordonnier, Loukas 2021", "Attention alone makes all tokens equal, doubly "
+               "exponentially in depth; residual connections prevent this."),
+        Source("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be left "
+               "out: it acts as an ensemble of shallow networks."),
+        Source("Xiong et al. 2020", "The position of the norm decides whether deep models train "
+               "at all, so residual connections and norms belong together.", "context"),
     )  # fmt: skip
     pieces = (10, 17)
 
@@ -128,7 +135,7 @@ class Residuals(Experiment):
                         "complete.context": 64, "train.lr": 4e-3,
                         "train.steps": bench.choose(100, 1500), "train.warmup": 20,
                         "train.batch_tokens": bench.choose(768, 4096), "train.clip": 1.0,
-                        "model.init": "paper",  # some begin with sub-layers that give zero
+                        "model.init": "paper",  # in others sub-layers start at zero
                     },
                 )  # fmt: skip
                 loss[arm][str(depth)] = run.scores["loss"]
@@ -141,47 +148,50 @@ class Residuals(Experiment):
         deep, shallow = depths[-1], depths[0]
         gaps = [one["loss"]["none"][deep] - one["loss"]["skip"][deep] for one in found]
         effect = Effect.over(
-            gaps, f"loss without skips less with, {deep} layers", "nats per letter"
+            gaps,
+            f"loss without residual connections minus loss with them, {deep} layers",
+            "nats per character",
         )
         learned = [one["unigram"] - one["loss"]["none"][shallow] for one in found]
         usual = [one["unigram"] - max(one["loss"]["skip"].values()) for one in found]
         controls = [
             Control(
-                name=f"without skips, {shallow} layer learns",
+                name=f"{shallow} layer without residual connections learns",
                 passed=min(learned) > 0.1,
-                said=f"without skips a model of {shallow} layer is {min(learned):.2f} nats better "
-                "than counting letters.",
+                said=f"without residual connections a model of {shallow} layer is "
+                f"{min(learned):.2f} nats better than character frequencies.",
             ),
             Control(
-                name="with skips, every depth learns",
+                name="every depth with residual connections learns",
                 passed=min(usual) > 0.1,
-                said=f"with skips all depths are at least {min(usual):.2f} nats better than "
-                "counting letters.",
+                said=f"with residual connections all depths are at least {min(usual):.2f} nats "
+                "better than character frequencies.",
             ),
         ]
-        alike = Effect.over(over(found, "fresh", "none", 4), "how different tokens are behind 4 "
-                            "fresh layers, without skips")  # fmt: skip
-        kept = Effect.over(over(found, "fresh", "skip", 4), "the same with skips")
+        alike = Effect.over(over(found, "fresh", "none", 4), "difference of tokens after 4 "
+                            "untrained layers, without residual connections")  # fmt: skip
+        kept = Effect.over(over(found, "fresh", "skip", 4), "the same with residual connections")
         more = [
             alike,
             kept,
             Effect.over([max(one["lesion"]["dropped"]) - one["lesion"]["whole"] for one in found],
-                        "loss added by leaving out the worst layer", "nats per letter"),
+                        "added loss when the most important layer is left out",
+                        "nats per character"),
         ]  # fmt: skip
         seen = (
-            f"behind four fresh layers tokens differ in {said(alike.value)} of their length, with "
-            f"skips in {said(kept.value)}"
+            f"after four untrained layers tokens differ by {said(alike.value)} of their length, "
+            f"with residual connections by {said(kept.value)}"
         )
         answers = Answers(
-            supported=f"Without skips a model of {deep} layers is worse by {{effect}}, and all "
-            f"tokens become one vector: {seen}.",
-            refuted=f"Not as was held: without skips a model of {deep} layers is worse by "
-            f"{{effect}}; {seen}.",
-            undecided=f"The seeds do not agree well enough to say: without skips a model of {deep} "
+            supported=f"Without residual connections a model of {deep} layers is worse by "
+            f"{{effect}}, and all tokens become one vector: {seen}.",
+            refuted=f"The claim fails: without residual connections a model of {deep} layers is "
+            f"worse by {{effect}}; {seen}.",
+            undecided=f"The seeds vary too much: without residual connections a model of {deep} "
             f"layers is worse by {{effect}}; {seen}.",
-            changes="Another way to keep tokens apart (shaped attention, gates, careful first "
-            "weights) can train deep models without skips; with one or two layers there is little "
-            "to lose.",
+            changes="Other ways to keep tokens different (shaped attention, gates, careful "
+            "initialisation), which can train deep models without residual connections; models "
+            "with one or two layers, where there is little to lose.",
         )
         word = all_of(effect.above(0.2), alike.below(ALIKE), kept.above(APART))
         return decide(word, effect, answers, controls, more)
@@ -204,7 +214,7 @@ class Residuals(Experiment):
               for layer in range(len(found[0]["lesion"]["dropped"]))),
         ]  # fmt: skip
         flows: list[Figure] = []
-        if all("flow" in one for one in found):  # it was not measured at first
+        if all("flow" in one for one in found):  # older results do not have it
             back = [
                 (f"{NAMED[arm]}, {norm}",
                  [(float(layer), mean(found, "flow", norm, arm, "back", layer) or None)
@@ -217,27 +227,31 @@ class Residuals(Experiment):
                 for norm in NORMS
             ]  # fmt: skip
             flows = [
-                Lines(title="What gradient comes back", series=back, x="layer", log_y=True,
-                      y="share of the last", hint="In a fresh model: the length of the gradient "
-                      "behind each layer, as a share of that behind the last."),
-                Lines(title="What a layer adds", series=added, x="layer", log_y=True,
-                      y="share of the stream", hint="In a fresh model with skips: the length of "
-                      "what a layer adds, as a share of what it is given."),
+                Lines(title="Gradient at each layer", series=back, x="layer", log_y=True,
+                      y="share of the last layer's",
+                      hint="In an untrained model: norm of the gradient after each layer, as a "
+                      "share of that after the last layer."),
+                Lines(title="Output of each layer", series=added, x="layer", log_y=True,
+                      y="share of the input",
+                      hint="In an untrained model with residual connections: norm of what a "
+                      "layer adds, as a share of the norm of its input."),
             ]  # fmt: skip
         return [
             Lines(
                 title="Loss by depth", hint="Validation loss after equal steps; lower is better.",
-                series=curves, x="layers", y="nats per letter",
-                levels=[("counting letters", mean(found, "unigram"))],
+                series=curves, x="layers", y="nats per character",
+                levels=[("character frequencies", mean(found, "unigram"))],
             ),
             Lines(
-                title="How different tokens stay", series=ways, x="layer", y="share", log_y=True,
-                hint="In a fresh model: the length of what sets tokens apart, as a share of their "
-                "length. At 1e-7 all tokens are one vector.",
+                title="Difference of tokens by layer", series=ways, x="layer", y="share",
+                log_y=True,
+                hint="In an untrained model: distance of tokens from their mean, as a share of "
+                "their length. At 1e-7 all tokens are one vector.",
             ),
             Table(
-                title="One layer left out", columns=["layer left out", "nats per letter"],
-                rows=lesion, hint="Of the deepest trained model with skips.",
+                title="Loss with one layer left out",
+                columns=["layer left out", "nats per character"],
+                rows=lesion, hint="For the deepest trained model with residual connections.",
             ),
             *flows,
         ]  # fmt: skip
@@ -247,13 +261,14 @@ EXPERIMENT = Residuals()
 
 
 def fresh(seed: int) -> dict[str, list[float]]:
-    """How different 32 tokens are behind each of twelve fresh layers, with skips and without."""
+    """Difference of 32 random tokens before and after each untrained layer, for each kind of
+    block."""
     return {arm: [apart(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
 
 
 def flow(seed: int) -> dict[str, Any]:
-    """By norm and skip: the gradient behind each fresh layer as a share of that behind the last,
-    and what each adds as a share of what it is given."""
+    """Gradient norms of untrained layers relative to the last layer, and the share that each layer
+    adds to its input, by norm and kind of block."""
     found: dict[str, Any] = {norm: {} for norm in NORMS}
     for norm, arms in found.items():
         for arm in ARMS:
@@ -271,7 +286,7 @@ def flow(seed: int) -> dict[str, Any]:
 
 
 def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
-    """What 32 random tokens are before twelve fresh layers and behind each of them."""
+    """Hidden states of 32 random tokens before twelve untrained layers and after each of them."""
     random = torch.Generator().manual_seed(seed)
     tokens_N, layout = torch.randint(100, (32,), generator=random), Layout.of([32])
     parts = ARMS[arm]
@@ -293,12 +308,12 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
 
 
 def apart(x_ND: Tensor) -> float:
-    """The length of what sets rows apart from their mean, as a share of their length."""
+    """Distance of the rows from their mean, as a share of their length."""
     return float((x_ND - x_ND.mean(0)).norm() / x_ND.norm())
 
 
 def lesions(run: Run, valid: beds.Columns) -> dict[str, Any]:
-    """The loss with each layer left out."""
+    """Validation losses with each layer left out."""
     stack: Any = run.model.stack
     dropped = []
     for layer in range(len(stack.blocks)):
@@ -309,7 +324,7 @@ def lesions(run: Run, valid: beds.Columns) -> dict[str, Any]:
 
 @contextmanager
 def without(stack: Any, layer: int) -> Iterator[None]:
-    """Inside, the layer gives what it is given."""
+    """Context manager in which a layer returns its input unchanged."""
     block = stack.blocks[layer]
     usual, block.forward = block.forward, lambda x_ND, *_: x_ND
     try:
@@ -319,7 +334,7 @@ def without(stack: Any, layer: int) -> Iterator[None]:
 
 
 def unigram(train: beds.Columns, valid: beds.Columns) -> float:
-    """Nats per letter of who only counts letters."""
+    """Baseline loss from character frequencies, in nats per character."""
     text, other = "".join(train["text"]), "".join(valid["text"])
     counts = {letter: text.count(letter) for letter in set(text)}
     total = len(text) + 1

@@ -1,7 +1,9 @@
-"""E2: why do queries come from the decoder, and keys and values from the encoder?
+"""E2: in cross-attention, why do queries come from the decoder, and keys and values from the
+encoder?
 
-Attention gives one row for each query, made of values, chosen by keys. The decoder needs a row for
-each word it writes, and what the source says: so the roles cannot be dealt out otherwise.
+Attention outputs one row per query, made of values that are selected by keys. The decoder needs a
+row for each target word, with information from the source. So the roles cannot be assigned
+differently.
 """
 
 from __future__ import annotations
@@ -36,24 +38,27 @@ from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 
 LENGTHS = range(3, 21)
-"""With up to 9 words a mean of the source is enough: it reached 100 % in 2,000 steps."""
+"""Lengths of the strings. With up to 9 words the mean of the source was enough: it reached 100 % in
+2,000 steps."""
 
 LETTERS = 8
 CHANCE = 100 / LETTERS
-"""Of a hundred words, those that are right by guessing."""
+"""Accuracy of guessing, in percent."""
 
 FAR, NEAR = 10.0, 5.0
-"""Words of a hundred: far fewer are right, and hardly more than by guessing."""
+"""Differences in accuracy, in percentage points: far fewer words are right; hardly more than by
+guessing."""
 
 SCALE = Bounds(low=CHANCE, high=100.0, margin=1.0)
-"""Words right of a hundred; the margin is a tenth of the difference that counts."""
+"""Accuracy in percent; the margin is a tenth of the difference that counts."""
 
 
 class ValuesFromDecoder(Attention):
-    """Queries of the decoder choose by keys of the encoder, but get rows of the decoder: of its own
-    past, as far as there is a row under the same number.
+    """Cross-attention with values from the decoder: queries select by keys of the encoder but read
+    earlier rows of the decoder with the same position.
 
-    A search step has one row alone, which then is its own past; only losses are compared here."""
+    In a search step the only row is the current one; only losses are compared here.
+    """
 
     def forward(
         self,
@@ -64,7 +69,7 @@ class ValuesFromDecoder(Attention):
     ) -> Tensor:
         assert memory is not None
         _, v_NHK = self.keys_of(Memory(x_ND, layout))
-        if cache is not None:  # a recorded search keeps no rows of the source
+        if cache is not None:  # a CUDA graph of the search keeps no rows of the source
             return self.to_out(v_NHK.flatten(1))
         q_NHK = self._project_q(x_ND)
         k_MHK, _ = self.keys_of(memory)
@@ -81,15 +86,15 @@ class ValuesFromDecoder(Attention):
 
 
 class Pooled(Attention):
-    """No query: every word gets the mean of all values of the source."""
+    """Cross-attention without queries: every target word gets the mean of all source values."""
 
     def _project_q(self, x_ND: Tensor) -> Tensor:
         return super()._project_q(x_ND) * 0
 
 
 class Diagonal(Attention):
-    """Nothing is chosen: word number t of the target gets the value of word number t of the
-    source, or of its last."""
+    """Cross-attention without selection: target word t gets the value of source word t, or of the
+    last one."""
 
     def forward(
         self,
@@ -101,19 +106,19 @@ class Diagonal(Attention):
         assert memory is not None
         _, v_MHK = self._project_memory(memory, cache)
         lengths_B, tree = memory.layout.lengths_B, memory.layout.tree
-        if cache is not None and tree is not None:  # as many cells for every source, not all filled
+        if cache is not None and tree is not None:  # padded: equally many cells per source
             lengths_B = tree.may_BTS[:, 0].sum(1)
-        number_N = layout.numbers_N()  # of a size that the host knows: a GPU can record it
+        number_N = layout.numbers_N()  # its size is known on the host, which CUDA graphs need
         rows_N = torch.minimum(layout.positions_N.long(), lengths_B[number_N].long() - 1)
         return self.to_out(v_MHK[memory.layout.starts_B[number_N].long() + rows_N].flatten(1))
 
 
 class OneHead(Attention):
-    """As usual, with a single head."""
+    """Standard cross-attention with a single head."""
 
 
 def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Sequences as rows of a grid, and where it is filled."""
+    """Sequences as rows of a padded grid, and its mask."""
     place_T = torch.arange(layout.longest, device=x_NHK.device)
     may_BT = place_T < layout.lengths_B[:, None]
     rows_BT = (layout.starts_B.long()[:, None] + place_T).clamp(max=len(x_NHK) - 1)
@@ -121,7 +126,7 @@ def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def crossing(kind: type[Attention]) -> Parts:
-    """The usual block with another cross attention."""
+    """Standard block with another kind of cross-attention."""
 
     def block(
         attention: Attention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *,
@@ -140,43 +145,45 @@ ARMS: dict[str, tuple[str, Parts | None]] = {
     "standard": ("queries from the decoder, keys and values from the encoder", None),
     "one-head": ("the same with one head", crossing(OneHead)),
     "pooled": ("no queries: the mean of the source", crossing(Pooled)),
-    "diagonal": ("no choice: word t of the source for word t", crossing(Diagonal)),
-    "values": ("values from the decoder too", crossing(ValuesFromDecoder)),
-    "decoder-only": ("one stream: source and target behind each other", None),
+    "diagonal": ("no selection: source word t for target word t", crossing(Diagonal)),
+    "values": ("values from the decoder, too", crossing(ValuesFromDecoder)),
+    "decoder-only": ("decoder only: source and target as one sequence", None),
 }
 FULL = ("one-head", "diagonal", "decoder-only")
-"""Arms of a full run alone: the verdict does not rest on them, and the last needs more steps."""
+"""Arms of full runs only: the verdict does not depend on them, and the last one needs more
+steps."""
 
 
 class Roles(Experiment):
     hypothesis = (
-        "The target needs a row for each of its words, so queries come from there; what is said "
-        "comes from the source, so values and the keys that choose among them come from there. "
-        "Without queries that choose far fewer words are right, and without values of the source "
+        "The target needs a row for each of its words, so queries come from the target. The "
+        "information comes from the source, so values, and the keys that select them, come from "
+        "the source. Without queries far fewer words are right, and without values of the source "
         "no more than by guessing."
     )
     method = (
-        "Small translators learn to turn 3 to 20 words round, so that every word of the target has "
-        "one word of the source to look at, and none of them stands where it stood.",
-        "They differ in their cross attention alone: the usual one; without queries (every word "
-        "gets the mean of the source); with values that come from the decoder; and, in full, with "
-        "one head or with a fixed look at the same number. Queries from the encoder have no place "
-        "in it: they would give a row for each word of the source, not of the target.",
-        "In full a decoder alone also reads source and target as one text: there all three come "
-        "from one stream, which holds the source.",
+        "Small translators learn to reverse 3 to 20 words, so every target word has one source "
+        "word to attend to, usually at another position.",
+        "They differ only in their cross-attention: standard; without queries (every word gets "
+        "the mean of the source); with values from the decoder; and, in full runs, with one head "
+        "or with fixed attention to the same position. Queries from the encoder are impossible "
+        "here: they would give a row for each source word instead of each target word.",
+        "In full runs a decoder-only model also reads source and target as one text: there all "
+        "three roles come from one sequence, which contains the source.",
     )
     control = (
-        "The usual translator must learn the task (95 % of words right); and the mean of the "
-        "source must be worth something for three words, or that model would simply be broken."
+        "The standard translator must learn the task (95 % of words right). The mean of the "
+        "source must help with three words; otherwise that model would simply be broken."
     )
     literature = (
-        Source("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, fixed "
-               "cross attention makes them much worse; one learned cross head recovers most.",
+        Source("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, while "
+               "fixed cross-attention makes them much worse; one learned cross-attention head "
+               "recovers most of the loss.",
                part="queries"),
         Source("Raganato, Scherrer, Tiedemann 2020", "All but one head of an encoder can be fixed "
                "without loss.", "context"),
         Source("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits long "
-               "sentences; letting each word look for its own removes the limit.", part="queries"),
+               "sentences; attention for each target word removes the limit.", part="queries"),
     )  # fmt: skip
     pieces = (3, 6)
 
@@ -222,56 +229,58 @@ class Roles(Experiment):
             return Arm(name=ARMS[name][0], scores=[100 * v for v in over(found, "accuracy", name)])
 
         effect = Effect.between(
-            arm("standard"), arm("pooled"), SCALE, "words right, usual less without queries",
+            arm("standard"), arm("pooled"), SCALE, "words right, standard minus without queries",
             "points",
         )  # fmt: skip
         known = Effect.over(
             [100 * one["accuracy"]["values"] - CHANCE for one in found],
-            "words right, values from the decoder less guessing", "points",
+            "words right, values from the decoder minus guessing", "points",
         )  # fmt: skip
         usual = over(found, "accuracy", "standard")
         short = over(found, "length", "pooled", str(LENGTHS[0]))
         controls = [
             Control(
-                name="the usual one learns", passed=min(usual) >= 0.95,
-                said=f"with the usual roles at least {100 * min(usual):.0f} % of words are right.",
+                name="the standard model learns", passed=min(usual) >= 0.95,
+                said=f"with the standard roles at least {100 * min(usual):.0f} % of words are "
+                     "right.",
             ),
             Control(
-                name="the mean is worth something for three words",
+                name="the mean helps with three words",
                 passed=100 * min(short) > CHANCE + FAR,
-                said=f"of three words the mean of the source gets {100 * min(short):.0f} % right, "
-                f"guessing {CHANCE:.1f} %.",
+                said=f"with three words the mean of the source gets {100 * min(short):.0f} % "
+                f"right, guessing {CHANCE:.1f} %.",
             ),
         ]  # fmt: skip
         named = {
             "values": "values from the decoder",
-            "diagonal": "a fixed look", "one-head": "one cross head",
-            "decoder-only": "a decoder alone",
+            "diagonal": "fixed attention", "one-head": "one cross-attention head",
+            "decoder-only": "decoder only",
         }  # fmt: skip
         more = [known]
         more += [
             Effect.between(arm(key), arm("standard"), SCALE,
-                           f"words right, {name} less the usual", "points")
+                           f"words right, {name} minus standard", "points")
             for key, name in named.items() if key in found[0]["accuracy"]
         ]  # fmt: skip
         right = known.value + CHANCE
         answers = Answers(
-            supported=f"The usual roles get {effect} more words right than a mean of the source; "
-            f"with values of the decoder {right:.0f} % are right, and guessing has {CHANCE:.1f} %.",
-            refuted=f"Not both parts hold: the usual roles get {effect} more words right than a "
-            f"mean of the source, and with values of the decoder {right:.0f} % are right, where "
-            f"guessing has {CHANCE:.1f} %.",
-            undecided=f"The seeds do not agree well: the usual roles get {effect} more words "
-            f"right than a mean of the source, and with values of the decoder {right:.0f} % are "
-            f"right, where guessing has {CHANCE:.1f} %.",
-            changes="Short sources, which one vector holds; an encoder that brings each word to "
-            "the place where it will be looked for, which makes even a fixed look work; weights "
-            "that tell of the source what its values do not, since its keys make them; or a "
-            "decoder that reads the source itself, where one stream plays all roles.",
+            supported=f"The standard roles get {effect} more words right than a mean of the "
+            f"source; with values from the decoder {right:.0f} % are right, and with guessing "
+            f"{CHANCE:.1f} %.",
+            refuted=f"The claim fails in part: the standard roles get {effect} more words right "
+            f"than a mean of the source, and with values from the decoder {right:.0f} % are "
+            f"right, while guessing has {CHANCE:.1f} %.",
+            undecided=f"The seeds vary too much: the standard roles get {effect} more words "
+            f"right than a mean of the source, and with values from the decoder {right:.0f} % "
+            f"are right, while guessing has {CHANCE:.1f} %.",
+            changes="Short sources, which fit into one vector; an encoder that moves each word "
+            "to the position where it is needed, so that even fixed attention works; attention "
+            "weights that carry information about the source, because its keys determine them; "
+            "or a decoder that reads the source itself, where one sequence plays all roles.",
         )
         parts: dict[str, Word] = {"queries": effect.above(FAR), "values": known.below(NEAR)}
         word = all_of(*parts.values())
-        if parts["values"] == word != parts["queries"]:  # that part decides
+        if parts["values"] == word != parts["queries"]:  # this part decides
             effect, more[0] = known, effect
         return decide(word, effect, answers, controls, more, parts)
 
@@ -289,13 +298,13 @@ class Roles(Experiment):
             )  # fmt: skip
         return [
             Bars(
-                title="Words right, by who plays which role", bars=interval_bars(bars), unit="%",
-                most=100.0, hint="Each word given the right ones before it; the thin line spans "
-                "the seeds.",
+                title="Words right by assignment of the roles", bars=interval_bars(bars), unit="%",
+                most=100.0, hint="Each word is predicted from the correct words before it; the "
+                "thin line is the range over seeds.",
             ),
             Lines(
-                title="By length", series=curves, x="words", y="% right",
-                hint="A mean of the source serves short strings better than long ones.",
+                title="Words right by length", series=curves, x="words", y="% right",
+                hint="The mean of the source is better for short strings than for long ones.",
             ),
         ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""E15: why are scores divided by the root of the head's width?
+"""E15: why are attention scores divided by the square root of the head width?
 
-A score is a sum over the width of a head, so it grows with it; the softmax of large scores is a
-choice of one, through which hardly any gradient flows.
+A score is a sum over the dimensions of a head, so it grows with their number. The softmax of large
+scores selects a single key, and hardly any gradient flows through it.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from headway.lab.verdict import Answers, Arm, Bounds, Control, Effect, Verdict, 
 from headway.models.parts.custom import Parts
 
 LEAST = 0.05
-"""Nats per word: a difference that is one."""
+"""Smallest difference that counts, in nats per word."""
 
 LOSS = Bounds(low=0.0, margin=LEAST)
-"""Each word of the target is determined by the source, so a perfect model has a loss of 0."""
+"""The source determines each word of the target, so a perfect model has a loss of 0."""
 
 KEYS = 32
 FRESH = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -34,7 +34,7 @@ ARMS = {"root": "divided by √d", "none": "not divided", "width": "divided by d
 
 
 def parts(arm: str, width: int) -> Parts | None:
-    """Scores that are divided by the width itself, which no setting has."""
+    """Parts for scores that are divided by the width itself, which no setting does."""
     if arm != "width":
         return None
     return Parts(name=f"lab-by-{width}", scope=lambda scope, *_: replace(scope, scale=1.0 / width))
@@ -42,28 +42,28 @@ def parts(arm: str, width: int) -> Parts | None:
 
 class Scale(Experiment):
     hypothesis = (
-        "Without the division by √d scores grow with the width of a head, attention becomes a "
-        "choice of one key through which no gradient flows, and wide heads learn worse."
+        "Without the division by √d scores grow with the head width, attention selects a single "
+        "key and passes no gradient, and wide heads learn worse."
     )
     method = (
-        f"First queries and keys of random numbers, {KEYS} keys, for widths from 4 to 1,024: the "
-        "entropy of attention as a share of the most there can be, and how much of a change of "
-        "scores reaches the weights.",
-        "Then small translators with one head of width 8 and 128 (full: 8 to 512) learn to turn "
-        "words round, with scores that are divided by the root of the width, or not, or (full) by "
-        "the width.",
+        f"First, queries and keys are random numbers, with {KEYS} keys and widths from 4 to "
+        "1,024. Measured are the entropy of attention as a share of its maximum, and the "
+        "gradient of the attention weights with respect to the scores.",
+        "Then small translators with one head of width 8 and 128 (full: 8 to 512) learn to "
+        "reverse words, with scores that are divided by the square root of the width, not "
+        "divided, or (full) divided by the width.",
     )
     control = (
-        "With the division entropy must be the same at every width; and a narrow head must learn "
-        "the task both ways, or something else would be broken."
+        "With the division entropy must be the same at every width. A narrow head must learn the "
+        "task both ways; otherwise something else would be broken."
     )
     literature = (
         Source("Vaswani et al. 2017", "For large widths dot products grow large and push the "
                "softmax into regions with extremely small gradients."),
-        Source("Britz et al. 2017", "Unscaled dot-product attention falls behind additive "
+        Source("Britz et al. 2017", "Unscaled dot-product attention is worse than additive "
                "attention at large widths."),
-        Source("Raffel et al. 2020 (T5)", "No division at all, with first weights that are smaller "
-               "by the same factor: the scale can stand in either place.", "differs"),
+        Source("Raffel et al. 2020 (T5)", "No division, but initial weights that are smaller by "
+               "the same factor: the scale can be in either place.", "differs"),
     )  # fmt: skip
     pieces = (4, 12)
 
@@ -98,19 +98,19 @@ class Scale(Experiment):
             )
             return Effect.between(undivided, divided, LOSS, name, "nats per word")
 
-        effect = less(wide, f"loss undivided less divided, width {wide}")
+        effect = less(wide, f"loss undivided minus divided, width {wide}")
         shares = [one["fresh"]["root"]["entropy"] for one in found]
         drift = max(max(one.values()) - min(one.values()) for one in shares)
         learned = max(max(one["loss"][arm][narrow] for arm in ("root", "none")) for one in found)
         controls = [
             Control(
                 name="divided, entropy does not depend on width", passed=drift < 0.05,
-                said=f"with the division entropy differs by {drift:.3f} over all widths.",
+                said=f"with the division entropy varies by {drift:.3f} over all widths.",
             ),
             Control(
                 name="a narrow head learns both ways", passed=learned < 1.5,
-                said=f"with a head of width {narrow} the loss is at most {learned:.2f} nats, and "
-                "knowing nothing has more than 2.",
+                said=f"with a head of width {narrow} the loss is at most {learned:.2f} nats; "
+                "guessing has more than 2.",
             ),
         ]  # fmt: skip
         last = str(FRESH[-1])
@@ -120,17 +120,18 @@ class Scale(Experiment):
         ]
         more = [
             less(narrow, f"the same, width {narrow}"),
-            Effect.over(entropies, f"entropy undivided, width {last}, share of the most"),
-            Effect.over(flows, f"gradient undivided, width {last}, share of divided"),
+            Effect.over(entropies, f"entropy undivided, width {last}, share of the maximum"),
+            Effect.over(flows, f"gradient undivided, width {last}, relative to divided"),
         ]
         left = 100 * mean(found, "fresh", "none", "entropy", last)
-        seen = f"undivided scores of width {last} leave {left:.0f} % of the entropy"
+        seen = f"undivided scores of width {last} leave {left:.0f} % of the maximum entropy"
         answers = Answers(
-            supported=f"A head of width {wide} is worse by {{effect}} undivided: {seen}.",
-            refuted=f"Fresh attention does saturate ({seen}), but a trained head of width {wide} "
-            "is not worse without the division: {effect}.",
-            changes="Smaller first weights of queries and keys do the same as the division (T5); "
-            "norms of queries and keys too.",
+            supported=f"Without the division a head of width {wide} is worse by {{effect}}: "
+            f"{seen}.",
+            refuted=f"Attention with random weights does saturate ({seen}), but a trained head "
+            f"of width {wide} is not worse without the division: {effect}.",
+            changes="Smaller initial weights of queries and keys, which have the same effect as "
+            "the division (T5); norms of queries and keys.",
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 
@@ -141,21 +142,22 @@ class Scale(Experiment):
         widths = sorted(found[0]["loss"]["root"], key=int)
         return [
             Lines(
-                title="Entropy of fresh attention", x="width of the head", log_x=True,
-                y="share of the most", series=[(ARMS[arm], curve(arm, "entropy")) for arm in ARMS],
-                hint="1: all keys alike; 0: one key takes all.",
+                title="Entropy of attention with random weights", x="head width", log_x=True,
+                y="share of the maximum",
+                series=[(ARMS[arm], curve(arm, "entropy")) for arm in ARMS],
+                hint="1: all keys have the same weight; 0: one key has all the weight.",
             ),
             Lines(
-                title="What reaches the weights", x="width of the head", log_x=True,
-                y="length of the gradient", log_y=True,
+                title="Gradient of the attention weights", x="head width", log_x=True,
+                y="norm of the gradient", log_y=True,
                 series=[(ARMS[arm], curve(arm, "flow")) for arm in ARMS],
-                hint="How much attention weights answer to a small change of scores.",
+                hint="Change of the attention weights for a small change of the scores.",
             ),
             Lines(
-                title="Loss after training", x="width of the head", log_x=True, y="nats per word",
+                title="Loss after training", x="head width", log_x=True, y="nats per word",
                 series=[(ARMS[arm], [(float(w), mean(found, "loss", arm, w)) for w in widths])
                         for arm in found[0]["loss"]],
-                hint="Turning words round, after equal steps; lower is better.",
+                hint="Reversing words, after equal steps; lower is better.",
             ),
         ]  # fmt: skip
 
@@ -175,7 +177,7 @@ def fresh(seed: int, repeats: int = 200) -> dict[str, Any]:
         for arm, factor in factors.items():
             weight_RS = (dots_RS * factor).softmax(-1)
             entropy = -(weight_RS * weight_RS.clamp(min=1e-30).log()).sum(-1).mean()
-            # The matrix of derivatives of a softmax is diag(w) − w wᵀ; this is its length.
+            # The Jacobian of a softmax is diag(w) − w wᵀ; this is its Frobenius norm.
             square_R = (weight_RS**2).sum(-1)
             length_R = (square_R - 2 * (weight_RS**3).sum(-1) + square_R**2).clamp(min=0).sqrt()
             found[arm]["entropy"][str(width)] = float(entropy) / math.log(KEYS)

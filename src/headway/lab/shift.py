@@ -1,8 +1,8 @@
-"""E3: is the shift of the position code a linear function?
+"""E3: is shifting a positional encoding a linear map?
 
-It is: every pair of numbers turns by an angle that depends on the shift alone. What is judged is
-the code that a model adds to its embeddings, as the model makes it. That such a map exists does not
-mean that it is found: least squares on some places misses it.
+It is: every pair of dimensions is rotated by an angle that depends only on the shift. The verdict
+is about the encoding that a model really adds to its embeddings. The existence of such a map does
+not mean that it is learned: least squares on some positions finds another one.
 """
 
 from __future__ import annotations
@@ -27,36 +27,38 @@ PLACES = 5000
 SHIFTS = (1, 7, 100, 1000)
 SEEN, UNSEEN = 512, 500
 FITTED = 7
-"""The shift that is learned by least squares."""
+"""Shift whose map is fitted by least squares."""
 
 ROUNDING = 1e-6
-"""Eight units in the last place of single precision, in which models hold their code."""
+"""Tolerance for rounding: eight units in the last place of single precision, in which models store
+the encoding."""
 
 
 class Shift(Experiment):
     hypothesis = (
-        "For every shift k there is one matrix R, the same for all places p, with "
-        "code(p + k) = R · code(p)."
+        "For every shift k there is one matrix R, the same for all positions p, with code(p + k) "
+        "= R · code(p)."
     )
     method = (
-        f"We take what a model adds to its embeddings at {PLACES:,} places, turn every pair of "
-        "numbers by k times its frequency, and compare with what it adds k places on, for k = 1, "
-        f"7, 100 and 1,000. Models hold the code in single precision, so {ROUNDING:g} is allowed "
-        "for rounding. The formula of the paper in double precision shows how exact the identity "
-        "itself is.",
+        f"We take the positional encoding that a model adds to its embeddings at {PLACES:,} "
+        "positions, rotate every pair of dimensions by k times its frequency, and compare with "
+        "the encoding k positions later, for k = 1, 7, 100 and 1,000. Models store the encoding "
+        f"in single precision, so a rounding error of {ROUNDING:g} is allowed. The paper's "
+        "formula in double precision shows how exact the identity itself is.",
         "Then we pretend not to know the answer: for the formula, a matrix is fitted by least "
-        f"squares on {SEEN} places for a shift of {FITTED}, once without any rule and once as "
-        f"turns of pairs, and asked about the next {UNSEEN} places.",
+        f"squares on {SEEN} positions for a shift of {FITTED}, once without constraints and once "
+        f"as rotations of pairs, and tested on the next {UNSEEN} positions.",
     )
     control = (
-        "A table of random numbers, as many as the code has, must not have such a matrix; else "
-        "having one would mean nothing."
+        "A table of random numbers of the same size must not have such a matrix; otherwise the "
+        "existence of one would mean nothing."
     )
     literature = (
-        Source("Vaswani et al. 2017", "The code was chosen because a shift is a linear function of "
-               "it, which should make it easy to attend by relative positions."),
-        Source("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences, and no "
-               "positions at all rank first: that a linear map exists is not enough.", "context"),
+        Source("Vaswani et al. 2017", "The encoding was chosen because a shift is a linear "
+               "function of it, which should make it easy to attend by relative positions."),
+        Source("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences, and "
+               "models without positional encodings are best: the existence of a linear map is "
+               "not enough.", "context"),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -69,57 +71,64 @@ class Shift(Experiment):
         widths = list(found[0])
         worst = [max(one[width]["single"] for width in widths) for one in found]
         effect = Effect.over(
-            worst, "largest error of the rotation, the code of a model", exact=True
+            worst, "largest error of the rotation, encoding of a model", exact=True
         )
         noise = min(min(over(found, width, "random")) for width in widths)
         control = Control(
             name="a random table has none", passed=noise > 0.3,
-            said=f"the best matrix for a random table is off by {100 * noise:.0f} % of its length.",
+            said=f"the best matrix for a random table has an error of {100 * noise:.0f} % of its "
+                 "norm.",
         )  # fmt: skip
         width = shown(found)
         more = [
             Effect.over(over(found, width, "double"), "the same, formula in double precision",
                         exact=True),
-            Effect.over(over(found, width, "fit_seen"), "error of least squares, places it saw",
+            Effect.over(over(found, width, "fit_seen"), "error of least squares, fitted positions",
                         "%", exact=True),
-            Effect.over(over(found, width, "fit_unseen"), "error of least squares, later places",
+            Effect.over(over(found, width, "fit_unseen"), "error of least squares, later "
+                                                          "positions",
                         "%", exact=True),
-            Effect.over(over(found, width, "turns_unseen"), "error of fitted turns, later places",
+            Effect.over(over(found, width, "turns_unseen"), "error of fitted rotations, later "
+                                                            "positions",
                         "%", exact=True),
         ]  # fmt: skip
         off = mean(found, width, "fit_unseen")
         answers = Answers(
-            supported="Yes: turning pairs gives the shifted code of a model to {effect}, which is "
-            f"rounding to single precision ({said(mean(found, width, 'double'))} in double). But "
-            f"least squares on {SEEN} places finds another matrix, which is off by {off:.0f} % on "
-            f"the next {UNSEEN}.",
-            refuted="No: the turn of pairs is off by {effect}.",
-            changes="Nothing about the first part: it is the addition theorem of sine and cosine. "
-            "How badly least squares extrapolates depends on how many places it saw, since slow "
-            "pairs hardly move over few of them.",
+            supported="Yes: rotating pairs gives the shifted encoding of a model with an error "
+            f"of {effect}, which is rounding to single precision "
+            f"({said(mean(found, width, 'double'))} in double). But least squares on {SEEN} "
+            f"positions finds another matrix, which has an error of {off:.0f} % on the next "
+            f"{UNSEEN}.",
+            refuted="No: the rotation of pairs has an error of {effect}.",
+            changes="Nothing about the first part: it is the addition theorem of sine and "
+            "cosine. The error of least squares on later positions depends on the number of "
+            "fitted positions, because slow pairs hardly change over few of them.",
         )
         return decide(effect.below(ROUNDING), effect, answers, [control], more)
 
     def figures(self, found: Sequence[Measured]) -> Sequence[Figure]:
         width = shown(found)
         curves: Any = found[0][width]["curves"]
-        named = {"free": "any matrix", "turns": "turns of pairs"}
+        named = {"free": "any matrix", "turns": "rotations of pairs"}
         table = [
             [k, *(mean(found, width, "by_shift", k, kind) for kind in ("double", "single"))]
             for k in map(str, SHIFTS)
         ]
         return [
             Lines(
-                title="A learned shift, on places it saw and later ones",
+                title="A fitted shift on fitted and on later positions",
                 series=[(named[key], [(p, e) for p, e in curves[key]]) for key in named],
-                x="place", y="error, share of length", log_y=True,
-                hint=f"Fitted by least squares on the first {SEEN} places. A matrix without a rule "
-                "is perfect there and wrong behind them; turns of pairs stay right.",
+                x="position", y="error, share of the norm", log_y=True,
+                hint=f"Fitted by least squares on the first {SEEN} positions. A matrix without "
+                "constraints is exact there and wrong after them; rotations of pairs remain "
+                "exact.",
             ),
             Table(
                 title="The exact shift",
-                columns=["shift", "error, formula in double", "error, code of a model"],
-                rows=table, hint=f"The largest difference of any number, over {PLACES:,} places.",
+                columns=["shift", "error, formula in double precision",
+                         "error, encoding of a model"],
+                rows=table, hint=f"Largest absolute difference of any dimension, over {PLACES:,} "
+                                 "positions.",
             ),
         ]  # fmt: skip
 
@@ -128,24 +137,24 @@ EXPERIMENT = Shift()
 
 
 def shown(found: Sequence[Measured]) -> str:
-    """The width whose fit is told: one with far fewer numbers than places were seen, where that
-    was measured."""
+    """Width that the page reports: 128 if it was measured, which is far smaller than the number of
+    fitted positions."""
     return "128" if "128" in found[0] else list(found[0])[-1]
 
 
 def rates(width: int) -> Tensor:
-    """Turns per place of each pair, by the formula of the paper."""
+    """Radians per position of each pair, by the formula of the paper."""
     return torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / width))
 
 
 def code(places_P: Tensor, width: int) -> Tensor:
-    """In double precision: (places, pairs, 2)."""
+    """Positional encoding in double precision: (positions, pairs, 2)."""
     angle_PI = places_P.double()[:, None] * rates(width)
     return torch.stack([angle_PI.sin(), angle_PI.cos()], -1)
 
 
 def of_model(n_places: int, width: int) -> Tensor:
-    """What a model with `model.positions=sinusoidal` adds to its embeddings, by place."""
+    """Positional encoding that a model with `model.positions=sinusoidal` adds to its embeddings."""
     settings = EncoderSettings(d_model=width, n_heads=1, positions="sinusoidal")
     positions: Any = added_positions(settings, width)
     code_PD: Tensor = positions(torch.zeros(n_places, width), Layout.of([n_places]))
@@ -153,7 +162,7 @@ def of_model(n_places: int, width: int) -> Tensor:
 
 
 def turned(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
-    """Every pair turned by its angle."""
+    """Rotate every pair by its angle."""
     sin_PI, cos_PI = code_PI2.unbind(-1)
     sin_I, cos_I = angle_I.sin().to(sin_PI), angle_I.cos().to(sin_PI)
     return torch.stack([sin_PI * cos_I + cos_PI * sin_I, cos_PI * cos_I - sin_PI * sin_I], -1)
@@ -169,7 +178,7 @@ def errors(width: int, seed: int) -> dict[str, Any]:
         single = turned(table[:PLACES], angle_I) - table[k : PLACES + k]
         by_shift[str(k)] = {"double": float(exact.abs().max()), "single": float(single.abs().max())}
     random = torch.Generator().manual_seed(seed)
-    # More rows than a matrix has columns, or there would be one for any table.
+    # More rows than the matrix has columns; otherwise a matrix would exist for any table.
     noise = torch.randn(max(SEEN, 4 * width), width, generator=random, dtype=torch.float64)
     seen = torch.arange(SEEN - FITTED)
     both = torch.arange(SEEN + UNSEEN - FITTED)
@@ -195,20 +204,20 @@ def errors(width: int, seed: int) -> dict[str, Any]:
 
 
 def unshiftable(table_PD: Tensor) -> float:
-    """What the best matrix leaves of a shift by one, as a share of its length."""
+    """Remaining error of the best matrix for a shift by one, as a share of the norm."""
     here, there = table_PD[:-1], table_PD[1:]
     return float((here @ best_map(here, there) - there).norm() / there.norm())
 
 
 def best_map(here_PD: Tensor, there_PD: Tensor) -> Tensor:
-    """By least squares. By numpy's singular values: columns are nearly alike here, and torch's
-    own way with those differs from call to call."""
+    """Matrix that fits best by least squares. numpy uses singular values; torch's method varies
+    between calls here, because columns are nearly equal."""
     found, *_ = np.linalg.lstsq(here_PD.numpy(), there_PD.numpy(), rcond=None)
     return torch.from_numpy(found)
 
 
 def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
-    """The angle of each pair that fits best."""
+    """Rotation angle of each pair that fits best."""
     sin, cos = here_PI2.unbind(-1)
     sin_there, cos_there = there_PI2.unbind(-1)
     return torch.atan2((sin_there * cos - cos_there * sin).sum(0),
@@ -216,5 +225,5 @@ def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
 
 
 def off(found_PD: Tensor, right_PD: Tensor) -> Tensor:
-    """The error of each place, as a share of its length."""
+    """Error of each position, as a share of its norm."""
     return (found_PD - right_PD).norm(dim=1) / right_PD.norm(dim=1)

@@ -1,8 +1,8 @@
-"""E6: does training keep the slow part of the position code for meaning?
+"""E6: do embeddings store meaning in the slow dimensions of the positional encoding?
 
-Most numbers of the paper's code hardly move within a sentence. It has been said that embeddings
-learn to put meaning there. If so, their variance grows where the code is quiet, and follows the
-code when its numbers are put in another order.
+Most dimensions of the paper's encoding hardly change within a sentence. It has been claimed that
+embeddings learn to store meaning there. If so, their variance grows in the dimensions where the
+encoding varies little, and follows the encoding when its dimensions are permuted.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 FLAT = 0.25
-"""A rank correlation nearer to 0 than this is none: of 64 numbers in any order it is 0.13."""
+"""Rank correlations closer to 0 than this count as none: for 64 dimensions in random order it is
+0.13."""
 
 CLEAR = -0.2
-"""Where a modest rank correlation begins; one that is nearer to 0 says nothing of embeddings."""
+"""Rank correlation below which the effect counts as at least modest."""
 
 
 class Added(Coded):
-    """The paper's code with its numbers in another order, or louder than the words."""
+    """The paper's encoding with permuted dimensions, or with words that are scaled down."""
 
     def __init__(self, width: int, *, mixed: bool = False, quiet: float = 1.0) -> None:
         super().__init__(width)
@@ -61,38 +62,40 @@ ARMS: dict[str, Parts | None] = {
     "quiet": Parts(name="lab-quiet-words", positions=lambda _, width: Added(width, quiet=0.1)),
 }
 NAMED = {
-    "usual": "the paper's code", "mixed": "its numbers in another order", "none": "no positions",
-    "quiet": "words a tenth as loud",
+    "usual": "the paper's encoding", "mixed": "permuted dimensions", "none": "no positions",
+    "quiet": "words a tenth as large",
 }  # fmt: skip
 
 
 class SlowTail(Experiment):
     hypothesis = (
-        "Training puts meaning where the position code is quiet: the variance of embeddings grows "
-        "less in dimensions where the code moves, and more where it does not."
+        "Training stores meaning where the positional encoding varies little: the variance of "
+        "embeddings grows less in dimensions where the encoding varies, and more where it does "
+        "not."
     )
     method = (
-        "A translator with the paper's code is trained, and for each dimension two numbers are "
-        "taken: how much the code varies over the places of a sentence, and how much the variance "
-        "of the embeddings has grown since the first step. Their rank correlation over the "
-        "dimensions is the effect, averaged with that of a second model whose code has its "
-        "dimensions in another order. Negative: meaning keeps to where the code is quiet.",
-        "Then half of every embedding is set to zero in the trained model, the half in which the "
-        "code moves most or the other one: whichever carries meaning costs more.",
-        "At last a linear map tries to read from either half which word stands there, and where, "
-        "from what the encoder is given and behind each of its layers.",
-        "Quick: a made-up language of sentences of up to ten words. Full: German to English, and "
-        "also with embeddings a tenth as large beside the code.",
+        "A translator with the paper's encoding is trained. For each dimension two numbers are "
+        "measured: the variance of the encoding over the positions of a sentence, and the growth "
+        "of the variance of the embeddings since initialisation. The effect is their rank "
+        "correlation over the dimensions, averaged with that of a second model whose encoding "
+        "has permuted dimensions. If it is negative, meaning is where the encoding varies little.",
+        "Then half of every embedding is set to zero in the trained model: either the half in "
+        "which the encoding varies most, or the other one. The half that carries meaning costs "
+        "more.",
+        "Finally, linear probes predict the word and its position from either half, at the input "
+        "of the encoder and after each of its layers.",
+        "Quick: an artificial language with sentences of up to ten words. Full: German to "
+        "English, and also with embeddings that are a tenth as large relative to the encoding.",
     )
     control = (
-        "A model without positions must show no such profile; and the profile of a model whose "
-        "code was put in another order must follow that order, not the usual one."
+        "A model without positions must show no such correlation; and the correlation of a model "
+        "with a permuted encoding must follow the permuted order, not the usual one."
     )
     literature = (
-        Source("tensor2tensor issue 1591", "It is probable that training leaves the slow "
-               "dimensions to meaning; nobody there has measured it.", "context"),
-        Source("Vaswani et al. 2017", "The code is added, with wavelengths from 2π to 10000·2π; "
-               "nothing is said of what the slow ones are for.", "context"),
+        Source("tensor2tensor issue 1591", "Training probably leaves the slow dimensions to "
+               "meaning; no measurement is given.", "context"),
+        Source("Vaswani et al. 2017", "The encoding is added, with wavelengths from 2π to "
+               "10000·2π; the purpose of the slow dimensions is not discussed.", "context"),
     )  # fmt: skip
     pieces = (4, 5)
 
@@ -116,48 +119,49 @@ class SlowTail(Experiment):
 
     def judge(self, found: Sequence[Measured]) -> Verdict:
         both = [(one["usual"]["own"] + one["mixed"]["own"]) / 2 for one in found]
-        effect = Effect.over(both, "rank correlation of the code's variance with the growth of "
-                             "the embeddings'")  # fmt: skip
+        effect = Effect.over(both, "rank correlation of the variance of the encoding with the "
+                             "growth of the embeddings' variance")  # fmt: skip
         flat, other = mean(found, "none", "own"), mean(found, "mixed", "paper")
         follows = mean(found, "mixed", "own")
         controls = [
             Control(
-                name="no profile without positions", passed=abs(flat) < FLAT,
-                said=f"without positions the correlation with the same code is {said(flat)}.",
+                name="no correlation without positions", passed=abs(flat) < FLAT,
+                said=f"without positions the correlation with the same encoding is {said(flat)}.",
             ),
             Control(
-                name="it follows the order of the code",
+                name="the correlation follows the order of the encoding",
                 passed=abs(other) < FLAT or abs(follows) > 2 * abs(other),
-                said=f"with the code in another order the correlation is {said(follows)} with that "
-                f"order and {said(other)} with the usual one.",
+                said=f"with a permuted encoding the correlation is {said(follows)} with the "
+                f"permuted order and {said(other)} with the usual one.",
             ),
         ]  # fmt: skip
         more = [
-            Effect.over(over(found, "usual", "ratio"), "variance of embeddings in the quiet half, "
-                        "of that in the other", "×"),
+            Effect.over(over(found, "usual", "ratio"), "variance of embeddings in the slow half "
+                        "relative to the fast half", "×"),
             Effect.over([one["halves"]["loss"]["slow"] - one["halves"]["loss"]["whole"]
-                         for one in found], "loss added without the quiet half", "nats per token"),
+                         for one in found], "added loss without the slow half", "nats per token"),
             Effect.over([one["halves"]["loss"]["fast"] - one["halves"]["loss"]["whole"]
-                         for one in found], "loss added without the other half", "nats per token"),
+                         for one in found], "added loss without the fast half", "nats per token"),
         ]  # fmt: skip
         kept = mean(found, "usual", "ratio")
         lost = {half: mean(found, "halves", "loss", half) for half in HALVES}
         words = {half: mean(found, "halves", "probes", half, "word", 0) for half in HALVES}
         answers = Answers(
-            supported="A little: embeddings grow where the code is quiet, rank correlation "
-            f"{{effect}}, and end with {kept:.2f} times the variance there. But the word is read "
-            f"from the quiet half with {words['slow']:.0%} accuracy and from the other with "
-            f"{words['fast']:.0%}, and without them the loss is {lost['slow']:.1f} and "
-            f"{lost['fast']:.1f} nats: words and places are told apart by directions more than by "
-            "dimensions.",
-            refuted="No: embeddings do not grow where the code is quiet, rank correlation "
-            f"{{effect}}. The word is read from the quiet half with {words['slow']:.0%} accuracy "
-            f"and from the other with {words['fast']:.0%}: words and places are told apart by "
-            "directions, not by dimensions.",
-            undecided="It cannot be told whether embeddings grow where the code is quiet: rank "
-            "correlation {effect}.",
-            changes="Longer sentences, in which fewer dimensions are quiet; embeddings that are "
-            "small beside the code, which have more reason to get out of its way; more steps.",
+            supported="A little: embeddings grow where the encoding varies little, rank "
+            f"correlation {{effect}}, and end with {kept:.2f} times the variance there. But a "
+            f"probe reads the word from the slow half with {words['slow']:.0%} accuracy and from "
+            f"the fast half with {words['fast']:.0%}, and without these halves the loss is "
+            f"{lost['slow']:.1f} and {lost['fast']:.1f} nats: words and positions are separated "
+            "by directions more than by dimensions.",
+            refuted="No: embeddings do not grow where the encoding varies little, rank "
+            f"correlation {{effect}}. A probe reads the word from the slow half with "
+            f"{words['slow']:.0%} accuracy and from the fast half with {words['fast']:.0%}: "
+            "words and positions are separated by directions, not by dimensions.",
+            undecided="The seeds do not show whether embeddings grow where the encoding varies "
+            "little: rank correlation {effect}.",
+            changes="Longer sentences, in which fewer dimensions are slow; embeddings that are "
+            "small relative to the encoding and so have more reason to avoid it; more training "
+            "steps.",
         )
         return decide(effect.below(CLEAR), effect, answers, controls, more)
 
@@ -171,33 +175,33 @@ class SlowTail(Experiment):
         ]  # fmt: skip
         layers = len(found[0]["halves"]["probes"]["slow"]["word"])
         rows = [
-            ["given to the encoder" if layer == 0 else f"behind layer {layer}",
+            ["input of the encoder" if layer == 0 else f"after layer {layer}",
              *(f"{mean(found, 'halves', 'probes', half, what, layer):.0%}"
                for what in ("word", "place") for half in HALVES)]
             for layer in range(layers)
         ]  # fmt: skip
         return [
             Lines(
-                title="What training did to embeddings, from quick dimensions to quiet ones",
-                hint="Variance of the embeddings after training, of that before it; dimensions in "
-                "the order of how much the code moves in them, the quick ones on the left.",
-                series=lines, x="dimensions, from quick to quiet", y="growth, ×",
-                levels=[("as at the start", 1.0)],
+                title="Growth of embeddings in training, by dimension",
+                hint="Variance of the embeddings after training divided by that before it. "
+                "Dimensions are sorted by the variance of the encoding, fast ones on the left.",
+                series=lines, x="dimensions, from fast to slow", y="growth, ×",
+                levels=[("no growth", 1.0)],
             ),
             Table(
                 title="Half of every embedding set to zero", columns=["without", "nats per token"],
-                hint="Of the trained model with the paper's code; the code itself stays whole.",
+                hint="Trained model with the paper's encoding; the encoding itself is unchanged.",
                 rows=[
                     ["nothing", mean(found, "halves", "loss", "whole")],
-                    ["the quiet half", mean(found, "halves", "loss", "slow")],
-                    ["the other half", mean(found, "halves", "loss", "fast")],
+                    ["the slow half", mean(found, "halves", "loss", "slow")],
+                    ["the fast half", mean(found, "halves", "loss", "fast")],
                 ],
             ),
             Table(
-                title="What can be read from either half",
-                hint="Accuracy of a linear map on sentences that it was not fitted to.",
-                columns=["", "word, quiet half", "word, other half", "place, quiet half",
-                         "place, other half"],
+                title="Accuracy of linear probes on either half",
+                hint="Accuracy on sentences that the probe was not fitted to.",
+                columns=["", "word, slow half", "word, fast half", "position, slow half",
+                         "position, fast half"],
                 rows=rows,
             ),
         ]  # fmt: skip
@@ -209,7 +213,7 @@ BANDS = 8
 
 
 def tables(run: Run) -> tuple[Tensor, Tensor]:
-    """Embeddings as they were at the beginning, and as they are."""
+    """Embeddings at initialisation and after training."""
     fresh = build_model(run.settings.model, seed=run.settings.train.seed)
     first: Any = fresh.get_submodule("source_front")
     last: Any = run.model.get_submodule("source_front")
@@ -217,8 +221,8 @@ def tables(run: Run) -> tuple[Tensor, Tensor]:
 
 
 def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) -> dict[str, Any]:
-    """How the growth of embeddings goes with the variance of the code that they are added to, and
-    with that of the paper's."""
+    """Rank correlations of the growth of embeddings with the variance of the model's own encoding
+    and with that of the paper's."""
     growth_D = last_VD.double().var(0) / first_VD.double().var(0)
     ranks = code_D.argsort(descending=True)
     slow, fast = ranks[len(ranks) // 2 :], ranks[: len(ranks) // 2]
@@ -232,7 +236,7 @@ def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) 
 
 
 def halves(run: Run, code_D: Tensor, valid: beds.Columns) -> dict[str, Any]:
-    """The loss without either half of the embeddings, and what can be read from it."""
+    """Loss without either half of the embeddings, and accuracy of probes on each half."""
     ranks = code_D.argsort(descending=True)
     parts = {"slow": ranks[len(ranks) // 2 :], "fast": ranks[: len(ranks) // 2]}
     yardstick = Yardstick(run)
@@ -244,7 +248,7 @@ def halves(run: Run, code_D: Tensor, valid: beds.Columns) -> dict[str, Any]:
 
 
 class Masked(nn.Module):
-    """Positions behind embeddings of which a part is missing."""
+    """Positional encoding applied to embeddings with some dimensions set to zero."""
 
     def __init__(self, positions: nn.Module, kept_D: Tensor) -> None:
         super().__init__()
@@ -257,7 +261,7 @@ class Masked(nn.Module):
 
 @contextmanager
 def without(model: nn.Module, part: Tensor) -> Iterator[None]:
-    """Inside, these dimensions of what the model is given of a word are zero."""
+    """Context manager in which these dimensions of all embeddings are zero."""
     fronts: list[Any] = [model.get_submodule(f"{side}_front") for side in ("source", "target")]
     usual = [front.positions for front in fronts]
     for front in fronts:
@@ -273,8 +277,8 @@ def without(model: nn.Module, part: Tensor) -> Iterator[None]:
 
 @torch.no_grad()
 def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str, Any]:
-    """Accuracy with which words and places are read from parts of the encoder's stream: half of
-    the texts to fit a linear map, half to test it."""
+    """Accuracy of linear probes for words and positions on parts of the encoder's hidden states.
+    Half of the texts are used for fitting, half for testing."""
     words: Any = run.opened.words
     model: Any = run.model
     numbers = [words.source.as_source(words.source.encode(text)) for text in texts]
@@ -296,7 +300,7 @@ def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str
 
 
 def read_off(x_MC: Tensor, right_M: Tensor, n_first: int, ridge: float = 1e-2) -> float:
-    """Fit a linear map to classes on the first rows, and count its hits on the others."""
+    """Fit a linear probe on the first rows, and return its accuracy on the others."""
     wide_MC = torch.cat([x_MC.double(), torch.ones(len(x_MC), 1).double()], dim=1)
     truth_MK = torch.nn.functional.one_hot(right_M).double()
     fit_FC, test_TC = wide_MC[:n_first], wide_MC[n_first:]
