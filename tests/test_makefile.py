@@ -76,15 +76,18 @@ def test_make_test_fails_when_a_part_of_it_does(tmp_path: Path, types: int, test
     """With a stand-in for Python that prints its arguments."""
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\necho asked: $2\n[ $2 != mypy ] || exit {types}\n"
-                      f"[ $2 != pytest ] || exit {tests}\n")  # fmt: skip
+    python.write_text(
+        "#!/bin/sh\n[ $1 = -m ] && shift; echo asked: $1\n"
+        f"[ $1 != mypy ] || exit {types}\n[ $1 != pytest ] || exit {tests}\n"
+    )
     python.chmod(0o755)
     for name in ("pyproject.toml", "constraints.txt", ".venv/installed"):
         (tmp_path / name).touch()
     done = make(tmp_path, "test", "CHROMIUM=true")
     assert (done.returncode == 0) == (types == tests == 0)
     asked = [line for line in done.stdout.splitlines() if line.startswith("asked")]
-    assert asked == ["asked: ruff", "asked: ruff", "asked: pytest", "asked: mypy"]
+    tools = ("ruff", "ruff", "docs/wording.py", "pytest", "mypy")
+    assert asked == [f"asked: {tool}" for tool in tools]
 
 
 @pytest.mark.parametrize(
